@@ -6,7 +6,7 @@ the arrays. Synchronous is the same save, waited for: written, hashed, on the di
 
 from typing import Any
 
-from benchmarks.harness import Found, Goal, Row, in_process
+from benchmarks.harness import Found, Goal, Row, report_of
 
 PAUSE, WHOLE = "asynchronous", "synchronous"
 WHILE, OTHERWISE = "while it is written", "otherwise"
@@ -15,7 +15,7 @@ SAVES = 3
 
 def rows(repeats: int | None) -> list[Row]:
     """Seconds that a save takes from training; milliseconds of what training computes meanwhile."""
-    report = in_process(["-m", "benchmarks.checkpointing_ours", "--saves", str(repeats or SAVES)])
+    report = report_of(["-m", "benchmarks.checkpointing_ours", "--saves", str(repeats or SAVES)])
     facts: dict[str, Any] = {name: report[name] for name in ("parameters", "bytes", "arrays", "check_seconds")}
     fixed = (
         f"T5 1.1 base, {report['parameters'] / 1e6:.0f}M parameters, Adafactor, {report['bytes'] / 1e9:.2f} GB in "

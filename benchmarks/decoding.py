@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from benchmarks.decoding_jobs import BEAMS, JOBS
-from benchmarks.harness import PEERS_PYTHON, Goal, Row, alternate, in_process
+from benchmarks.harness import PEERS_PYTHON, Goal, Row, alternate, report_of
 from benchmarks.jobs import Job
 
 OURS, EAGER, COMPILED = "t5xpg", "transformers", "transformers, torch.compile"
@@ -20,7 +20,7 @@ def rows(repeats: int | None) -> list[Row]:
 
 def row(name: str, beams: int, repeats: int | None) -> Row:
     job = JOBS[name]
-    orders = ["--job", name, "--calls", str(CALLS[name]), "--beams", str(beams)]
+    options = ["--job", name, "--calls", str(CALLS[name]), "--beams", str(beams)]
     reports: dict[str, dict[str, Any]] = {}
 
     def keep(contestant: str, found: dict[str, Any]) -> float:
@@ -28,11 +28,11 @@ def row(name: str, beams: int, repeats: int | None) -> Row:
         return float(found["tokens_per_second"])
 
     def theirs(option: str) -> dict[str, Any]:
-        arguments = ["-m", "benchmarks.decoding_transformers", *orders, "--option", option]
-        return in_process(arguments, python=PEERS_PYTHON)
+        arguments = ["-m", "benchmarks.decoding_transformers", *options, "--option", option]
+        return report_of(arguments, python=PEERS_PYTHON)
 
     contestants: dict[str, Callable[[], float]] = {
-        OURS: lambda: keep(OURS, in_process(["-m", "benchmarks.decoding_ours", *orders])),
+        OURS: lambda: keep(OURS, report_of(["-m", "benchmarks.decoding_ours", *options])),
         EAGER: lambda: keep(EAGER, theirs("eager")),
     }
     if beams == 1:

@@ -1,4 +1,4 @@
-"""What the contestants of decoding are given, and what each does besides decoding: orders, timing, its answer.
+"""What the contestants of decoding are given, and what each does besides decoding: options, timing, its answer.
 
 Imported in the peers' environment too: nothing but the standard library, numpy and `benchmarks.jobs`.
 """
@@ -38,7 +38,7 @@ def sources(job: Job) -> np.ndarray:
     return tokens
 
 
-def orders(description: str | None) -> argparse.Namespace:
+def parse_options(description: str | None) -> argparse.Namespace:
     """--job, --calls, --beams (1: greedy) and --dtype; what else a contestant understands comes as --option."""
     parser = argparse.ArgumentParser(description=(description or "").splitlines()[0])
     parser.add_argument("--job", choices=JOBS, default="tiny")

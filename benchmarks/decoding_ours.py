@@ -3,12 +3,12 @@
 import dataclasses
 import functools
 
-from benchmarks.decoding_jobs import JOBS, measure, orders, sources
+from benchmarks.decoding_jobs import JOBS, measure, parse_options, sources
 from t5xpg.base.xla_flags import set_xla_flags
 
 
 def main() -> None:
-    given = orders(__doc__)
+    given = parse_options(__doc__)
     set_xla_flags()  # before jax is imported
     import jax
     import numpy as np

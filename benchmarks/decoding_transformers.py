@@ -14,12 +14,12 @@ import numpy as np
 import torch
 import transformers
 
-from benchmarks.decoding_jobs import JOBS, measure, orders, sources
+from benchmarks.decoding_jobs import JOBS, measure, parse_options, sources
 from benchmarks.step_transformers import load
 
 
 def main() -> None:
-    given = orders(__doc__)
+    given = parse_options(__doc__)
     transformers.utils.logging.disable_progress_bar()
     transformers.utils.logging.set_verbosity_error()
     torch.set_num_threads(len(os.sched_getaffinity(0)))

@@ -18,7 +18,7 @@ from typing import Any
 
 from benchmarks import gpu_checks, gpu_page, gpu_runs, gpu_speed
 from benchmarks.gpu_device import Conditions
-from benchmarks.harness import NotMeasuredError, Row, chosen, in_process, say
+from benchmarks.harness import NotMeasuredError, Row, chosen, report_of, say
 from benchmarks.page import to_json
 from t5xpg.base import environment
 from t5xpg.base.errors import UserError
@@ -105,7 +105,7 @@ def run(
     # what JAX takes of a device's memory at first, and can have: 75% otherwise
     os.environ.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", str(USABLE_MEMORY))
     try:
-        device = in_process(["-m", "benchmarks.gpu_device"])
+        device = report_of(["-m", "benchmarks.gpu_device"])
     except NotMeasuredError as reason:
         raise UserError(f"JAX's default device does not work: {reason}") from None
     if device["platform"] == "cpu" and not small:

@@ -103,8 +103,8 @@ def parity(given: Conditions) -> Iterator[Row]:
     for name, steps in (SMALL_PARITY if given.small else PARITY).items():
         reports = []
         for kind, (dtype, environment) in kinds.items():
-            orders = ("--job", name, "--steps", str(steps), "--dtype", dtype)
-            reports.append(given.run("benchmarks.step_ours", *orders, environment=environment))
+            options = ("--job", name, "--steps", str(steps), "--dtype", dtype)
+            reports.append(given.run("benchmarks.step_ours", *options, environment=environment))
             say(f"  {name}, {kind}: the losses {', '.join(f'{loss:.6f}' for loss in reports[-1]['losses'])}")
             if kind != "CPU, float32":
                 yield from _differences(name, dtype, reports[0], reports[-1])

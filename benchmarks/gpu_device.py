@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import Found, NotMeasuredError, Row, in_process
+from benchmarks.harness import Found, NotMeasuredError, Row, report_of
 from t5xpg.base.xla_flags import set_xla_flags
 
 DTYPES = ("float32", "bfloat16")
@@ -51,10 +51,10 @@ class Conditions:
         self,
         *arguments: str,
         python: Path | str = sys.executable,
-        environment: Mapping[str, str | None] | None = None,
+        environment: Mapping[str, str] | None = None,
     ) -> dict[str, Any]:
-        """`in_process` of a module with its arguments, within the time that is left."""
-        return in_process(["-m", *arguments], python=python, environment=environment, seconds=self.left)
+        """`report_of` of a module with its arguments, within the time that is left."""
+        return report_of(["-m", *arguments], python=python, environment=environment, seconds=self.left)
 
 
 def row(part: str, what: str, unit: str, values: Found | float, **more: Any) -> Row:

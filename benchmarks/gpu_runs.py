@@ -83,8 +83,8 @@ def resume(given: Conditions) -> Iterator[Row]:
     job, steps = (SMALL, 2) if given.small else ("t5_1_1_small", 20)
     times = {}
     for name, variables in (("deterministic", flags), ("as it is", {})):
-        orders = ["--job", job, "--dtype", DTYPE, "--steps", str(steps)]
-        times[name] = given.run("benchmarks.step_ours", *orders, environment=variables)["each_ms"]
+        options = ["--job", job, "--dtype", DTYPE, "--steps", str(steps)]
+        times[name] = given.run("benchmarks.step_ours", *options, environment=variables)["each_ms"]
         say(f"  a step of {job}, {name}: {statistics.median(times[name]):.1f} ms")
     yield row("resume", f"training step of {job}, deterministic operations or not", "ms", Found(times), fixed=DTYPE)
 

@@ -40,16 +40,16 @@ def step(given: Conditions) -> Iterator[Row]:
     for job, microbatches in ({SMALL: 1} if given.small else FIRST_MICROBATCHES).items():
         say(f"  {job}: {given.left:.0f} s left")  # where there are none, a job is not begun, and has no rows
         steps = SMALL_STEPS if given.small else STEPS
-        orders = ["--job", job, "--dtype", DTYPE, "--steps", str(steps)]
+        options = ["--job", job, "--dtype", DTYPE, "--steps", str(steps)]
         in_all_ways = job in (BASE, SMALL)
         contestants = {
-            name: ["benchmarks.step_ours", *orders, "--option", json.dumps(settings)]
+            name: ["benchmarks.step_ours", *options, "--option", json.dumps(settings)]
             for name, settings in WAYS.items()
             if in_all_ways or name == FUSED
         }
         if in_all_ways:
             cuda = ["--device", "cpu" if given.small else "cuda", "--option", "default"]
-            contestants[COMPILED] = ["benchmarks.step_transformers", *orders, *cuda]
+            contestants[COMPILED] = ["benchmarks.step_transformers", *options, *cuda]
         reports: dict[str, dict[str, Any]] = {}
         missing: dict[str, str] = {}
         for number, (name, arguments) in enumerate(contestants.items()):
@@ -171,10 +171,10 @@ def decoding(given: Conditions) -> Iterator[Row]:
     name = "tiny" if given.small else BASE
     calls = 1 if given.small else 5
     for beams in (1, decoding_jobs.BEAMS):
-        orders = ["--job", name, "--calls", str(calls), "--beams", str(beams), "--dtype", DTYPE]
+        options = ["--job", name, "--calls", str(calls), "--beams", str(beams), "--dtype", DTYPE]
 
-        def tokens(orders: list[str] = orders) -> float:
-            return float(given.run("benchmarks.decoding_ours", *orders)["tokens_per_second"])
+        def tokens(options: list[str] = options) -> float:
+            return float(given.run("benchmarks.decoding_ours", *options)["tokens_per_second"])
 
         what = "greedy decoding" if beams == 1 else f"beam search with {beams} beams"
         say(f"  {what}: compiling, then {calls} batches, in tokens a second")

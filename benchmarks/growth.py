@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.growth_picture import Panel, Series, draw
-from benchmarks.harness import REPOSITORY, Found, Goal, NotMeasuredError, Row, in_process, number, say
+from benchmarks.harness import REPOSITORY, Found, Goal, NotMeasuredError, Row, number, report_of, say
 from benchmarks.jobs import JOBS, Job
 from t5xpg.base.files import write_json, write_text
 
@@ -52,8 +52,7 @@ AXES = (
     Axis("batch", "rows", (2, 8, 32)),
     Axis("vocabulary", "vocabulary", (384, 4096, 32768)),
 )
-BY_CHUNKS = 1  # its number among them
-
+BY_CHUNKS = 1  # the axis of AXES whose attention is by chunks
 
 Point = dict[str, Any]
 
@@ -76,7 +75,7 @@ def _points(axis: Axis) -> list[Point]:
         sizes = json.dumps(dataclasses.asdict(axis.job(size)))
         chunk = ["--chunk", str(axis.chunk)] if axis.chunk else []
         try:
-            point = in_process(["-m", "benchmarks.growth_ours", sizes, *chunk], seconds=120)
+            point = report_of(["-m", "benchmarks.growth_ours", sizes, *chunk], seconds=120)
         except NotMeasuredError as reason:
             say(f"  {_what(axis)}, {size:,}: {reason}")
             continue

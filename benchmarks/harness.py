@@ -154,14 +154,14 @@ def alternate(contestants: Mapping[str, Callable[[], float]], repeats: int) -> F
     return Found({name: tuple(found) for name, found in values.items() if found or name not in missing}, missing)
 
 
-def in_process(
+def report_of(
     arguments: Sequence[str],
     *,
     python: Path | str = sys.executable,
-    environment: Mapping[str, str | None] | None = None,
+    environment: Mapping[str, str] | None = None,
     seconds: float = 600.0,
 ) -> dict[str, Any]:
-    """The JSON object that is the last line of what `python <arguments>` prints; see `output_of`."""
+    """The JSON object that `python <arguments>` prints as its last line; see `output_of`."""
     printed = output_of(arguments, python=python, environment=environment, seconds=seconds)
     return dict(json.loads(printed.strip().splitlines()[-1]))
 
@@ -170,15 +170,15 @@ def output_of(
     arguments: Sequence[str],
     *,
     python: Path | str = sys.executable,
-    environment: Mapping[str, str | None] | None = None,
+    environment: Mapping[str, str] | None = None,
     seconds: float = 600.0,
 ) -> str:
     """Run `python <arguments>` alone in the repository; what it prints.
 
-    `environment` is added to this process's; None takes a variable away. Raises NotMeasuredError where the program ends
-    with an error or takes longer than `seconds`.
+    `environment` is added to this process's. Raises NotMeasuredError where the program ends with an error or takes
+    longer than `seconds`.
     """
-    variables = {name: value for name, value in ({**os.environ, **(environment or {})}).items() if value is not None}
+    variables = {**os.environ, **(environment or {})}
     try:
         with _without_spaces(python) as program:
             done = subprocess.run(

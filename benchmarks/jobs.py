@@ -17,7 +17,7 @@ SEGMENTS = 2  # packed into a row
 Z_LOSS = 1e-4
 LEARNING_RATE = 1e-3
 B1, B2, EPSILON = 0.9, 0.999, 1e-8  # AdamW, without weight decay and clipping
-ALL_DIFFERENT = 8  # batches, after which they come again
+NUM_BATCHES = 8  # different ones, after which they come again
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Job:
         """Packed batches under SeqIO's names, int32: each row has SEGMENTS places of the text and what follows them."""
         text = np.frombuffer(TEXT.read_bytes(), np.uint8).astype(np.int32) + BYTE_OFFSET
         rng = np.random.default_rng(1)
-        return [self._packed(rng, text) for _ in range(ALL_DIFFERENT)]
+        return [self._packed(rng, text) for _ in range(NUM_BATCHES)]
 
     def _packed(self, rng: np.random.Generator, text: np.ndarray) -> dict[str, np.ndarray]:
         shapes = {"encoder": (self.batch, self.inputs), "decoder": (self.batch, self.targets)}

@@ -4,7 +4,7 @@ import statistics
 import tempfile
 from pathlib import Path
 
-from benchmarks.harness import Found, Goal, Row, alternate, in_process, output_of
+from benchmarks.harness import Found, Goal, Row, alternate, output_of, report_of
 from t5xpg.run.records import read_jsonl
 
 EXPERIMENT = "optimizers_tiny"
@@ -32,7 +32,7 @@ def rows(repeats: int | None) -> list[Row]:
         return 1000 * (times[LAST] - times[FIRST]) / (LAST - FIRST)
 
     def bare() -> float:
-        return float(in_process(["-m", "benchmarks.loop_bare", EXPERIMENT, str(BARE_STEPS), OVERRIDES])["ms"])
+        return float(report_of(["-m", "benchmarks.loop_bare", EXPERIMENT, str(BARE_STEPS), OVERRIDES])["ms"])
 
     found = alternate({LOOP: loop, BARE: bare}, repeats or REPEATS)
     fixed = (

@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from benchmarks.harness import NotMeasuredError, in_process
+from benchmarks.harness import NotMeasuredError, report_of
 from t5xpg.base import environment
 from t5xpg.base.xla_flags import set_xla_flags
 
@@ -24,7 +24,7 @@ def describe() -> dict[str, Any]:
     """Machine, versions and commit; the peak of both precisions in operations a second; the load before it all."""
     load = os.getloadavg()[0]
     try:
-        peak = in_process(["-m", "benchmarks.machine"])
+        peak = report_of(["-m", "benchmarks.machine"])
     except NotMeasuredError as reason:
         peak = {"missing": str(reason)}
     host = environment.host()

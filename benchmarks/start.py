@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from benchmarks import memory
-from benchmarks.harness import REPOSITORY, Found, Goal, NotMeasuredError, Row, alternate
+from benchmarks.harness import REPOSITORY, Found, Goal, NotMeasuredError, Row, alternate, output_of
 from t5xpg.base.malloc import TUNABLES
 from t5xpg.base.phases import VARIABLE as PHASES
 from t5xpg.train.compile_cache import VARIABLE as KEPT_PROGRAMS
@@ -89,9 +89,7 @@ def measure_memory() -> tuple[int, int]:
 def measure_command(words: tuple[str, ...]) -> float:
     """Seconds of `t5xpg <words>`."""
     began = time.perf_counter()
-    done = subprocess.run([sys.executable, "-m", "t5xpg", *words], cwd=REPOSITORY, capture_output=True, text=True)
-    if done.returncode:
-        raise NotMeasuredError(f"failed: {(done.stderr or done.stdout).strip().splitlines()[-1]}")
+    output_of(["-m", "t5xpg", *words])
     return time.perf_counter() - began
 
 

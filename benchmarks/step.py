@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from benchmarks.harness import PEERS_PYTHON, Found, Goal, NotMeasuredError, Row, alternate, in_process
+from benchmarks.harness import PEERS_PYTHON, Goal, NotMeasuredError, Row, alternate, report_of
 from benchmarks.jobs import JOBS, Job
 
 OURS, PLAIN, EAGER, COMPILED, T5X = "t5xpg", "plain JAX", "transformers, eager", "transformers, torch.compile", "T5X"
@@ -23,10 +23,7 @@ CONTESTANTS = {  # the slower ones only once, for the time that it takes
     "small": (OURS, PLAIN, EAGER, COMPILED, T5X, FLOOR, BFLOAT16),
     "larger": (OURS, PLAIN, COMPILED, FLOOR, BFLOAT16),
 }
-GOALS = {
-    "small": {"at_most": 290.0},
-    "larger": {"at_most": 1800.0},
-}
+GOALS = {"small": 290.0, "larger": 1800.0}  # milliseconds of ours, at most
 
 
 def rows(repeats: int | None) -> list[Row]:
@@ -35,18 +32,22 @@ def rows(repeats: int | None) -> list[Row]:
 
 
 def rows_of(name: str, repeats: int | None) -> list[Row]:
-    job, outcome = JOBS[name], Outcome()
-    orders = ["--job", name, "--steps", str(STEPS[name])]
+    job = JOBS[name]
+    options = ["--job", name, "--steps", str(STEPS[name])]
+    reports: dict[str, dict[str, Any]] = {}
+
+    def keep(contestant: str, report: dict[str, Any]) -> float:
+        reports[contestant] = report
+        return float(report["ms"])
+
     contestants: dict[str, Callable[[], float]] = {
-        OURS: lambda: outcome.keep(OURS, in_process(["-m", "benchmarks.step_ours", *orders])),
-        PLAIN: lambda: outcome.keep(PLAIN, in_process(["-m", "benchmarks.step_plain_jax", *orders])),
-        EAGER: lambda: outcome.keep(EAGER, transformers([*orders, "--option", "eager"])),
-        COMPILED: lambda: outcome.keep(COMPILED, transformers([*orders, "--option", "default"])),
-        T5X: lambda: outcome.keep(T5X, t5x(orders)),
-        FLOOR: lambda: float(in_process(["-m", "benchmarks.step_products", *orders])["ms"]),
-        BFLOAT16: lambda: outcome.keep(
-            BFLOAT16, in_process(["-m", "benchmarks.step_ours", *orders, "--dtype", "bfloat16"])
-        ),
+        OURS: lambda: keep(OURS, report_of(["-m", "benchmarks.step_ours", *options])),
+        PLAIN: lambda: keep(PLAIN, report_of(["-m", "benchmarks.step_plain_jax", *options])),
+        EAGER: lambda: keep(EAGER, transformers([*options, "--option", "eager"])),
+        COMPILED: lambda: keep(COMPILED, transformers([*options, "--option", "default"])),
+        T5X: lambda: keep(T5X, t5x(options)),
+        FLOOR: lambda: float(report_of(["-m", "benchmarks.step_products", *options])["ms"]),
+        BFLOAT16: lambda: keep(BFLOAT16, report_of(["-m", "benchmarks.step_ours", *options, "--dtype", "bfloat16"])),
     }
     contestants = {each: measure for each, measure in contestants.items() if each in CONTESTANTS[name]}
     found = alternate(contestants, repeats or REPEATS[name])
@@ -54,7 +55,7 @@ def rows_of(name: str, repeats: int | None) -> list[Row]:
         Row(
             name="step", what=f"training step, {described(job)}", unit="ms", fixed=fixed(job),
             found=found.renamed({each: each for each in contestants if each != BFLOAT16}),
-            goal=Goal(**GOALS[name]), facts=outcome.facts(job, found),
+            goal=Goal(at_most=GOALS[name]), facts=facts(job, reports),
         ),
         Row(
             name="step", what=f"bfloat16 against float32, {described(job)}", unit="ms",
@@ -64,28 +65,19 @@ def rows_of(name: str, repeats: int | None) -> list[Row]:
     ]  # fmt: skip
 
 
-class Outcome:
-    """What the contestants report besides their times."""
-
-    def __init__(self) -> None:
-        self.reports: dict[str, dict[str, Any]] = {}
-
-    def keep(self, name: str, report: dict[str, Any]) -> float:
-        """Remember; the milliseconds."""
-        self.reports[name] = report
-        return float(report["ms"])
-
-    def facts(self, job: Job, found: Found) -> dict[str, Any]:
-        """FLOPs and tokens of a step, memory, versions, and how far losses differ from ours at most."""
-        facts: dict[str, Any] = {"flops": job.flops(), "tokens": job.tokens}
-        facts["memory_bytes"] = {name: report["memory"] for name, report in self.reports.items()}
-        facts["versions"] = {name: report["versions"] for name, report in self.reports.items() if "versions" in report}
-        if OURS in found.values and OURS in self.reports:
-            ours = self.reports[OURS]["losses"]
-            others = {name: report["losses"] for name, report in self.reports.items() if name != OURS}
-            facts["losses"] = {OURS: [ours[0], ours[-1]]}
-            facts["largest_difference_of_losses"] = {name: difference(ours, losses) for name, losses in others.items()}
-        return facts
+def facts(job: Job, reports: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """FLOPs and tokens of a step, memory, versions, and how far losses differ from ours at most."""
+    found: dict[str, Any] = {
+        "flops": job.flops(),
+        "tokens": job.tokens,
+        "memory_bytes": {name: report["memory"] for name, report in reports.items()},
+        "versions": {name: report["versions"] for name, report in reports.items() if "versions" in report},
+    }
+    losses = {name: report["losses"] for name, report in reports.items()}
+    if (ours := losses.pop(OURS, None)) is not None:
+        found["losses"] = {OURS: [ours[0], ours[-1]]}
+        found["largest_difference_of_losses"] = {name: difference(ours, theirs) for name, theirs in losses.items()}
+    return found
 
 
 def difference(ours: Iterable[float], theirs: Iterable[float]) -> float:
@@ -93,16 +85,16 @@ def difference(ours: Iterable[float], theirs: Iterable[float]) -> float:
     return max(abs(a - b) / abs(a) for a, b in zip(ours, theirs, strict=True))
 
 
-def transformers(orders: list[str]) -> dict[str, Any]:
+def transformers(options: list[str]) -> dict[str, Any]:
     """Run the contestant in the peers' environment."""
-    return in_process(["-m", "benchmarks.step_transformers", *orders], python=PEERS_PYTHON)
+    return report_of(["-m", "benchmarks.step_transformers", *options], python=PEERS_PYTHON)
 
 
-def t5x(orders: list[str]) -> dict[str, Any]:
+def t5x(options: list[str]) -> dict[str, Any]:
     python = os.environ.get(T5X_PYTHON)
     if not python:
         raise NotMeasuredError(T5X_MISSING)
-    return in_process(["-m", "benchmarks.step_t5x", *orders], python=python)
+    return report_of(["-m", "benchmarks.step_t5x", *options], python=python)
 
 
 def described(job: Job) -> str:

@@ -12,7 +12,7 @@ from t5xpg.base.xla_flags import set_xla_flags
 
 
 def main() -> None:
-    given = step_timing.orders(__doc__)
+    given = step_timing.parse_options(__doc__)
     set_xla_flags()  # before jax is imported
     import jax
 

@@ -89,7 +89,7 @@ def loss_of(w: Weights, batch: dict[str, jax.Array], job: Job) -> jax.Array:
 
 
 def main() -> None:
-    given = step_timing.orders(__doc__)
+    given = step_timing.parse_options(__doc__)
     job = JOBS[given.job]
     weights = {name: jnp.asarray(array) for name, array in job.weights().items()}
     step_optax.measure(functools.partial(loss_of, job=job), weights, job, given.steps)

@@ -84,7 +84,7 @@ def factors_of(found: Sequence[Product]) -> list[Any]:
 
 
 def main() -> None:
-    given = step_timing.orders(__doc__)
+    given = step_timing.parse_options(__doc__)
     set_xla_flags()  # before jax is imported
     import jax
 

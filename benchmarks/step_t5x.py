@@ -18,7 +18,7 @@ from t5xpg.exchange.huggingface.params import params_from_transformers
 
 
 def main() -> None:
-    given = step_timing.orders(__doc__)
+    given = step_timing.parse_options(__doc__)
     job = JOBS[given.job]
     model = network.Transformer(
         network.T5Config(

@@ -1,4 +1,4 @@
-"""What every contestant of the training step does besides its step: reads its orders, times, and prints what it found.
+"""What every contestant of the training step does besides its step: reads its options, times, and prints what it found.
 
 Imported in the peers' environment too: nothing but the standard library and numpy.
 """
@@ -10,12 +10,12 @@ import statistics
 import time
 from collections.abc import Callable
 
-from benchmarks.jobs import ALL_DIFFERENT, JOBS
+from benchmarks.jobs import JOBS, NUM_BATCHES
 
 WARM_UP = 2
 
 
-def orders(description: str | None) -> argparse.Namespace:
+def parse_options(description: str | None) -> argparse.Namespace:
     """--job, --steps, --dtype, --device and --microbatches; what else a contestant understands comes as --option."""
     parser = argparse.ArgumentParser(description=(description or "").splitlines()[0])
     parser.add_argument("--job", choices=JOBS, default="small")
@@ -36,7 +36,7 @@ def measure(step: Callable[[int], float], steps: int, **facts: object) -> None:
     losses, seconds = [], []
     for number in range(WARM_UP + steps):
         began = time.perf_counter()
-        losses.append(step(number % ALL_DIFFERENT))
+        losses.append(step(number % NUM_BATCHES))
         if number >= WARM_UP:
             seconds.append(time.perf_counter() - began)
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10

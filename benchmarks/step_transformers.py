@@ -49,7 +49,7 @@ def prepared(job: Job, device: str) -> list[dict[str, torch.Tensor]]:
 
 
 def main() -> None:
-    given = step_timing.orders(__doc__)
+    given = step_timing.parse_options(__doc__)
     if given.device == "cuda" and not torch.cuda.is_available():
         raise RuntimeError(f"torch {torch.__version__} finds no CUDA device")
     transformers.utils.logging.disable_progress_bar()

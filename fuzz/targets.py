@@ -26,7 +26,7 @@ from flax import serialization
 from t5xpg.base.errors import UserError
 from t5xpg.data.tensorflow_checkpoint import TensorFlowCheckpoint
 from t5xpg.data.text.lines import LeftOut
-from t5xpg.data.text.local_records import texts
+from t5xpg.data.text.local_records import records
 from t5xpg.data.text.manifest import Manifest, SplitRecord, canonical_line, read_manifest
 from t5xpg.data.vocab.sentinels import blanks_of, fill
 from t5xpg.exchange.formats.t5x_files import MESSAGE, METADATA, open_checkpoint
@@ -62,7 +62,7 @@ def local_files(data: bytes) -> None:
     strict: list[str] = []
     refusal = None
     try:
-        strict.extend(texts(path))
+        strict.extend(text for (text,) in records((path,)))
     except UserError as error:
         refusal = error
         _refused(error, str(path))
@@ -70,7 +70,7 @@ def local_files(data: bytes) -> None:
     lenient: list[str] = []
     broken = None
     try:
-        lenient.extend(texts(path, left_out))
+        lenient.extend(text for (text,) in records((path,), left_out=left_out))
     except UserError as error:
         broken = error
         _refused(error, str(path))

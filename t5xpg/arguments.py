@@ -24,6 +24,7 @@ def overrides(options: Namespace) -> tuple[list[str], list[str]]:
 
 
 def without_overrides(options: Namespace, message: str) -> None:
+    """Raise UserError with the message where something is laid over the experiment."""
     if any(overrides(options)):
         raise UserError(message)
 
@@ -58,6 +59,7 @@ def path_of(text: str | None) -> Path | None:
 
 
 def words(text: str, name: str) -> list[str]:
+    """The words of the value of the variable `name`, split as a shell does. Raises UserError for an open quote."""
     try:
         return shlex.split(text)
     except ValueError as error:
@@ -65,4 +67,5 @@ def words(text: str, name: str) -> list[str]:
 
 
 def named(options: Namespace, *names: str) -> dict[str, Any]:
+    """The options of these names, as keyword arguments."""
     return {name: getattr(options, name) for name in names}

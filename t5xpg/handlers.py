@@ -21,9 +21,7 @@ if TYPE_CHECKING:
     from t5xpg.experiment.config import LoadedConfig
 
 EXPORT_FORMATS = ("hf", "t5x", "ctranslate2", "onnx", "peft")
-
-
-# what compiles beside training, which keeps its programs itself
+# Commands whose compiled programs are kept for the next time; training keeps its own.
 _EVALUATES = ("eval", "infer", "tune-decoding")
 
 
@@ -141,7 +139,7 @@ def _check(options: Namespace) -> int:
         overrides, gin_files, device = plan.elsewhere(
             options.experiment, overrides, gin_files, options.mesh, options.device, options.devices
         )
-    run = arguments.run_directory(options, "") if options.run else None
+    run = arguments.pulled_run(options.run) if options.run else None
     return checks.check(options.experiment, overrides, gin_files, run, device, as_json=options.json)
 
 
@@ -151,10 +149,8 @@ def _examples(options: Namespace) -> None:
 
     if options.experiment:
         loaded = arguments.load(options)
-        config, needs = (
-            data_config(loaded.experiment.train_dataset, loaded.experiment.random_seed),
-            loaded.experiment.needs,
-        )
+        config = data_config(loaded.experiment.train_dataset, loaded.experiment.random_seed)
+        needs = loaded.experiment.needs
     elif options.task:
         arguments.without_overrides(options, "GIN changes an experiment: name one with EXP.")
         config, needs = examples.of_task(options.task), ()

@@ -14,11 +14,11 @@ drawn, the following holds:
 import argparse
 import contextlib
 import io
+import itertools
 import json
 import os
 import random
 import re
-import sys
 import tempfile
 import time
 from dataclasses import dataclass
@@ -182,24 +182,19 @@ def try_number(number: int, folder: Path) -> str:
     return f"trained {task}, {drawn.decoding}{', continued' if drawn.stopped else ''}"
 
 
-def try_for(seconds: float, first: int) -> int:
-    """Try one number after another until the time is over, at least one; returns how many were tried."""
-    began, count = time.monotonic(), 0
-    while not count or time.monotonic() - began < seconds:
-        with tempfile.TemporaryDirectory() as folder:
-            print(f"{first + count}: {try_number(first + count, Path(folder))}", flush=True)
-        count += 1
-    return count
-
-
-def main() -> int:
+def main() -> None:
+    """Try one number after another until the time is over, at least one."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--first", type=int, default=0, help="the number to begin with")
     options = parser.parse_args()
-    try_for(options.seconds, options.first)
-    return 0
+    end = time.monotonic() + options.seconds
+    for number in itertools.count(options.first):
+        with tempfile.TemporaryDirectory() as folder:
+            print(f"{number}: {try_number(number, Path(folder))}", flush=True)
+        if time.monotonic() >= end:
+            return
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -6,12 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from safetensors import safe_open
 from safetensors.numpy import load_file
 
 from t5xpg.exchange.huggingface.config import config_from_transformers
 from t5xpg.models.config import T5Config
+from t5xpg.models.layer_stack import layers_as_in
+from t5xpg.models.model import Model
 
 SIZES: dict[str, Any] = {
     "vocab_size": 29, "emb_dim": 12, "num_heads": 3, "head_dim": 5, "num_encoder_layers": 2, "num_decoder_layers": 2,
@@ -43,6 +46,18 @@ def equations(jaxpr: Any) -> Iterator[Any]:
             inner = getattr(value, "jaxpr", value)
             if hasattr(inner, "eqns"):
                 yield from equations(inner)
+
+
+def largest_array(model: Model, batch: Any) -> int:
+    """How many numbers the largest array has in the program of the logits' gradients, forward and backward."""
+    gradient = jax.grad(lambda params, batch: model.logits(params, batch).sum())
+    program = jax.make_jaxpr(gradient)(model.abstract_params(), batch).jaxpr
+    return max(variable.aval.size for equation in equations(program) for variable in equation.outvars)
+
+
+def with_layers_of(tree: Any, like: Any) -> Any:
+    """Parameters, their layers together or apart as those of `like` are."""
+    return layers_as_in(tree, like, lambda leaves, _: jnp.stack(leaves), lambda leaf, index, _: leaf[index])
 
 
 def golden(path: Path) -> tuple[T5Config, dict[str, np.ndarray], dict[str, np.ndarray], dict[str, Any]]:

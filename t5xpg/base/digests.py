@@ -30,14 +30,6 @@ def verifying() -> bool:
     return os.environ.get(VERIFY_VARIABLE, "") not in ("", "0")
 
 
-def digest(path: Path) -> str:
-    """Hex SHA-256 of a file. Raises OSError where it cannot be read."""
-    found = digests(path.parent, [path.name])
-    if path.name not in found:
-        raise FileNotFoundError(f"{path} is not a file")
-    return found[path.name]
-
-
 def digests(folder: Path, names: Iterable[str], memory: Path | None = None) -> dict[str, str]:
     """Hex SHA-256 of files below `folder` by their names ("a.txt", "b/c.txt"); what is not a file is left out.
 
@@ -114,7 +106,7 @@ def is_inside(name: str) -> bool:
 
 
 def _marks(path: Path) -> list[int] | None:
-    """What tells that a file may have changed: size, times of its text and of its record, number; None: no file."""
+    """[size, mtime, ctime, inode], times in ns: if one differs, the file may have changed. None where there is none."""
     try:
         status = path.stat()
     except (FileNotFoundError, NotADirectoryError):

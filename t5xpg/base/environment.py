@@ -103,9 +103,9 @@ def git_state(folder: Path | None = None) -> dict[str, Any] | None:
     return {"commit": commit, "clean": changes == ""}
 
 
-def command_line(arguments: Sequence[str] | None = None) -> str:
-    """The command as one would type it again: `t5xpg` and its arguments, quoted for a shell."""
-    return shlex.join(["t5xpg", *(sys.argv[1:] if arguments is None else arguments)])
+def command_line() -> str:
+    """The command of this process as one would type it again: `t5xpg` and its arguments, quoted for a shell."""
+    return shlex.join(["t5xpg", *sys.argv[1:]])
 
 
 def _version(distribution: str) -> str | None:

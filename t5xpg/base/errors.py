@@ -8,10 +8,11 @@ import re
 from collections.abc import Iterable
 
 # Messages quote names and lines of files that anyone may have written. What a terminal would act on (escapes, marks
-# that turn the direction of writing) and half characters, which cannot be encoded, are shown as their codes.
+# that turn the direction of writing) and lone surrogates, which cannot be encoded, are shown as their codes.
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _COMPARED = 10_000
 _LONGEST_NAME = 100
+_CLOSEST = 3  # names that are proposed
 _SHOWN = 12  # names that are listed where none is close
 
 
@@ -26,11 +27,11 @@ class UserError(Exception):
 
 
 def printable(text: str) -> str:
-    """`text` with control characters but tabs and line ends, and half characters, as escapes: `\\x1b`."""
+    """`text` with control characters but tabs and line ends, and lone surrogates, as escapes: `\\x1b`."""
     return _UNPRINTABLE.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), text)
 
 
-def nearest(name: str, known: Iterable[str], count: int = 3) -> str:
+def nearest(name: str, known: Iterable[str]) -> str:
     """A sentence that names the known names closest to `name`; the known ones where none is close, a few of many.
 
     Starts with a space, so that it can follow a sentence; empty where nothing is known.
@@ -38,15 +39,15 @@ def nearest(name: str, known: Iterable[str], count: int = 3) -> str:
     # A file may hold more names, and longer ones, than can be compared or shown.
     names = heapq.nsmallest(_COMPARED, {known_name for known_name in known if len(known_name) <= _LONGEST_NAME})
     name = str(name)[: _LONGEST_NAME + 1]
-    close = difflib.get_close_matches(name, names, n=count, cutoff=0.6)
+    close = difflib.get_close_matches(name, names, n=_CLOSEST, cutoff=0.6)
     lowered = {known_name.lower(): known_name for known_name in names}
     if not close:
-        close = [lowered[match] for match in difflib.get_close_matches(name.lower(), lowered, n=count, cutoff=0.6)]
+        close = [lowered[match] for match in difflib.get_close_matches(name.lower(), lowered, n=_CLOSEST, cutoff=0.6)]
     if close:
         return f" Did you mean {' or '.join(map(_on_one_line, close))}?"
     if not names:
         return ""
-    few = names if len(names) <= _SHOWN else difflib.get_close_matches(name, names, n=count, cutoff=0.0)
+    few = names if len(names) <= _SHOWN else difflib.get_close_matches(name, names, n=_CLOSEST, cutoff=0.0)
     more = f" and {len(names) - len(few)} more" if len(few) < len(names) else ""
     return f" Known: {', '.join(map(_on_one_line, few))}{more}."
 

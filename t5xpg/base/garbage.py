@@ -1,9 +1,9 @@
-"""How often Python looks for objects that only refer to each other."""
+"""How often Python's garbage collector looks for cycles of references."""
 
 import gc
 
 
 def collect_seldom() -> None:
-    """After 100,000 new objects, not 700 (Python 3.11): those that imports and JAX's tracing make are looked at again
-    and again, and stay. A start takes a twentieth less of processor time so, and a small run holds as much memory."""
+    """Collect after 100,000 new objects, not 700 (Python 3.11): imports and JAX's tracing make many that stay, and each
+    collection walks them again. A start takes a twentieth less processor time, and a small run no more memory."""
     gc.set_threshold(100_000, 50, 100)

@@ -16,11 +16,11 @@ from typing import IO
 
 from t5xpg.base.errors import UserError
 
+_POLL_SECONDS = 0.2
+
 
 @contextlib.contextmanager
-def hold(
-    path: Path, *, doing: str, instead: str, wait: Callable[[str], None] | None = None, poll_seconds: float = 0.2
-) -> Iterator[None]:
+def hold(path: Path, *, doing: str, instead: str, wait: Callable[[str], None] | None = None) -> Iterator[None]:
     """Hold the lock file `path` for the block.
 
     doing: what the holder does, for the messages of others ("training in runs/x"). instead: what they can do but wait.
@@ -42,7 +42,7 @@ def hold(
             if not waiting:
                 wait(f"{_holder(file)} Waiting for it …")
                 waiting = True
-            time.sleep(poll_seconds)
+            time.sleep(_POLL_SECONDS)
         record = {"process": os.getpid(), "host": platform.node(), "doing": doing, "since": time.time()}
         with contextlib.suppress(OSError):  # a full disk: the lock holds all the same
             file.seek(0)

@@ -1,11 +1,12 @@
-"""How glibc keeps and gives back the memory of this process. Linux only; nothing where there is no glibc."""
+"""How glibc's malloc keeps freed memory or returns it to the system. Without glibc nothing of this has an effect."""
 
 import contextlib
 import ctypes
 import sys
 
-# XLA's CPU backend spends a quarter of a step on page faults where malloc gives memory back and takes it again: large
-# pages, and one heap, which keeps what kernels free. What is larger than 128 MiB goes back, or holes of it would stay.
+# By default malloc returns the buffers that XLA's kernels free to the system and asks for them again: on CPUs the page
+# faults take a quarter of a training step. So there is one heap, of huge pages, that keeps what is freed. Blocks of
+# more than 128 MiB are mapped by themselves and go back, or they would leave holes in the heap.
 TUNABLES = (
     "glibc.malloc.hugetlb=1:glibc.malloc.arena_max=1:"
     "glibc.malloc.mmap_threshold=134217728:glibc.malloc.trim_threshold=1073741824"
@@ -13,7 +14,7 @@ TUNABLES = (
 
 
 def release_unused() -> None:
-    """Give what compiling and evaluating left free back to the system, by glibc: 340 MB of the 1,195 of a small run."""
+    """Return what compiling or evaluating freed to the system (malloc_trim): 340 MB of the 1,195 MB of a small run."""
     if sys.platform == "linux":
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).malloc_trim(0)

@@ -97,7 +97,7 @@ def block_of(text: str, begin: str, end: str, file: Path) -> str:
     return text[first : last + len(end)]
 
 
-def with_block(text: str, new: str, begin: str, end: str, file: Path, heading: str = "## Results") -> str:
-    """The page with `new`, markers included, in place of its block, or at its end under `heading`. Raises UserError."""
+def with_block(text: str, new: str, begin: str, end: str, file: Path) -> str:
+    """The page with `new`, markers included, in place of its block, or at its end under "Results". Raises UserError."""
     old = block_of(text, begin, end, file)
-    return text.replace(old, new) if old else f"{text.rstrip()}\n\n{heading}\n\n{new}\n"
+    return text.replace(old, new) if old else f"{text.rstrip()}\n\n## Results\n\n{new}\n"

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from typing import ClassVar, Self, TextIO
 
 _REDRAW_SECONDS = 0.1  # on a terminal
-_FIRST_LINE_SECONDS = 1.0  # elsewhere: short work says only that it is done, long work says early that it moves
+_LINE_SECONDS = 5.0  # elsewhere
+_FIRST_LINE_SECONDS = 1.0  # there, too: short work says only that it is done, long work says early that it moves
 _RATE_SECONDS = 30.0  # the rate is that of the last half minute
 _BAR_WIDTH = 24
 _FALLBACK_COLUMNS = 80
@@ -20,7 +21,7 @@ class Progress:
     """Shows how far some work is; a context manager.
 
     On a terminal one line is rewritten, cut to its width: label, bar, percent, count, rate, time left and the note.
-    Elsewhere (a file, a pipe, TERM=dumb) a plain line comes at most every `interval` seconds, the first after a second,
+    Elsewhere (a file, a pipe, TERM=dumb) a plain line comes at most every five seconds, the first after a second,
     and one at the end. total: the count at the end, None where unknown. unit: the plural of what is counted ("steps").
     initial: the count at the start where earlier work is continued. stream: by default the standard error at the time.
     """
@@ -34,7 +35,6 @@ class Progress:
         total: int | None,
         unit: str,
         stream: TextIO | None = None,
-        interval: float = 5.0,
         *,
         initial: int = 0,
     ) -> None:
@@ -46,7 +46,7 @@ class Progress:
         self._initial = initial
         self._stream = stream or Progress._default or sys.stderr
         self._terminal = is_terminal(self._stream)
-        self._interval = _REDRAW_SECONDS if self._terminal else interval
+        self._interval = _REDRAW_SECONDS if self._terminal else _LINE_SECONDS
         self._lock = threading.RLock()
         self._started = time.monotonic()
         self._next_drawing = self._started
@@ -59,7 +59,7 @@ class Progress:
         if self._terminal:
             self._draw(self._started)
         else:
-            self._next_drawing = self._started + min(self._interval, _FIRST_LINE_SECONDS)
+            self._next_drawing = self._started + _FIRST_LINE_SECONDS
         return self
 
     def __exit__(self, kind: object, *rest: object) -> None:
@@ -119,11 +119,11 @@ class Progress:
             self._write(self._line(rate, bar=False) + "\n")
 
     def _recent_rate(self, now: float) -> float:
-        if self._samples and now - self._samples[-1][0] >= 1.0:
+        if now - self._samples[-1][0] >= 1.0:
             self._samples.append((now, self.count))
             while self._samples[1][0] <= now - _RATE_SECONDS:
                 self._samples.popleft()
-        since, count = self._samples[0] if self._samples else (self._started, self._initial)
+        since, count = self._samples[0]
         return (self.count - count) / (now - since) if now > since else 0.0
 
     def _line(self, rate: float, *, bar: bool) -> str:

@@ -64,15 +64,14 @@ def requested_hosts(
 def require_alone(command: str, environment: Mapping[str, str]) -> None:
     """Raise UserError where several processes are asked for by the environment, and the command is one process's."""
     found = requested_hosts(None, None, None, environment)
-    if found is None:
+    if found is None or found.cluster == "TPU":  # one host of a TPU slice may be used alone
         return
     names = [name for name in (*COORDINATOR, *PROCESSES, *PROCESS) if name in environment]
     remedy = f"Unset {', '.join(names)}" if found.cluster is None else "Start it without srun or mpirun"
-    if found.cluster != "TPU":  # one host of a slice may be used alone
-        raise UserError(
-            f"`{command}` is the work of one process, and several are asked for. {remedy}, or say PROCESSES=1 "
-            f"({PROCESSES[0]}=1); training alone is shared by several."
-        )
+    raise UserError(
+        f"`{command}` is the work of one process, and several are asked for. {remedy}, or say PROCESSES=1 "
+        f"({PROCESSES[0]}=1); training alone is shared by several."
+    )
 
 
 def _first(environment: Mapping[str, str], names: tuple[str, ...]) -> str | None:

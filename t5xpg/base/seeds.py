@@ -21,5 +21,4 @@ def stream_number(name: str) -> int:
 
 def stream_seed(seed: int, name: str) -> int:
     """The seed of the stream `name` under the experiment's `seed`, in [0, 2**31): fits a signed 32-bit integer."""
-    text = f"{check_seed(seed)}/{name}"
-    return int.from_bytes(hashlib.sha256(text.encode("utf-8")).digest()[:4], "big") >> 1
+    return stream_number(f"{check_seed(seed)}/{name}") >> 1

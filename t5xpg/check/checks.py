@@ -169,11 +169,11 @@ def _memory(needed: memory.Memory, mesh: Mesh, device: Device | None) -> Finding
     kinds = {"state": needed.state, "gradients": needed.gradients, "activations": needed.activations}
     parts = ", ".join(f"{kind} {size / 2**20:,.0f}" for kind, size in kinds.items())
     text = f"about {needed.total / 2**20:,.0f} MiB a device ({parts})"
-    first = None if isinstance(mesh, AbstractMesh) else mesh.devices.flat[0]
-    available = hardware.device_memory(first) if first is not None else None
-    if device is not None:
-        available = int(device.memory * USABLE_MEMORY)
-    if first is None or available is None:
+    if isinstance(mesh, AbstractMesh):
+        return Finding("memory", text)
+    first = mesh.devices.flat[0]
+    available = hardware.device_memory(first) if device is None else int(device.memory * USABLE_MEMORY)
+    if available is None:
         return Finding("memory", text)
     # devices simulated on one CPU
     sharing = max(1, len(mesh.local_devices)) if first.platform == "cpu" and device is None else 1

@@ -101,7 +101,7 @@ def _is_there(dataset: DatasetConfig) -> bool:
 
 def _time_updates(built: Assembly, step: Callable[..., Any], state: TrainState) -> tuple[float, TrainState]:
     """Seconds of an update: the median, between the loop's waits for the metrics of the one before."""
-    token_bytes, batches = _token_bytes(built), made_up(built.experiment, built.experiment.train_dataset)
+    token_bytes, batches = _token_bytes(built), made_up_batches(built.experiment, built.experiment.train_dataset)
     seconds: list[float] = []
     pending: Any = None
     end = float("inf")
@@ -120,7 +120,7 @@ def _time_updates(built: Assembly, step: Callable[..., Any], state: TrainState) 
 
 def _time_evaluation(built: Assembly, step: Callable[..., Any], state: TrainState) -> float:
     """Seconds of one batch of an evaluation."""
-    token_bytes, batches = _token_bytes(built), made_up(built.experiment, built.experiment.eval_dataset)
+    token_bytes, batches = _token_bytes(built), made_up_batches(built.experiment, built.experiment.eval_dataset)
     seconds, params = [], built.weights(state.params, state.frozen)
     for _ in range(_WARM_UP + _FEWEST):
         began = time.perf_counter()
@@ -144,7 +144,7 @@ def _time_save(experiment: Experiment, state: TrainState) -> float:
         return seconds[-1]
 
 
-def made_up(experiment: Experiment, dataset: DatasetConfig) -> Iterator[dict[str, np.ndarray]]:
+def made_up_batches(experiment: Experiment, dataset: DatasetConfig) -> Iterator[dict[str, np.ndarray]]:
     """Batches of the right shapes without padding: random ids, one document a row."""
     draw = np.random.default_rng(0)
     features = dataset.batch_spec().features()

@@ -208,7 +208,7 @@ def _limit(name: str, length: int, spec: BatchSpec) -> int | None:
 
 
 # The converters of which `inputs_and_targets` knows the batches.
-KNOWN = (ENC_DEC, PREFIX_LM, LM, MASKED_LM)
+BUILT_IN_CONVERTERS = (ENC_DEC, PREFIX_LM, LM, MASKED_LM)
 
 
 def inputs_and_targets(batch: Mapping[str, np.ndarray], spec: BatchSpec) -> tuple[np.ndarray, np.ndarray]:

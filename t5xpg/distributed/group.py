@@ -22,43 +22,9 @@ from typing import Any
 from t5xpg.base.errors import UserError
 from t5xpg.base.signals import StopRequest
 
-
-class StopTogether:
-    """What one process says and hears. `heard` is called by a thread that waits for nothing, `reached` by the loop.
-
-    step: updates that have been begun. promise: tells the others a number; promises: waits for those of all processes.
-    """
-
-    def __init__(self, step: int, promise: Callable[[int], None], promises: Callable[[], list[int]]) -> None:
-        self._begun = step
-        self._promise, self._promises = promise, promises
-        self._lock = threading.Lock()
-        self._promised = False
-        self._last: int | None = None
-
-    def heard(self) -> None:
-        """A process was asked to stop. This one may be beginning the next update right now."""
-        with self._lock:
-            if self._promised:
-                return
-            self._promised = True
-            begun = self._begun
-        self._promise(begun + 1)
-
-    def reached(self, step: int) -> bool:
-        """Whether the update that was just begun is the last one of all. To be asked after every update."""
-        with self._lock:
-            self._begun = step
-            if not self._promised:
-                return False
-        if self._last is None:
-            self._last = max(self._promises())
-        return step >= self._last
-
-
-LOST_VARIABLE = "T5XPG_LOST_SECONDS"  # without a sign of life, after which a process counts as lost
+LOST_VARIABLE = "T5XPG_LOST_SECONDS"  # without a heartbeat, after which a process counts as lost
 _LOST_SECONDS = 60.0
-_SIGNS = 8  # of life in that time
+_HEARTBEATS = 8  # in that time
 _LOOK_SECONDS = 1.0  # between two looks for notices
 _REASON_SECONDS = 5.0  # for which the reason of a broken connection is waited for
 _EVER = 7 * 24 * 3600 * 1000  # milliseconds: what another process does first may be the caching of a large task
@@ -89,19 +55,47 @@ class Stop:
         return self.request.requested and self.request.age >= seconds
 
 
-class _SharedStop(Stop):
-    def __init__(self, request: StopRequest, together: StopTogether) -> None:
+class StopTogether(Stop):
+    """Of several processes, which all stop after the same update.
+
+    step: updates that have been begun. promise: tells the others a number; promises: waits for those of all processes.
+    `hear` is called by a thread that waits for nothing, `reached` by the loop.
+    """
+
+    def __init__(
+        self, request: StopRequest, step: int, promise: Callable[[int], None], promises: Callable[[], list[int]]
+    ) -> None:
         super().__init__(request)
-        self.together = together
-        self.heard: int | None = None
-        self.announced = False
+        self.announced = False  # whether the others were told of this process's request
+        self._heard: int | None = None
+        self._begun = step
+        self._promise, self._promises = promise, promises
+        self._lock = threading.Lock()
+        self._promised = False
+        self._last: int | None = None
+
+    def hear(self, number: int) -> None:
+        """A process was asked to stop, by this signal. This one may be beginning the next update right now."""
+        self._heard = number
+        with self._lock:
+            if self._promised:
+                return
+            self._promised = True
+            begun = self._begun
+        self._promise(begun + 1)
 
     def reached(self, step: int) -> bool:
-        return self.together.reached(step)
+        with self._lock:
+            self._begun = step
+            if not self._promised:
+                return False
+        if self._last is None:
+            self._last = max(self._promises())
+        return step >= self._last
 
     @property
     def number(self) -> int | None:
-        return self.heard if self.heard is not None else self.request.number
+        return self._heard if self._heard is not None else self.request.number
 
     def overdue(self, seconds: float) -> bool:
         return False
@@ -140,12 +134,12 @@ class Processes(Group):
         self.process, self.count = process, count
         self._client = client
         self._calls: Counter[str] = Counter()
-        self._stop: _SharedStop | None = None
+        self._stop: StopTogether | None = None
         self._ended = threading.Event()
         self._failing = False
         self._lost_seconds = lost_seconds()
-        self._signs, self._next_sign = 0, 0.0
-        self._heard: dict[str, tuple[str, float]] = {}  # of each process, the last sign of life and when it came
+        self._beats, self._next_beat = 0, 0.0
+        self._last_beats: dict[str, tuple[str, float]] = {}  # of each process, the last heartbeat and when it came
         self._watcher = threading.Thread(target=self._watch, name="hosts", daemon=True)
 
     def broadcast(self, name: str, value: bytes = b"") -> bytes:
@@ -176,7 +170,7 @@ class Processes(Group):
             keys = [f"{_STORE}/last/{process}" for process in range(self.count)]
             return [int(self._client.blocking_key_value_get(key, _EVER)) for key in keys]
 
-        self._stop = _SharedStop(request, StopTogether(step, promise, promises))
+        self._stop = StopTogether(request, step, promise, promises)
         return self._stop
 
     def start(self) -> None:
@@ -216,7 +210,7 @@ class Processes(Group):
 
     def _look(self) -> None:
         notices = dict(self._client.key_value_dir_get(f"{_STORE}/notice/"))
-        self._live(notices)
+        self._exchange_heartbeats(notices)
         failed = sorted(text for key, text in notices.items() if key.startswith(_FAILED))
         if failed and not self._failing:
             self._end(failed[0])
@@ -230,24 +224,23 @@ class Processes(Group):
             notices[f"{_STOP}/{self.process}"] = str(asked)
         numbers = [int(text) for key, text in sorted(notices.items()) if key.startswith(_STOP)]
         if numbers:
-            stop.heard = numbers[0]
-            stop.together.heard()
+            stop.hear(numbers[0])
 
-    def _live(self, notices: dict[str, str]) -> None:
-        """Give a sign of life. The first process looks for those of the others, and tells of one that is lost."""
+    def _exchange_heartbeats(self, notices: dict[str, str]) -> None:
+        """Send a heartbeat. The first process looks for those of the others, and tells of one that is lost."""
         now = time.monotonic()
-        if now >= self._next_sign:
-            self._signs, self._next_sign = self._signs + 1, now + self._lost_seconds / _SIGNS
-            sign = json.dumps([self._signs, platform.node()])
-            self._client.key_value_set(f"{_ALIVE}/{self.process}", sign, True)
+        if now >= self._next_beat:
+            self._beats, self._next_beat = self._beats + 1, now + self._lost_seconds / _HEARTBEATS
+            beat = json.dumps([self._beats, platform.node()])
+            self._client.key_value_set(f"{_ALIVE}/{self.process}", beat, True)
         if not self.first:
             return
-        for key, sign in self._client.key_value_dir_get(f"{_ALIVE}/"):
-            before, since = self._heard.get(key, ("", now))
-            if sign != before:
-                self._heard[key] = (sign, now)
+        for key, beat in self._client.key_value_dir_get(f"{_ALIVE}/"):
+            before, since = self._last_beats.get(key, ("", now))
+            if beat != before:
+                self._last_beats[key] = (beat, now)
             elif now > since + self._lost_seconds:
-                process, host = key.removeprefix(f"{_ALIVE}/"), json.loads(sign)[1]
+                process, host = key.removeprefix(f"{_ALIVE}/"), json.loads(beat)[1]
                 notices[f"{_FAILED}/{process}"] = text = (
                     f"Process {process} of {self.count} ({host}) has given no sign of life for "
                     f"{self._lost_seconds:.0f} s: it was killed, or its host cannot be reached. Start all processes "
@@ -293,7 +286,7 @@ ALONE = Group()
 
 
 def lost_seconds() -> float:
-    """How long a process may give no sign of life. Raises UserError where the environment says what cannot be."""
+    """How long a process may send no heartbeat. Raises UserError where the environment says what cannot be."""
     text = os.environ.get(LOST_VARIABLE, "")
     if not text:
         return _LOST_SECONDS

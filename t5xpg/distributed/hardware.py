@@ -6,7 +6,6 @@ import importlib.metadata
 import math
 import re
 import time
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -74,16 +73,16 @@ def measured_peak_flops(dtype: str, *, size: int = 1024, seconds: float = 0.3) -
             return 2.0 * size**3 / best
 
 
-def best_peak_flops(dtype: str, *, memory: Path | None = None, again: bool = True) -> float:
+def best_peak_flops(dtype: str, *, again: bool) -> float:
     """The best `measured_peak_flops` of this machine, now and at earlier starts of the same jaxlib: other programs can
     only make a measurement too low.
 
     again: whether it is measured also where it is known; it takes half a second. It is kept in `t5xpg/peaks.json` of
-    the user's cache folder (XDG_CACHE_HOME), or in `memory`; where that cannot be written, every start measures.
+    the user's cache folder (XDG_CACHE_HOME); where that cannot be written, every start measures.
     """
     jaxlib, cores = importlib.metadata.version("jaxlib"), environment.usable_cores()
     key = f"{environment.cpu_model()}, {cores} cores, jaxlib {jaxlib}, {dtype}"
-    file = memory or paths.user_cache() / "t5xpg" / "peaks.json"
+    file = paths.user_cache() / "t5xpg" / "peaks.json"
     known = {name: value for name, value in json_object_if_any(file).items() if _is_rate(value)}
     if not again and key in known:
         return known[key]

@@ -8,7 +8,6 @@ so that a checkpoint does not know how many processes wrote it.
 import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
@@ -20,43 +19,27 @@ _OF_SHARD = "shard_"  # how the names of what belongs to one virtual shard begin
 Position = dict[str, np.ndarray]
 
 
-class Positioned(Protocol):
-    """A stream of batches, but for its batches."""
-
-    def state(self) -> Position:
-        """The position of the next batch."""
-
-
-class SharedPositions:
-    """The stream of one process, whose `state` is on the first process that of the whole stream.
+def shared_position(own: Position, folder: Path, group: Group) -> Position:
+    """The position of the whole stream on the first process, and on every other one `own`, its part of it.
 
     To be called in all processes after the same batch. folder: on a disk that they share, in which each has its own.
     """
-
-    def __init__(self, stream: Positioned, folder: Path, group: Group) -> None:
-        self._stream, self._folder, self._group = stream, folder, group
-
-    def state(self) -> Position:
-        """The position of the next batch; on other processes than the first, their part of it."""
-        own, group = self._stream.state(), self._group
-        if not group.first:
-            file = io.BytesIO()
-            np.savez(file, allow_pickle=False, **own)
-            path = self._path(group.process)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with write_atomically(path) as target:
-                target.write(file.getvalue())
-        group.barrier("positions")
-        if not group.first:
-            return own
-        positions = [own]
-        for path in map(self._path, range(1, group.count)):
-            positions.append(_read(path))
-            path.unlink()
-        return merged(positions)
-
-    def _path(self, process: int) -> Path:
-        return self._folder / str(process) / "position.npz"
+    paths = [folder / str(process) / "position.npz" for process in range(group.count)]
+    if not group.first:
+        file = io.BytesIO()
+        np.savez(file, allow_pickle=False, **own)
+        path = paths[group.process]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with write_atomically(path) as target:
+            target.write(file.getvalue())
+    group.barrier("positions")
+    if not group.first:
+        return own
+    positions = [own]
+    for path in paths[1:]:
+        positions.append(_read(path))
+        path.unlink()
+    return merged(positions)
 
 
 def merged(positions: Sequence[Mapping[str, np.ndarray]]) -> Position:

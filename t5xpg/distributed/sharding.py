@@ -183,7 +183,7 @@ class MeshSharding:
 
 
 def _without_batch(spec: PartitionSpec) -> PartitionSpec:
-    """Padded to two dimensions."""
+    """The spec without the axes that batches are split over, padded to two dimensions."""
     kept = [tuple(axis for axis in as_tuple(entry) if axis not in BATCH_AXES) or None for entry in spec]
     return PartitionSpec(*kept, *[None] * (2 - len(kept)))
 

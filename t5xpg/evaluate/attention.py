@@ -30,7 +30,8 @@ def of_examples(
     """
     if experiment.eval_dataset.converter != ENC_DEC or not hasattr(experiment.model, "source_attention"):
         return []
-    short = (_lengths(inputs) <= _LONGEST) & (_lengths(predictions) <= _LONGEST) & (_lengths(predictions) > 0)
+    input_lengths, output_lengths = ((tokens != 0).sum(axis=1) for tokens in (inputs, predictions))
+    short = (input_lengths <= _LONGEST) & (output_lengths <= _LONGEST) & (output_lengths > 0)
     rows = np.flatnonzero(short)[:NUM_EXAMPLES]
     if not len(rows):
         return []
@@ -39,7 +40,7 @@ def of_examples(
     weights = np.asarray(jax.jit(functools.partial(_mean, experiment.model))(params, batch))
     found = []
     for row, weight in zip(rows, weights, strict=True):
-        S, T = _lengths(inputs[row : row + 1])[0], _lengths(predictions[row : row + 1])[0]
+        S, T = input_lengths[row], output_lengths[row]
         pieces = [
             [_shown(vocabulary.piece(int(token))) for token in one] for one in (inputs[row, :S], predictions[row, :T])
         ]
@@ -52,11 +53,6 @@ def _shown(piece: str) -> str:
     """A piece as a person reads it: the byte <0x41> as A."""
     byte = re.fullmatch("<0x([0-9A-F]{2})>", piece)
     return one_line(chr(int(byte[1], 16))).replace(" ", "␣") if byte and int(byte[1], 16) < _ASCII else piece
-
-
-def _lengths(tokens: np.ndarray) -> np.ndarray:
-    """[B, S] padded with 0 -> [B]."""
-    return np.asarray((tokens != 0).sum(axis=1))
 
 
 def _mean(model: Any, params: Any, batch: Any) -> jax.Array:

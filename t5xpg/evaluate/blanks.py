@@ -60,7 +60,7 @@ def counts_of(texts: Iterable[str], words: int) -> Counter[str]:
     return Counter(text[start:end] for text in texts for start, end in places(text, words))
 
 
-def made_of(texts: Sequence[str], words: Sequence[int], among: Collection[str] | None = None) -> list[Blank]:
+def draw_blanks(texts: Sequence[str], words: Sequence[int], among: Collection[str] | None = None) -> list[Blank]:
     """A blank of each text that has one, drawn uniformly among its places by a fixed seed; no answer is that of more
     than one text in 25, so that always saying the same is right as rarely. among: the only answers that count."""
     draw, blanks = np.random.default_rng(_SEED), []
@@ -81,7 +81,7 @@ def measure(
     """`scored` of what a model predicts greedily. held_out, training: `windows` of those splits."""
     frequent = {answer for answer, _ in counts_of(training, 1).most_common(FREQUENT)}
     among = {"frequent word": frequent}
-    asked = {kind: made_of(held_out, words, among.get(kind)) for kind, words in NUM_WORDS.items()}
+    asked = {kind: draw_blanks(held_out, words, among.get(kind)) for kind, words in NUM_WORDS.items()}
     longest = max((len(vocabulary.encode_plain(right)) for blanks in asked.values() for _, right in blanks), default=0)
     # room for a sentinel before the answer, one behind it, and white space: what is cut off is longer than any answer
     decoding = DecodingConfig(max_decode_length=longest + 4)

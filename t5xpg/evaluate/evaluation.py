@@ -22,9 +22,9 @@ from t5xpg.data.vocab.sentinels import blanks_of, fill
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.evaluate import attention, blanks
 from t5xpg.evaluate.baselines import training_sample, unigram_of_training
-from t5xpg.evaluate.infer import Predictor
 from t5xpg.evaluate.infer_sources import changed
 from t5xpg.evaluate.predicting import SPLIT, InferEval, TaskMetrics, model_outputs, predicts
+from t5xpg.evaluate.predictor import Predictor
 from t5xpg.evaluate.trained_model import (
     Step,
     check_same_model,
@@ -61,7 +61,7 @@ def evaluate(
     evaluation/[<task>/][<split>/], and no samples are made.
 
     Beside the loss stand that of the frequencies of tokens in training ("unigram"), of an encoder-decoder what it rises
-    by where inputs are exchanged ("encoder_use", see `EncoderUse`), and of span corruption how many blanks it
+    by where inputs are exchanged ("encoder_use", see `Validation.measure`), and of span corruption how many blanks it
     fills in exactly ("blanks", see `blanks.scored`); of a mixture the loss of every task. The metrics of the tasks
     (`metric_fns`) are computed by `seqio.Evaluator` on predictions by the experiment's method of decoding, and on
     scores; beside them those of answers without a model ("trivial", see `RemoteEvaluator`). What does not fit into
@@ -78,7 +78,7 @@ def evaluate(
     if split is not None and split != config.split:
         config, folder = changed(config, f"SPLIT={split}", split=split), folder / split
     own = folder == directory.evaluation
-    source = prepared(loaded, directory, config)
+    source = check_and_prepare(loaded, directory, config)
     if config.max_batches != directory.read()["identity"].get("settings", {}).get("eval_dataset.max_batches"):
         print(f"EVAL_STEPS={config.max_batches} is for validation in training: all of {config.split} is measured here")
     config = data_config(dataclasses.replace(config, max_batches=None), experiment.random_seed)
@@ -225,14 +225,13 @@ def _metrics_table(measured: Sequence[TaskMetrics], trivial: Mapping[str, Trivia
     return table + [f"{one.task} was predicted by {settings_text(one.decoding)}" for one in measured if one.decoding]
 
 
-def prepared(loaded: LoadedConfig, directory: RunDirectory, config: DatasetConfig) -> prepare.DataIdentity:
+def check_and_prepare(loaded: LoadedConfig, directory: RunDirectory, config: DatasetConfig) -> prepare.DataIdentity:
     """What the evaluation reads, made where it is missing, once the run is known to be this experiment's."""
     experiment = loaded.experiment
     if directory.imported() is not None:  # of no task: any can be measured that has its vocabulary
         check_same_model(directory, experiment)
         return prepare.prepare(config, experiment.needs)
-    known = _evaluation_identity(experiment, prepare.DataIdentity({}), directory)
-    directory.check(loaded.name, {name: value for name, value in known.items() if name not in ("data", "cache")})
+    directory.check(loaded.name, _evaluation_identity(experiment, None, directory))
     # of a task of the table, the ids are known before anything is made; of others the data process knows
     row, recorded = data_state.row_of(config.mixture_or_task_name), directory.read()["identity"].get("vocabulary")
     if row is not None and recorded is not None:
@@ -244,7 +243,7 @@ def prepared(loaded: LoadedConfig, directory: RunDirectory, config: DatasetConfi
 
 
 def _evaluation_identity(
-    experiment: Experiment, source: prepare.DataIdentity, directory: RunDirectory
+    experiment: Experiment, source: prepare.DataIdentity | None, directory: RunDirectory
 ) -> dict[str, Any]:
     """`run_identity` with the run's own values of what only says when, and on how much, it is measured in training."""
     identity, recorded = run_identity(experiment, source), directory.read()["identity"].get("settings", {})

@@ -108,7 +108,7 @@ def predict_split(loaded: LoadedConfig, path: Path, split: str, target: Path | N
     with contextlib.redirect_stdout(sys.stderr):  # the standard output may be for the records
         data = prepare.prepare(config, loaded.experiment.needs)
     predictor, _ = Predictor.from_run(loaded, path, step)
-    with open_split(loaded, directory, split, data, predictor) as source:
+    with open_split(config, directory, data, predictor) as source:
         _predict(predictor, source, target)
 
 

@@ -118,14 +118,13 @@ def _rows(batch: Mapping[str, np.ndarray], stream: Stream, predictor: Predictor,
 
 @contextlib.contextmanager
 def open_split(
-    loaded: LoadedConfig, directory: RunDirectory, split: str, data: prepare.DataIdentity, predictor: Predictor
+    config: DatasetConfig, directory: RunDirectory, data: prepare.DataIdentity, predictor: Predictor
 ) -> Iterator[Source]:
-    """A split of the task that the experiment evaluates on, as the data process gives it for an evaluation.
+    """A split as the data process gives it. config: `split_config`. data: what was prepared of it.
 
     Raises UserError where there is none, or its ids mean something else than those that the run was trained with.
     """
     with DataService(log=directory.inference_log) as service:
-        config = split_config(loaded, split)
         check_same_vocabulary(service.describe(config).vocabulary, predictor.vocabulary, directory)
         stream = service.open(config)
 

@@ -1,6 +1,7 @@
 """How an experiment predicts: what its model is, what it is asked, and the method of decoding."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,13 +25,13 @@ from t5xpg.experiment.assembly import Assembly
 from t5xpg.experiment.experiment import Experiment
 from t5xpg.models import decoding
 from t5xpg.models.decoding import Decoded, decode, fill_masks
-from t5xpg.models.encoder_decoder import Params
+from t5xpg.models.model import Params
 
 
 def predicts(experiment: Experiment) -> bool:
     """Whether anything can be predicted with the experiment's model."""
     converter = experiment.eval_dataset.converter
-    if converter not in batch.KNOWN:
+    if converter not in batch.BUILT_IN_CONVERTERS:
         return False
     return converter == MASKED_LM or experiment.model.for_decoding(converter) is not None
 
@@ -125,7 +126,10 @@ class InferEval:
     def __init__(self, evaluator: Callable[[], RemoteEvaluator], outputs: ModelOutputs) -> None:
         self._open = evaluator
         self._outputs = outputs
-        self._evaluator: RemoteEvaluator | None = None
+
+    @functools.cached_property
+    def _evaluator(self) -> RemoteEvaluator:
+        return self._open()
 
     def measure(self, params: Params, step: int, inferences: Path | None = None) -> list[TaskMetrics]:
         """The metrics of every task that has some. Shows how far it is.
@@ -133,8 +137,6 @@ class InferEval:
         inferences: a folder for what the model said, see `RemoteEvaluator.measure`. Raises UserError where a metric
         cannot be computed or recorded.
         """
-        if self._evaluator is None:
-            self._evaluator = self._open()
         evaluator = self._evaluator
         examples = {task.name: task.examples for task in evaluator.tasks}
         with Progress("metrics", sum(examples.values()), "examples") as progress:
@@ -147,7 +149,6 @@ class InferEval:
         ]
 
     def _outputs_of(self, task: EvaluatedTask, params: Params, progress: Progress) -> dict[str, np.ndarray]:
-        assert self._evaluator is not None
         parts: dict[str, list[np.ndarray]] = {}
         done = 0
         for padded, rows in self._evaluator.batches(task.name):

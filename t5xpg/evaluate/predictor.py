@@ -92,19 +92,22 @@ class Predictor:
         }
         return predictor, at
 
-    def decode(self, inputs: np.ndarray, row_numbers: np.ndarray | None = None) -> Decoded:
-        """int32 [B, S], padded with 0 -> `decoding.Decoded` as NumPy arrays. row_numbers: int32 [B], for sampling."""
-        numbers = np.arange(len(inputs)) if row_numbers is None else row_numbers
-        found = jax.device_get(self._decode(self.parameters, inputs, row_numbers=numbers.astype(np.int32)))
+    def decode(self, inputs: np.ndarray, first_row: int = 0) -> Decoded:
+        """int32 [B, S], padded with 0 -> `decoding.Decoded` as NumPy arrays.
+
+        first_row: the number of the first row, for sampling, which draws by the numbers of rows.
+        """
+        row_numbers = np.arange(first_row, first_row + len(inputs), dtype=np.int32)
+        found = jax.device_get(self._decode(self.parameters, inputs, row_numbers=row_numbers))
         return ranked(found, self.decoding, self.vocabulary)
 
-    def tokens(self, inputs: np.ndarray, row_numbers: np.ndarray | None = None) -> np.ndarray:
+    def tokens(self, inputs: np.ndarray) -> np.ndarray:
         """The same, of each row the best alone: int32 [B, T], each row up to its end token, then 0."""
-        return np.asarray(self.decode(inputs, row_numbers).tokens[:, 0])
+        return np.asarray(self.decode(inputs).tokens[:, 0])
 
     def answers(self, inputs: np.ndarray, first_row: int = 0) -> list[Answer]:
-        """An answer for each row; first_row: the number of the first one."""
-        found = self.decode(inputs, first_row + np.arange(len(inputs)))
+        """An answer for each row. first_row: of `decode`."""
+        found = self.decode(inputs, first_row)
         return [
             Answer(
                 [self.vocabulary.decode(sequence) for sequence in sequences],

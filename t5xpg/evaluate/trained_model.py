@@ -81,13 +81,9 @@ def checkpoints_in_mean(step: Step) -> int:
 
 
 def _chosen(checkpointer: Checkpointer, experiment: Experiment, step: Step) -> int | None:
-    if step == "best":
-        return _best(checkpointer, experiment)
-    assert not isinstance(step, str)
-    return checkpointer.latest() if step is None else step
-
-
-def _best(checkpointer: Checkpointer, experiment: Experiment) -> int:
+    if step != "best":
+        assert not isinstance(step, str)
+        return checkpointer.latest() if step is None else step
     best = checkpointer.best()
     if best is None:
         metric = experiment.checkpoints.keep_best

@@ -13,7 +13,7 @@ from t5xpg.base.metric_values import is_number, shown
 from t5xpg.base.page import aligned
 from t5xpg.data.batch import MASKED_LM
 from t5xpg.data.stream.client import DataService
-from t5xpg.evaluate.evaluation import prepared
+from t5xpg.evaluate.evaluation import check_and_prepare
 from t5xpg.evaluate.infer_sources import changed
 from t5xpg.evaluate.predicting import InferEval, model_outputs
 from t5xpg.evaluate.trained_model import Step, check_same_vocabulary, parameters_and_vocabulary
@@ -57,7 +57,7 @@ def tune(
     pairs = itertools.product(beams or [own.decodes], alphas)
     # before anything is made: what cannot be is refused
     decodings = [dataclasses.replace(decoding, method="beam", num_decodes=count, alpha=alpha) for count, alpha in pairs]
-    prepared(loaded, directory, config)
+    check_and_prepare(loaded, directory, config)
     config = data_config(dataclasses.replace(config, max_batches=None), experiment.random_seed)
     built = assembly.assemble(experiment)
     params, vocabulary, at = parameters_and_vocabulary(directory, experiment, built, step)

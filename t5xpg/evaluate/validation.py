@@ -13,9 +13,9 @@ from t5xpg.base.progress import Progress
 from t5xpg.data.recording.reader import RecordedStream
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.stream.client import Stream, TaskDescription
-from t5xpg.evaluate.encoder_use import EncoderUse, exchanged
 from t5xpg.run.metrics import Window
 
+_INPUTS, _TARGETS = "encoder_input_tokens", "decoder_target_tokens"
 KEPT_BYTES = 64 * 2**20
 EXCHANGED_BATCHES = 8  # that are measured once more, with their encoder rows exchanged
 
@@ -52,16 +52,21 @@ class Validation:
     def measure(self, params: Any, progress: Progress | None = None) -> dict[str, float | int]:
         """`metrics.Window.summary` over the split, and the "encoder_use" of its first EXCHANGED_BATCHES.
 
-        progress: counts batches. Raises NothingToMeasureError where the split gives no target.
+        "encoder_use" says whether the model looks at its encoder: the loss of batches whose encoder rows are
+        `exchanged` less their loss, in nats per target token. About 0: the decoder is a language model of the targets
+        alone. progress: counts batches. Raises NothingToMeasureError where the split gives no target.
         """
-        window, uses = Window(), EncoderUse()
+        window = Window()
+        rise = exchanged_tokens = 0.0  # nats that exchanged rows cost, and the target tokens of these batches
         for batch in self._batches():
             own = jax.device_get(self._eval_step(params, self._on_devices(batch)))
             window.add(own)
             if progress is not None:
                 progress.advance()
             if window.steps <= EXCHANGED_BATCHES and (other := exchanged(batch)) is not None:
-                uses.add(own, jax.device_get(self._eval_step(params, self._on_devices(other))))
+                misled = jax.device_get(self._eval_step(params, self._on_devices(other)))
+                rise += float(misled["cross_entropy"]) - float(own["cross_entropy"])
+                exchanged_tokens += float(own["weights"])
         if not window.values.get("weights"):
             config = self._stream.config
             raise NothingToMeasureError(
@@ -70,8 +75,8 @@ class Validation:
             )
         summary = window.summary()
         summary["batches"] = window.steps
-        if uses.nats is not None:
-            summary["encoder_use"] = uses.nats
+        if exchanged_tokens:
+            summary["encoder_use"] = rise / exchanged_tokens
         return summary
 
     @functools.cached_property
@@ -93,6 +98,20 @@ class Validation:
             yield batch
         if size <= self._kept_bytes:
             self._kept = kept
+
+
+def exchanged(batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray] | None:
+    """The batch in which each example has the encoder's row [S] of the example before it, and the first that of the
+    last. Rows of padding, which have no targets, stay as they are. None where there are not two examples, for batches
+    that are packed or not of an encoder and a decoder, and on several hosts, each of which holds a part of a batch."""
+    if not {_INPUTS, _TARGETS} <= set(batch) or "encoder_segment_ids" in batch or jax.process_count() > 1:
+        return None
+    rows = np.flatnonzero((batch[_TARGETS] != 0).any(axis=1))
+    if len(rows) < 2:
+        return None
+    inputs = batch[_INPUTS].copy()
+    inputs[rows] = batch[_INPUTS][np.roll(rows, 1)]
+    return {**batch, _INPUTS: inputs}
 
 
 class TaskValidation:

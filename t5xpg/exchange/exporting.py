@@ -14,8 +14,9 @@ from t5xpg.data.batch import PREFIX_LM
 from t5xpg.evaluate.trained_model import check_same_model, parameters_and_vocabulary
 from t5xpg.exchange.formats.weights import SAFETENSORS
 from t5xpg.exchange.huggingface.architectures import SEQ2SEQ, in_transformers
-from t5xpg.exchange.huggingface.model_card import MARK, generation_config, is_beam, model_card
-from t5xpg.exchange.huggingface.tokenizer_files import check_tokenizer, sample_texts, write_tokenizer
+from t5xpg.exchange.huggingface.config import generation_config, is_beam
+from t5xpg.exchange.huggingface.model_card import MARK, model_card
+from t5xpg.exchange.huggingface.tokenizer_files import check_tokenizer, write_tokenizer
 from t5xpg.exchange.huggingface.transformers_check import NOT_CHECKED, Checked, check_in_transformers
 from t5xpg.experiment import assembly
 from t5xpg.experiment.config import LoadedConfig
@@ -39,7 +40,7 @@ def export(loaded: LoadedConfig, path: Path, output: Path | None = None) -> tupl
     directory = RunDirectory(path)
     check_same_model(directory, experiment)
     target = directory.path / FOLDER if output is None else output
-    check_target(target)
+    check_target(target, has_card(target))
     built = assembly.assemble(experiment)
     params, vocabulary, step = parameters_and_vocabulary(directory, experiment, built)
     assembly.check_vocabulary(vocabulary, experiment)
@@ -62,7 +63,7 @@ def export(loaded: LoadedConfig, path: Path, output: Path | None = None) -> tupl
             )
             write_json(folder / "generation_config.json", answer)
         write_tokenizer(folder, vocabulary, longest=lengths["inputs" if "inputs" in lengths else "targets"])
-        check_tokenizer(folder, vocabulary, sample_texts(vocabulary))
+        check_tokenizer(folder, vocabulary)
         checked = check_in_transformers(folder, exported, experiment.model, converter, params, vocabulary)
         card = model_card(
             loaded.name,
@@ -107,10 +108,17 @@ def push(folder: Path, name: str) -> None:
     print(f"pushed: {commit.repo_url}, commit {commit.oid}", flush=True)
 
 
-def check_target(target: Path) -> None:
-    """Raise UserError for a folder that holds something else than an export: it would be gone."""
-    if not target.exists() or (target.is_dir() and not any(target.iterdir())):
-        return
-    card = target / CARD
-    if not target.is_dir() or not card.is_file() or MARK not in card.read_text(encoding="utf-8", errors="replace"):
-        raise UserError(f"OUTPUT={target} is there, and is no folder that an export wrote. Name another one.")
+def has_card(folder: Path) -> bool:
+    """Whether the folder has a model card that an export wrote."""
+    card = folder / CARD
+    return card.is_file() and MARK in card.read_text(encoding="utf-8", errors="replace")
+
+
+def check_target(target: Path, is_export: bool, what: str = "an export") -> None:
+    """Raise UserError for a folder that holds something else than an export: it would be gone.
+
+    is_export: whether the files are there that tell an export. what: that export, in the message.
+    """
+    is_empty = not target.exists() or (target.is_dir() and not any(target.iterdir()))
+    if not is_empty and not is_export:
+        raise UserError(f"OUTPUT={target} is there, and is no folder that {what} wrote. Name another one.")

@@ -18,7 +18,7 @@ import optax
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import read_json
 from t5xpg.data.vocab.vocabulary import BYTES, Vocabulary
-from t5xpg.exchange.formats.t5x_files import TENSORFLOW, holds_checkpoint, open_checkpoint
+from t5xpg.exchange.formats.t5x_files import TENSORFLOW, open_checkpoint
 from t5xpg.exchange.huggingface.vocabulary import vocabulary_of_folder
 from t5xpg.exchange.import_folders import (
     TOKENIZER_FILES,
@@ -41,12 +41,6 @@ _ACTIVATIONS = re.compile(r"(?:mlp_activations|DenseReluDense\.activation)\s*=\s
 _PART = re.compile(r"state|checkpoint(_\d+)?|model\.ckpt-.*|checkpoints")  # of a run, not its name
 _BYTE_ROWS = range(259, 513)
 _PIECES = "gs://t5-data/vocabs/cc_all.32000.100extra/sentencepiece.model"
-
-
-def is_checkpoint(checkpoint: str) -> bool:
-    """Whether this names a checkpoint of T5X or Mesh-TensorFlow on this machine."""
-    path = Path(checkpoint).expanduser()
-    return bool(checkpoint) and holds_checkpoint(path)
 
 
 def read(checkpoint: str, *, tokenizer: str | None, sentinels: str | None, optimizer: bool) -> ImportedCheckpoint:
@@ -76,7 +70,7 @@ def read(checkpoint: str, *, tokenizer: str | None, sentinels: str | None, optim
         name=run_name(_folders(given)[-1].name),
         format=found.kind,
         family="Mesh-TensorFlow" if found.kind == TENSORFLOW else "T5X",
-        config=config,
+        model=EncoderDecoderModel(config),
         params=params,
         vocabulary=vocabulary,
         files=found.files,
@@ -111,19 +105,18 @@ def _vocabulary(
     folders: list[Path], config: T5Config, record: Mapping[str, Any], tokenizer: str | None, sentinels: str | None
 ) -> Vocabulary:
     rows = {"vocab_size": config.vocab_size}
-    if tokenizer is None and sentinels is None and "vocabulary" in record:
-        return _recorded(record["vocabulary"], folders, rows)
     if tokenizer is None:
+        if sentinels is None and "vocabulary" in record:
+            return _recorded(record["vocabulary"], folders, rows)
         for folder in folders:
             if tokenizer_files(folder):
                 return vocabulary_of_folder(folder, rows, sentinels=sentinels)
-    if tokenizer is None and config.vocab_size in _BYTE_ROWS:
+        if config.vocab_size not in _BYTE_ROWS:
+            raise UserError(
+                f"{folders[0]} does not say what its {config.vocab_size:,} ids mean. Name the SentencePiece model that "
+                f"it was trained with: TOKENIZER=path (T5's is a copy of {_PIECES}), or TOKENIZER=bytes."
+            )
         tokenizer = BYTES
-    if tokenizer is None:
-        raise UserError(
-            f"{folders[0]} does not say what its {config.vocab_size:,} ids mean. Name the SentencePiece model that it "
-            f"was trained with: TOKENIZER=path (T5's is a copy of {_PIECES}), or TOKENIZER=bytes."
-        )
     return vocabulary_of_folder(folders[0], rows, tokenizer=tokenizer, sentinels=sentinels)
 
 

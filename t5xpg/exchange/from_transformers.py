@@ -42,11 +42,10 @@ def read(checkpoint: str, *, tokenizer: str | None, sentinels: str | None) -> Im
         name=folder.name,
         format="huggingface",
         family=str(given.get("model_type", "t5")),
-        config=config,
+        model=DecoderOnlyModel(config) if t5gemma.is_decoder(given) else EncoderDecoderModel(config),
         params=params,
         vocabulary=vocabulary,
         files=tuple(files_of(folder.path)),
-        kind=DecoderOnlyModel if t5gemma.is_decoder(given) else EncoderDecoderModel,
         tokenizer_files=tokenizer_files(folder.path),
     )
 

@@ -9,8 +9,6 @@ from typing import Any
 from t5xpg.base.errors import UserError, nearest
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.exchange.formats import weights
-from t5xpg.models.config import T5Config
-from t5xpg.models.encoder_decoder import EncoderDecoderModel
 from t5xpg.models.model import Model, Params
 
 CONFIG = "config.json"
@@ -38,20 +36,18 @@ class ImportedCheckpoint:
 
     source: where it came from, for people. name: what its run is called. format: of the files ("huggingface", "t5x",
     "mesh_tensorflow"). family: as its own program calls it. files: those that identify it. tokenizer_files: kept with
-    the run. kind: of the model. step, opt_state: of the optimiser, where it was read, too (optax's state of
-    `optimizers.Adafactor`).
+    the run. step, opt_state: of the optimiser, where it was read, too (optax's state of `optimizers.Adafactor`).
     """
 
     source: str
     name: str
     format: str
     family: str
-    config: T5Config
+    model: Model
     params: Params
     vocabulary: Vocabulary
     files: tuple[Path, ...]
-    tokenizer_files: tuple[Path, ...] = ()
-    kind: type[Model] = EncoderDecoderModel
+    tokenizer_files: tuple[Path, ...]
     step: int = 0
     opt_state: Any = None
 

@@ -12,6 +12,7 @@ from t5xpg.models.decoder_only import DecoderOnlyModel
 from t5xpg.models.model import Model
 
 MODEL_FILE = "model.gin"
+TOKENIZER = "tokenizer"  # the folder of the tokenizer's files in the run directory
 _SIZES = ("emb_dim", "num_heads", "head_dim", "mlp_dim", "num_encoder_layers", "num_decoder_layers")
 _CHOICES = ("mlp_activations", "logits_via_embedding", "relpos_bias_in_every_layer")
 _DISTANCES = ("relative_attention_num_buckets", "relative_attention_max_distance")
@@ -85,7 +86,7 @@ def _task(name: str, folder: Path, vocabulary: Vocabulary, objective: str) -> tu
     if vocabulary.kind == BYTES:
         comment = "# No task of the table numbers sentinels as this model does: name one of your own.\n"
         return task_name("pydocs", objective), comment
-    file = shlex.quote(_path_from_checkout(folder / "tokenizer" / Path(str(vocabulary.model_file)).name))
+    file = shlex.quote(_path_from_checkout(folder / TOKENIZER / Path(str(vocabulary.model_file)).name))
     extra = "" if vocabulary.kind == HUGGING_FACE else f" EXTRA_IDS={vocabulary.extra_ids}"
     command = _on_one_line(f"make vocab DATASET=pydocs TOKENIZER={file} VOCAB={name}{extra}")
     return task_name("pydocs", objective, f"pydocs_{name}"), f"# makes the task: {command}\n"

@@ -9,15 +9,14 @@ from t5xpg.base.errors import UserError
 from t5xpg.base.files import copy_file, directory_atomically, sha256_of_file, write_text
 from t5xpg.base.paths import shown
 from t5xpg.exchange import from_t5x, from_transformers
+from t5xpg.exchange.formats.t5x_files import holds_checkpoint
 from t5xpg.exchange.import_folders import CONFIG, ImportedCheckpoint
-from t5xpg.exchange.imported_gin import MODEL_FILE, experiment_gin, model_gin
+from t5xpg.exchange.imported_gin import MODEL_FILE, TOKENIZER, experiment_gin, model_gin
 from t5xpg.experiment.config import settings
 from t5xpg.experiment.identity import deciding, vocabulary_identity
 from t5xpg.optim.state import TrainState
 from t5xpg.run.checkpoint.checkpointer import CheckpointConfig, Checkpointer
 from t5xpg.run.directory import RunDirectory
-
-TOKENIZER = "tokenizer"  # the folder of the tokenizer's files in the run directory
 
 
 def import_checkpoint(
@@ -45,7 +44,7 @@ def import_checkpoint(
     target = (runs / name).absolute()
     stores.pull(target)
     _check_target(target, force)
-    vocabulary, model = found.vocabulary, found.kind(found.config)
+    vocabulary, model = found.vocabulary, found.model
     digests = {file.name: sha256_of_file(file) for file in found.files}
     identity = {
         "imported": {"source": found.source, "format": found.format, "sha256": digests},
@@ -85,7 +84,8 @@ def import_checkpoint(
 
 def _read(checkpoint: str, *, tokenizer: str | None, sentinels: str | None, optimizer: bool) -> ImportedCheckpoint:
     """A folder with a config.json is one of transformers, whatever else it holds."""
-    if from_t5x.is_checkpoint(checkpoint) and not (Path(checkpoint).expanduser() / CONFIG).is_file():
+    path = Path(checkpoint).expanduser()
+    if checkpoint and holds_checkpoint(path) and not (path / CONFIG).is_file():
         return from_t5x.read(checkpoint, tokenizer=tokenizer, sentinels=sentinels, optimizer=optimizer)
     if checkpoint.startswith("gs://"):
         raise UserError(

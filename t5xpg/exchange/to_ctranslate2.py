@@ -12,15 +12,12 @@ import numpy as np
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import read_json
 from t5xpg.data.vocab.vocabulary import Vocabulary
-from t5xpg.exchange.huggingface.architectures import known_kind, token_names, unshared
+from t5xpg.exchange.huggingface.architectures import ENCODER_DECODERS, known_kind, token_names, unshared
 from t5xpg.exchange.to_engine import Engine
 from t5xpg.experiment.experiment import Experiment
-from t5xpg.models.encoder_decoder import EncoderDecoderModel
 from t5xpg.models.model import Model, Params
-from t5xpg.models.shared_encoder_decoder import SharedEncoderDecoderModel
 
 QUANTIZATIONS = ("float32", "float16", "bfloat16", "int8")  # as CTranslate2 names them
-_KINDS = (SharedEncoderDecoderModel, EncoderDecoderModel)
 # the first of an MLP's activations; CTranslate2's name of it
 _ACTIVATIONS: Mapping[str, str] = {"relu": "RELU", "gelu": "GELUTanh", "silu": "SWISH", "swish": "SWISH"}
 
@@ -28,7 +25,7 @@ _ACTIVATIONS: Mapping[str, str] = {"relu": "RELU", "gelu": "GELUTanh", "silu": "
 def check_model(model: Model) -> None:
     """Raise UserError, which says why, for a model that CTranslate2 has nothing for that computes the same."""
     config = model.config
-    known_kind(model, _KINDS, "CTranslate2 has no model")
+    known_kind(model, ENCODER_DECODERS, "CTranslate2 has no model")
     config.require_t5("CTranslate2")
     first, *gate = config.mlp_activations
     if first not in _ACTIVATIONS or gate not in ([], ["linear"]):
@@ -49,8 +46,7 @@ def in_ctranslate2(model: Model, params: Params, vocabulary: Vocabulary, quantiz
     # CTranslate2 would ask torch for bfloat16
     dtype = jnp.bfloat16 if quantization == "bfloat16" else np.float32
     params = jax.tree.map(lambda leaf: np.array(leaf, dtype), params)  # copies: quantization overwrites them
-    if isinstance(model, SharedEncoderDecoderModel):
-        params = unshared(config, params)
+    params = unshared(model, params)
     made = specs.TransformerSpec.from_config(
         (config.num_encoder_layers, config.num_decoder_layers),
         config.num_heads,

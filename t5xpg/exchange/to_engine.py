@@ -18,7 +18,8 @@ from t5xpg.data.spec import unpacked
 from t5xpg.data.stream.client import DataService
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.evaluate.trained_model import check_same_model, parameters_and_vocabulary
-from t5xpg.exchange.huggingface.tokenizer_files import check_tokenizer, sample_texts, write_tokenizer
+from t5xpg.exchange.exporting import check_target
+from t5xpg.exchange.huggingface.tokenizer_files import check_tokenizer, write_tokenizer
 from t5xpg.exchange.t5x.networks import RECORD, record_of
 from t5xpg.experiment import assembly
 from t5xpg.experiment.config import LoadedConfig
@@ -73,14 +74,15 @@ def export(
     directory = RunDirectory(path)
     check_same_model(directory, experiment)
     target = (directory.path / engine.name if output is None else output).absolute()
-    _check_target(target, engine)
+    is_export = all((target / name).is_file() for name in (engine.file, RECORD))
+    check_target(target, is_export, f"an export for {engine.title}")
     engine.check_model(experiment.model)
     params, vocabulary, step = parameters_and_vocabulary(directory, experiment, assembly.assemble(experiment))
     assembly.check_vocabulary(vocabulary, experiment)
     with directory_atomically(target) as folder:
         engine.write(folder, experiment, params, vocabulary, quantization)
         write_tokenizer(folder, vocabulary, longest=experiment.lengths["inputs"])
-        check_tokenizer(folder, vocabulary, sample_texts(vocabulary))
+        check_tokenizer(folder, vocabulary)
         write_json(folder / RECORD, record_of(experiment.model.config, vocabulary))
     print(f"{loaded.name} after step {step:,} for {engine.title}, in {quantization}: {shown(target)}", flush=True)
     if quantization != engine.quantizations[0] and not directory.imported():  # that one has no examples
@@ -111,12 +113,3 @@ def _lost_quality(engine: Engine, folder: Path, experiment: Experiment, params: 
         f"loss of {examples} examples of {config.split}: {here / tokens:.4f} nats per target token here, "
         f"{there / tokens:.4f} in {engine.title} ({there / here - 1:+.2%})"
     )
-
-
-def _check_target(target: Path, engine: Engine) -> None:
-    """Raise UserError for a folder that holds something else than an export: it would be gone."""
-    is_empty = not target.exists() or (target.is_dir() and not any(target.iterdir()))
-    if not is_empty and not all((target / name).is_file() for name in (engine.file, RECORD)):
-        raise UserError(
-            f"OUTPUT={target} is there, and is no folder that an export for {engine.title} wrote. Name another one."
-        )

@@ -17,26 +17,22 @@ import numpy as np
 from t5xpg.base.files import write_json
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.exchange.formats.onnx_graph import Graph
-from t5xpg.exchange.huggingface.architectures import known_kind, unshared
-from t5xpg.exchange.huggingface.config import config_to_transformers
-from t5xpg.exchange.huggingface.model_card import generation_config
+from t5xpg.exchange.huggingface.architectures import ENCODER_DECODERS, known_kind, unshared
+from t5xpg.exchange.huggingface.config import config_to_transformers, generation_config
 from t5xpg.exchange.to_engine import Engine
 from t5xpg.experiment.experiment import Experiment
 from t5xpg.models.biases import MASKED
 from t5xpg.models.config import T5Config
-from t5xpg.models.encoder_decoder import EncoderDecoderModel
 from t5xpg.models.model import Model, Params
 from t5xpg.models.positions import relative_position_bucket
-from t5xpg.models.shared_encoder_decoder import SharedEncoderDecoderModel
 
 ENCODER, DECODER = "encoder_model.onnx", "decoder_model_merged.onnx"
-_KINDS = (SharedEncoderDecoderModel, EncoderDecoderModel)
 _KEPT = ("decoder.key", "decoder.value", "encoder.key", "encoder.value")  # of every layer, from call to call
 
 
 def check_model(model: Model) -> None:
     """Raise UserError, which says why, for a model that the graphs or the folder's config.json have nothing for."""
-    known_kind(model, _KINDS, "Optimum has no model")
+    known_kind(model, ENCODER_DECODERS, "Optimum has no model")
     model.config.require_t5("The export to ONNX")
     config_to_transformers(model.config)
 
@@ -44,9 +40,7 @@ def check_model(model: Model) -> None:
 def write_graphs(folder: Path, model: Model, params: Params, quantization: str = "float32") -> None:
     """Write both files. quantization: "int8" for matrices and embeddings of 8 bits; the rest stays float32."""
     config, is_int8 = model.config, quantization == "int8"
-    params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), params)
-    if isinstance(model, SharedEncoderDecoderModel):
-        params = unshared(config, params)
+    params = unshared(model, jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), params))
     source, hidden = (np.int64, ["batch", "source"]), (np.float32, ["batch", "source", config.emb_dim])
     encoder, outputs = _T5(config, is_int8), dict[str, Any](last_hidden_state=hidden)
     encoder.several("Identity", list(outputs), encoder.encoder(params))

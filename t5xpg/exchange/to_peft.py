@@ -69,7 +69,7 @@ def export(loaded: LoadedConfig, path: Path, output: Path | None = None) -> tupl
     directory = RunDirectory(path)
     check_same_model(directory, experiment)
     target = directory.path / FOLDER if output is None else output
-    exporting.check_target(target)
+    exporting.check_target(target, exporting.has_card(target))
     built = assembly.assemble(experiment)
     with Checkpointer(directory.checkpoints, experiment.checkpoints, read_only=True) as checkpointer:
         step = checkpointer.latest()

@@ -11,6 +11,7 @@ from t5xpg.base.errors import UserError
 from t5xpg.base.files import directory_atomically, write_json, write_text
 from t5xpg.base.paths import shown
 from t5xpg.evaluate.trained_model import check_same_model, parameters_and_vocabulary
+from t5xpg.exchange.exporting import check_target
 from t5xpg.exchange.formats.t5x_writer import write_checkpoint
 from t5xpg.exchange.t5x.adafactor import SLOTS, param_states, zeros_of_stacked_layers
 from t5xpg.exchange.t5x.networks import RECORD, SCALABLE, in_t5x, model_gin, network_of, record_of
@@ -40,20 +41,17 @@ def export(loaded: LoadedConfig, path: Path, output: Path | None = None) -> Path
     directory = RunDirectory(path)
     check_same_model(directory, experiment)
     target = (directory.path / FOLDER if output is None else output).absolute()
-    _check_target(target)
+    check_target(target, (target / RECORD).is_file(), "an export for T5X")
+    if any(target.glob("events.out*")):
+        raise UserError(f"OUTPUT={target} is a folder in which T5X has trained. Name another one.")
     network = network_of(experiment.model)
     built = assembly.assemble(experiment)
     params, vocabulary, step = parameters_and_vocabulary(directory, experiment, built)
     assembly.check_vocabulary(vocabulary, experiment)
-    trees, updates, kept = None, step, "zeros for T5X's Adafactor"
-    if network != SCALABLE and experiment.adapter is None:
-        trees, updates = _accumulators(directory, experiment, built, step)
-        kept = kept if trees is None else "its Adafactor"
+    own = _own_param_states(directory, experiment, built, step)
+    states, updates = own or (new_param_states(experiment.model, params), step)
+    kept = "its Adafactor" if own else "zeros for T5X's Adafactor"
     with directory_atomically(target) as folder:
-        if trees is None:
-            states = new_param_states(experiment.model, params)
-        else:
-            states = param_states({slot: in_t5x(experiment.model, tree) for slot, tree in trees.items()})
         written = write_checkpoint(folder, in_t5x(experiment.model, params), updates, states)
         write_json(folder / RECORD, record_of(experiment.model.config, vocabulary))
         if vocabulary.model_file is not None:
@@ -65,38 +63,32 @@ def export(loaded: LoadedConfig, path: Path, output: Path | None = None) -> Path
     return target
 
 
-def _check_target(target: Path) -> None:
-    """Raise UserError for a folder that holds something else than an export: it would be gone."""
-    if target.exists() and not (target / RECORD).is_file() and not (target.is_dir() and not any(target.iterdir())):
-        raise UserError(f"OUTPUT={target} is there, and is no folder that an export for T5X wrote. Name another one.")
-    if target.is_dir() and any(target.glob("events.out*")):
-        raise UserError(f"OUTPUT={target} is a folder in which T5X has trained. Name another one.")
-
-
-def _accumulators(
+def _own_param_states(
     directory: RunDirectory, experiment: Experiment, built: assembly.Assembly, step: int
-) -> tuple[Any, int]:
-    """The trees of Adafactor's accumulators and its step; (None, step) where T5X's would not go on from them."""
+) -> tuple[Params, int] | None:
+    """T5X's `param_states` of the run's Adafactor, and its step; None where T5X's would not go on from them."""
     optimizer = experiment.optimizer
+    if network_of(experiment.model) == SCALABLE or experiment.adapter is not None:
+        return None
     if not isinstance(optimizer, Adafactor) or optimizer.momentum is not None or not optimizer.factored:
-        return None, step
+        return None
     stored = items.arrays_of(directory.checkpoints / str(step), "optimizer")
     expected = as_stored(items.optimizer_tree(built.abstract_state), stored)
     if items.described(stored) != items.described(expected):
-        return None, step  # imported without it
+        return None  # imported without it
     with Checkpointer(directory.checkpoints, experiment.checkpoints, read_only=True) as checkpointer:
         state, _, _ = checkpointer.restore(step, built.abstract_state)
-    return _factored(state.opt_state), int(state.step)
+    return _param_states(experiment.model, state.opt_state), int(state.step)
 
 
-def _factored(opt_state: Any) -> dict[str, Params]:
+def _param_states(model: Model, opt_state: Any) -> Params:
+    """T5X's `param_states` of optax's state of Adafactor."""
     (kept,) = [node for node in opt_state if isinstance(node, optax.FactoredState)]
-    return {slot: getattr(kept, slot) for slot in SLOTS}
+    return param_states({slot: in_t5x(model, getattr(kept, slot)) for slot in SLOTS})
 
 
 def new_param_states(model: Model, params: Params) -> Params:
     """The zeros with which T5X's Adafactor begins."""
     if network_of(model) == SCALABLE:
         return zeros_of_stacked_layers(in_t5x(model, params))
-    state = Adafactor(Constant(1.0)).transformation(model.logical_axes()).init(params)
-    return param_states({slot: in_t5x(model, tree) for slot, tree in _factored(state).items()})
+    return _param_states(model, Adafactor(Constant(1.0)).transformation(model.logical_axes()).init(params))

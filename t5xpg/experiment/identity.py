@@ -58,14 +58,13 @@ _FREE_MODEL_SETTINGS = (
 _NONE = object()
 
 
-def run_identity(experiment: Experiment, source: "DataIdentity") -> dict[str, Any]:
-    """What makes a run the run it is; a start with another identity is refused."""
-    return {
-        "seed": experiment.random_seed,
-        "settings": deciding_settings(experiment),
-        "data": source.data,
-        "cache": source.cache,
-    }
+def run_identity(experiment: Experiment, source: "DataIdentity | None" = None) -> dict[str, Any]:
+    """What makes a run the run it is; a start with another identity is refused.
+
+    source: what `prepare.prepare` says of the text; None before that, for all else that makes the run.
+    """
+    identity = {"seed": experiment.random_seed, "settings": deciding_settings(experiment)}
+    return identity if source is None else {**identity, "data": source.data, "cache": source.cache}
 
 
 def deciding_settings(experiment: Experiment) -> dict[str, Any]:

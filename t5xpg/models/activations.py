@@ -19,16 +19,16 @@ class ActivationSharding(Protocol):
     """How arrays with certain logical axes are split over the devices of a mesh."""
 
     def split(self, x: jax.Array, axes: tuple[str, ...]) -> jax.Array:
-        """x, lying as the rules have it."""
+        """x, with the sharding that the rules give an array with these axes."""
 
     def is_gathered(self, axes: tuple[str, ...]) -> bool:
-        """Whether a weight is stored split over those devices that rows are split over too."""
+        """Whether a weight is stored split over devices that rows of a batch are split over, too."""
 
     def gathered(self, weight: jax.Array, axes: tuple[str, ...]) -> jax.Array:
-        """The weight, whole on all of those."""
+        """The weight, whole on each of those devices."""
 
     def summed_over_rows(self, product: Product, a: jax.Array, b: jax.Array, axes: tuple[str, ...]) -> jax.Array:
-        """product(a, b) of all rows, lying as a weight with these axes is stored."""
+        """product(a, b) of the rows of all devices, with the sharding of a weight with these axes."""
 
 
 _current: ContextVar[ActivationSharding | None] = ContextVar("activation_sharding", default=None)

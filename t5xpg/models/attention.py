@@ -37,9 +37,10 @@ from t5xpg.models.rotary import Rotation
 
 
 class _Chunk(NamedTuple):
-    """Of one chunk, in loops of all: its number, queries [B, H, C, K], segments [B, C], and what backward needs.
+    """One chunk of C queries; or all chunks, along a first axis, for a scan over them.
 
-    mixed: the result [B, H, C, K]; largest, total: of the softmax, [B, H, C, 1] float32; gradient: of the result.
+    number: int32. queries: [B, H, C, K]. segments: [B, C], of packed rows. For the backward pass: mixed, the result
+    [B, H, C, K]; largest and total, the softmax's maximum and sum, [B, H, C, 1] float32; gradient, of the result.
     """
 
     number: jax.Array
@@ -67,7 +68,7 @@ def attend_by_chunks(
 
 
 def _dropped(values: jax.Array, dropout: Dropout) -> jax.Array:
-    """values [B, S, H, K] -> those of which the weights are not dropped: a key's are, for all queries alike."""
+    """values [B, S, H, K] with dropout of the attention weights, which drops a key for all queries alike."""
     if not dropout.active:
         return values
     B, S, H, _ = values.shape
@@ -137,10 +138,7 @@ def _backward(
         inner = jnp.sum(chunk.gradient.astype(jnp.float32) * chunk.mixed.astype(jnp.float32), axis=-1, keepdims=True)
         of_logits = weights * (of_weights - inner)
         if to_table is not None:
-            # over the batch: a product with ones, as in `add_shared_bias`
-            ones = jnp.ones((1, of_logits.shape[0]), jnp.float32)
-            shared = jnp.einsum("ob,bhqs->ohqs", ones, of_logits, precision=lax.Precision.HIGHEST)
-            of_table = [of_table[0] + to_table(shared)[0]]
+            of_table = [of_table[0] + to_table(_summed_over_batch(of_logits))[0]]
         if softcap is not None:
             of_logits = of_logits * (1 - lax.square(products / softcap))
         pairs = of_logits.astype(rows.dtype)
@@ -166,7 +164,7 @@ _attend.defvjp(_forward, _backward)
 def _logits(
     chunk: _Chunk, keys: jax.Array, bias: ChunkedBias, position: jax.Array | None, softcap: float | None
 ) -> tuple[jax.Array, jax.Array]:
-    """[B, H, C, S] float32, biases and masks added, and before they were."""
+    """The logits [B, H, C, S] float32, and the products of queries and keys (soft-capped) without biases and masks."""
     products = soft_capped(jnp.einsum("bhqk,bhks->bhqs", chunk.queries, keys).astype(jnp.float32), softcap)
     logits = products if position is None else products + position
     return logits + bias.mask(chunk.number, chunk.segments), products
@@ -192,11 +190,7 @@ def _query_init(head_dim: int) -> Initializer:
 
 @jax.custom_vjp
 def add_shared_bias(logits: jax.Array, bias: jax.Array) -> jax.Array:
-    """logits [B, H, Q, S] + bias [1, H, Q, S].
-
-    The gradient of the bias is a sum over the batch, written as a product with a row of ones: on CPUs that reads each
-    gradient once, where XLA's reduction over the first axis takes thirty times as long.
-    """
+    """logits [B, H, Q, S] + bias [1, H, Q, S]; the gradient of the bias is `_summed_over_batch`."""
     return logits + bias
 
 
@@ -205,13 +199,17 @@ def _add_shared_bias_forward(logits: jax.Array, bias: jax.Array) -> tuple[jax.Ar
 
 
 def _add_shared_bias_backward(_: None, gradient: jax.Array) -> tuple[jax.Array, jax.Array]:
-    B = gradient.shape[0]
-    ones = jnp.ones((1, B), gradient.dtype)
-    summed = jnp.einsum("ob,bhqs->ohqs", ones, gradient, precision=lax.Precision.HIGHEST)
-    return gradient, summed
+    return gradient, _summed_over_batch(gradient)
 
 
 add_shared_bias.defvjp(_add_shared_bias_forward, _add_shared_bias_backward)
+
+
+def _summed_over_batch(x: jax.Array) -> jax.Array:
+    """[B, H, Q, S] -> [1, H, Q, S], written as a product with a row of ones: on CPUs that reads each number once, where
+    XLA's reduction over the first axis takes thirty times as long."""
+    ones = jnp.ones((1, x.shape[0]), x.dtype)
+    return jnp.einsum("ob,bhqs->ohqs", ones, x, precision=lax.Precision.HIGHEST)
 
 
 class Attention(nnx.Module):

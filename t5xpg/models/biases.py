@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from t5xpg.models.positions import PositionTable, RelativePositionBias, toeplitz
+from t5xpg.models.positions import PositionTable, toeplitz
 
 # T5X's bias for masked positions: large enough that exp() is 0, and finite, so that a row that is masked throughout
 # (a padding row) has no NaN
@@ -86,9 +86,10 @@ class Pairs:
     """Which queries may see which keys, and what their distance adds.
 
     key_tokens: [B, S], padding where 0. query_segments [B, Q] and key_segments [B, S]: where rows are packed.
-    is_causal: a query sees no key behind its own position, but for those of the prefix. prefix: [B, S] of queries that
-    are the keys, not 0 for positions that see each other, whichever comes first. positions: None for cross attention.
-    window: None for all positions. first: the key where the first query is.
+    is_causal: a query sees no key behind its own position, but for those of the prefix. prefix: [B, S], where queries
+    and keys are the same positions: those that are not 0 see each other, whichever comes first. positions: None where
+    distances add nothing, as in cross attention. window: None for all positions. first: the key where the first query
+    is.
     """
 
     queries: int
@@ -96,7 +97,7 @@ class Pairs:
     query_segments: jax.Array | None
     key_segments: jax.Array | None
     is_causal: bool = False
-    positions: RelativePositionBias | PositionTable | None = None
+    positions: PositionTable | None = None
     prefix: jax.Array | None = None
     window: tuple[int, int] | None = None
     first: int = 0

@@ -8,7 +8,7 @@ import jax
 from flax import nnx
 
 from t5xpg.models.config import OF_TWO_STACKS, T5Config
-from t5xpg.models.layers import OFF, Dropout, Embed, named_key
+from t5xpg.models.layers import Dropout, Embed, named_key
 from t5xpg.models.model import Batch, LayerFlops, Model, Outputs, Params
 from t5xpg.models.prompted import PromptedModel
 from t5xpg.models.soft_prompt import make_prompt, prompted, prompted_embed
@@ -51,20 +51,18 @@ class DecoderOnlyModel(Model):
         [B, T]; where packed also decoder_segment_ids [B, T]. Other keys are ignored.
         """
         modules = self.with_parameters(params)
-        dropout = OFF if dropout_key is None else Dropout(self.config.dropout_rate, dropout_key)
+        dropout = Dropout(self.config.dropout_rate, dropout_key)
         P, segment_ids = self.config.prompt_tokens, batch.get("decoder_segment_ids")
         prefix = batch.get("decoder_causal_attention") if self.inputs_bidirectional_attention else None
-        assert segment_ids is None or not P, "each text of a packed row would need the prompt"
-        embed = prompted_embed(modules)
         states = modules.decoder(
-            embed,
-            prompted(self.started(batch["decoder_input_tokens"]), P),
+            prompted_embed(modules),
+            prompted(self.started(batch["decoder_input_tokens"]), P, segment_ids),
             prompted(batch["decoder_target_tokens"], P),
             segment_ids,
             None if prefix is None else prompted(prefix, P),
             dropout.at("decoder"),
         )
-        return Outputs(states[:, P:], functools.partial(modules.decoder.to_logits, embed))
+        return Outputs(states[:, P:], functools.partial(modules.decoder.to_logits, modules.token_embedder))
 
     def for_decoding(self, feature_converter: str) -> PromptedModel:
         """It continues what it is given, which sees all of itself where that was the prefix of a prefix LM."""

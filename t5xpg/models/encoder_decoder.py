@@ -15,13 +15,13 @@ from t5xpg.models.biases import as_bias, visible_keys
 from t5xpg.models.config import T5Config
 from t5xpg.models.delete_gate import num_kept
 from t5xpg.models.geometry import of_layer, rotations
-from t5xpg.models.layers import OFF, Dropout, Embed, named_key
+from t5xpg.models.layers import Dropout, Embed, named_key
 from t5xpg.models.model import Batch, LayerFlops, Model, Outputs, Params
 from t5xpg.models.rotary import source_lengths, source_positions
 from t5xpg.models.soft_prompt import make_prompt, prompted, prompted_embed
 from t5xpg.models.stacks import Decoder, Encoder, Source
 
-__all__ = ["EncoderDecoderModel", "Params", "T5Config"]
+__all__ = ["EncoderDecoderModel", "T5Config"]
 
 
 class Transformer(nnx.Module):
@@ -54,13 +54,10 @@ class EncoderDecoderModel(Model):
         encoder_segment_ids [B, S] and decoder_segment_ids [B, T]. Other keys are ignored: T5 looks at distances only.
         """
         modules = self.with_parameters(params)
-        dropout = OFF if dropout_key is None else Dropout(self.config.dropout_rate, dropout_key)
-        encoder_tokens = prompted(batch["encoder_input_tokens"], self.config.prompt_tokens)
-        encoder_segment_ids = batch.get("encoder_segment_ids")
-        assert encoder_segment_ids is None or not self.config.prompt_tokens, (
-            "each text of a packed row would need the prompt"
-        )
-        source = modules.encoder(prompted_embed(modules), encoder_tokens, encoder_segment_ids, dropout.at("encoder"))
+        dropout = Dropout(self.config.dropout_rate, dropout_key)
+        segment_ids = batch.get("encoder_segment_ids")
+        tokens = prompted(batch["encoder_input_tokens"], self.config.prompt_tokens, segment_ids)
+        source = modules.encoder(prompted_embed(modules), tokens, segment_ids, dropout.at("encoder"))
         embed = _decoder_embedder(modules)
         states = modules.decoder(
             embed,

@@ -7,7 +7,7 @@ import jax
 from flax import nnx
 
 from t5xpg.models.config import OF_TWO_STACKS, T5Config
-from t5xpg.models.layers import OFF, Dropout, Embed, named_key
+from t5xpg.models.layers import Dropout, Embed, named_key
 from t5xpg.models.model import Batch, LayerFlops, Model, Outputs, Params
 from t5xpg.models.soft_prompt import make_prompt, prompted, prompted_embed
 from t5xpg.models.stacks import Encoder, output_matrix, to_logits
@@ -41,12 +41,10 @@ class EncoderOnlyModel(Model):
         batch: encoder_input_tokens [B, S]; where packed also encoder_segment_ids [B, S]. Other keys are ignored.
         """
         modules = self.with_parameters(params)
-        dropout = OFF if dropout_key is None else Dropout(self.config.dropout_rate, dropout_key)
-        P = self.config.prompt_tokens
-        embed, tokens = prompted_embed(modules), prompted(batch["encoder_input_tokens"], P)
-        segment_ids = batch.get("encoder_segment_ids")
-        assert segment_ids is None or not P, "each text of a packed row would need the prompt"
-        encoded = modules.encoder(embed, tokens, segment_ids, dropout.at("encoder")).states
+        dropout = Dropout(self.config.dropout_rate, dropout_key)
+        P, segment_ids = self.config.prompt_tokens, batch.get("encoder_segment_ids")
+        tokens = prompted(batch["encoder_input_tokens"], P, segment_ids)
+        encoded = modules.encoder(prompted_embed(modules), tokens, segment_ids, dropout.at("encoder")).states
         head = functools.partial(to_logits, self.config, modules.token_embedder, modules.logits_dense)
         return Outputs(encoded[:, P:], head)
 

@@ -13,10 +13,9 @@ import jax.numpy as jnp
 from t5xpg.models.biases import Bias, BlockedBias, Either, Pairs, WholeBias
 from t5xpg.models.config import T5Config
 from t5xpg.models.global_tokens import GlobalTokens
-from t5xpg.models.positions import PositionTable, RelativePositionBias
+from t5xpg.models.positions import RelativePositionBias
 from t5xpg.models.rotary import Rotation, rotation
 
-Positions = RelativePositionBias | PositionTable
 _EVERYWHERE = (2**30, 2**30)
 
 
@@ -50,16 +49,17 @@ def has_window(config: T5Config, index: int | jax.Array) -> Any:
     return (index + 1) % config.sliding_window_pattern != 0
 
 
-Kinds = tuple[Any, ...]  # one for layers with a window and one for the others; a single one where they are the same
+# what layers with a window have and what the others have; a single one where both have the same
+Kinds = tuple[Any, ...]
 
 
 def of_kinds(differ: bool, make: Callable[[bool], Any]) -> Kinds:
-    """make(whether a layer has a window), of the kinds of layers that differ."""
+    """(make(True), make(False)), of layers with a window and without; (make(False),) where the two do not differ."""
     return (make(True), make(False)) if differ else (make(False),)
 
 
 def of_layer(config: T5Config, kinds: Kinds, index: int | jax.Array) -> Any:
-    """What a layer has of `kinds`. index: traced where layers are scanned over."""
+    """The one of `kinds` that is the layer's at `index`, which is traced where layers are scanned over."""
     if len(kinds) == 1:
         return kinds[0]
     is_local = has_window(config, index)
@@ -80,15 +80,15 @@ def self_geometries(
     config: T5Config,
     pairs: Pairs,
     window: tuple[int, int] | None,
+    relpos_bias: RelativePositionBias | None,
     positions: jax.Array | None = None,
-    read: Callable[[RelativePositionBias], Positions] = lambda table: table,
     globals: GlobalTokens | None = None,
 ) -> Callable[[Any, int | jax.Array], Geometry]:
     """The geometry of a layer's self attention, by the layer and its index.
 
-    pairs: with the positions of the stack's table, of which all layers have the same; with None where every layer has a
-    table, or none has. window: of the layers that have one. positions: of the rows, [T] or [B, T], where they do not
-    begin at 0. read: how a layer's table is read. globals: of the stack.
+    pairs: without a window and a table of relative positions. window: of the layers that have one. relpos_bias: the
+    stack's table, for all layers; None where every layer has its own, or none has. positions: of the rows, [T] or
+    [B, T], where they do not begin at 0. globals: of the stack.
     """
     turned = rotations(config, jnp.arange(pairs.queries, dtype=jnp.int32) if positions is None else positions)
     everywhere = _EVERYWHERE if config.scan_layers else None  # scanned over, the two kinds have arrays of one shape
@@ -97,18 +97,20 @@ def self_geometries(
     # merged, the source is beside a decoder's positions
     by_blocks = False if config.merged_attention and pairs.is_causal else True if globals is not None else None
 
-    def biases(pairs: Pairs) -> Kinds:
+    def biases(relpos_bias: RelativePositionBias | None) -> Kinds:
+        table = None if relpos_bias is None else relpos_bias.table(bidirectional=not pairs.is_causal)
+
         def of(is_local: bool) -> Bias:
             mine = window and (window if is_local or have_windows else everywhere)
-            return replace(pairs, window=mine).bias(config.attention_chunk_size, by_blocks, config.attention_kernel)
+            seen = replace(pairs, positions=table, window=mine)
+            return seen.bias(config.attention_chunk_size, by_blocks, config.attention_kernel)
 
         return of_kinds(window is not None and not have_windows, of)
 
-    shared = biases(pairs)
+    shared = biases(relpos_bias)
 
     def of(layer: Any, index: int | jax.Array) -> Geometry:
-        has_table = layer.relpos_bias is not None
-        added = biases(replace(pairs, positions=read(layer.relpos_bias))) if has_table else shared
+        added = shared if layer.relpos_bias is None else biases(layer.relpos_bias)
         own = of_layer(config, turned, index)
         return Geometry(of_layer(config, added, index), own, own, globals)
 

@@ -35,9 +35,9 @@ class GlobalTokens(NamedTuple):
 
 
 def global_tokens(
-    tokens: jax.Array, segment_ids: jax.Array | None, size: int, positions: RelativePositionBias | None
+    tokens: jax.Array, segment_ids: jax.Array | None, size: int, relpos_bias: RelativePositionBias | None
 ) -> GlobalTokens:
-    """Of tokens [B, S], packed where there are segments, in blocks of `size`. positions: of distances of blocks."""
+    """Of tokens [B, S], packed where there are segments, in blocks of `size`. relpos_bias: of distances of blocks."""
     G = tokens.shape[1] // size
     segments = jnp.where(tokens > 0, 1 if segment_ids is None else segment_ids, 0)
     # a block begins where its last position is of the same text
@@ -49,7 +49,8 @@ def global_tokens(
     is_of = begins[..., None] & (numbers[..., None] == jnp.arange(G, dtype=jnp.int32))
     of_blocks = jnp.sum(jnp.where(is_of, segments[..., None], 0), axis=1)  # 0 where there is no block
     bias = as_bias(segments[:, :, None] == of_blocks[:, None, :])[:, None]
-    if positions is not None:
-        by_number = jnp.take(positions(G, G)[0], jnp.maximum(numbers, 0), axis=1, mode="clip")  # [H, B, S, G]
+    if relpos_bias is not None:
+        of_numbers = relpos_bias.table(bidirectional=True)(G, G)[0]
+        by_number = jnp.take(of_numbers, jnp.maximum(numbers, 0), axis=1, mode="clip")  # [H, B, S, G]
         bias = bias + jnp.swapaxes(by_number, 0, 1)
     return GlobalTokens(numbers, bias)

@@ -72,9 +72,10 @@ def init_cache(
         empty = functools.partial(jnp.zeros, dtype=source_values.dtype)
         return {"self_keys": empty((*lead, K, places)), "self_values": empty((*lead, places, K))}
 
-    def by_distance(table: RelativePositionBias | None) -> LayerCache:
-        if table is None:
+    def by_distance(relpos_bias: RelativePositionBias | None) -> LayerCache:
+        if relpos_bias is None:
             return {}
+        table = relpos_bias.table(bidirectional=False)
         keys = table.keys_by_distance(before + length, length)
         biases = {"by_distance": table.by_distance(before + length, length)}
         return biases if keys is None else biases | {"keys_by_distance": keys}

@@ -63,8 +63,7 @@ class LayerStack(nnx.Module):
 
         def step(x: jax.Array, of_layer: tuple[Any, jax.Array | None, jax.Array]) -> tuple[jax.Array, None]:
             parameters, key, index = of_layer
-            own = OFF if key is None else Dropout(dropout.rate, key)
-            return self._rematerialised(body, stack)(x, parameters, own, index), None
+            return self._rematerialised(body, stack)(x, parameters, Dropout(dropout.rate, key), index), None
 
         indices = jnp.arange(self.num_layers, dtype=jnp.int32)
         of_layers = jax.tree.map(lambda leaf: leaf[layers], (_parameters(stack), keys, indices))
@@ -90,8 +89,8 @@ class LayerStack(nnx.Module):
         graph = nnx.graphdef(layer)
 
         def call(x: jax.Array, parameters: Any, key: jax.Array | None, index: Any, rate: float) -> jax.Array:
-            dropout = OFF if key is None else Dropout(rate, key)
-            return body(x, nnx.merge(graph, nnx.State(parameters)), dropout, index if at is None else at)
+            layer = nnx.merge(graph, nnx.State(parameters))
+            return body(x, layer, Dropout(rate, key), index if at is None else at)
 
         if self.remat_policy != "none":
             # by name: a policy does not see into the products, which have a gradient of their own

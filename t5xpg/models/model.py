@@ -126,12 +126,12 @@ class LayerFlops:
 
     @property
     def projection(self) -> int:
-        """Of one position by one of query and out."""
+        """Of one position, by the query's or the output's projection."""
         return 2 * self.config.emb_dim * self.config.num_heads * self.config.head_dim
 
     @property
     def key_or_value(self) -> int:
-        """Of one position by one of key and value."""
+        """Of one position, by the key's or the value's projection."""
         return self.projection * (self.config.num_kv_heads or self.config.num_heads) // self.config.num_heads
 
     @property

@@ -41,7 +41,10 @@ def relative_position_bucket(
 
 @dataclass(frozen=True)
 class PositionTable:
-    """The bias of every bucket, [H, buckets] float32, its keys [H, K, buckets], and how distances fall into buckets."""
+    """The bias of every bucket, [H, buckets] float32, its keys [H, K, buckets], and how distances fall into buckets.
+
+    bidirectional: as of `relative_position_bucket`.
+    """
 
     table: jax.Array
     bidirectional: bool
@@ -85,8 +88,7 @@ class PositionTable:
 class RelativePositionBias(nnx.Module):
     """Bias of attention logits by bucketed distance, one table [H, buckets] for all layers of a stack."""
 
-    def __init__(self, key: jax.Array, config: T5Config, bidirectional: bool) -> None:
-        self.bidirectional = bidirectional
+    def __init__(self, key: jax.Array, config: T5Config) -> None:
         self.num_buckets = config.relative_attention_num_buckets
         self.max_distance = config.relative_attention_max_distance
         shape, axes = (config.num_heads, self.num_buckets), ("heads", "relpos_buckets")
@@ -95,23 +97,8 @@ class RelativePositionBias(nnx.Module):
         has_keys = config.relative_attention_keys
         self.rel_keys = parameter(named_key(key, "rel_keys"), _key_init, keys, key_axes) if has_keys else None
 
-    def __call__(self, queries: int, keys: int, first: int = 0) -> jax.Array:
-        return self._table(self.bidirectional)(queries, keys, first)
-
-    def by_distance(self, queries: int, keys: int, first: int = 0) -> jax.Array:
-        return self._table(self.bidirectional).by_distance(queries, keys, first)
-
-    def keys_by_distance(self, queries: int, keys: int, first: int = 0) -> jax.Array | None:
-        return self._table(self.bidirectional).keys_by_distance(queries, keys, first)
-
-    def runs(self) -> tuple[tuple[int, ...], jax.Array]:
-        return self._table(self.bidirectional).runs()
-
-    def in_both_directions(self) -> PositionTable:
-        """Its numbers, read as those of an encoder."""
-        return self._table(bidirectional=True)
-
-    def _table(self, bidirectional: bool) -> PositionTable:
+    def table(self, *, bidirectional: bool) -> PositionTable:
+        """Its numbers, as an encoder (bidirectional) or a decoder reads them."""
         keys = None if self.rel_keys is None else self.rel_keys[...]
         return PositionTable(self.rel_embedding[...], bidirectional, self.num_buckets, self.max_distance, keys)
 

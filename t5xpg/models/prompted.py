@@ -79,10 +79,8 @@ def _read(
     P = tokens.shape[1]
     last = source_lengths(inputs) + soft
     inside = (jnp.arange(P, dtype=jnp.int32) <= last[:, None]).astype(jnp.int32)
-    pairs = Pairs(
-        P, inside, None, None, is_causal=True, positions=decoder.relpos_bias, prefix=inside if sees_itself else None
-    )
-    geometry = self_geometries(decoder.config, pairs, decoder.window)
+    pairs = Pairs(P, inside, None, None, is_causal=True, prefix=inside if sees_itself else None)
+    geometry = self_geometries(decoder.config, pairs, decoder.window, decoder.relpos_bias)
     x = embed(tokens, decoder.dtype)
     found = {}
     for at, (name, layer) in enumerate(decoder.named_layers()):

@@ -9,7 +9,6 @@ from t5xpg.models.config import ENCODER_SIZES, T5Config
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
 from t5xpg.models.geometry import self_geometries
 from t5xpg.models.layers import OFF, Dropout, Embed, named_key
-from t5xpg.models.positions import RelativePositionBias
 from t5xpg.models.soft_prompt import make_prompt
 from t5xpg.models.stacks import Decoder, Source
 
@@ -37,10 +36,8 @@ class SharedTransformer(nnx.Module):
     ) -> Source:
         """tokens [B, S] int32, by the decoder's layers without cross attention."""
         stack = self.decoder
-        positions = None if stack.relpos_bias is None else stack.relpos_bias.in_both_directions()
-        pairs = Pairs(tokens.shape[1], tokens, segment_ids, segment_ids, positions=positions)
-        config, read = stack.config, RelativePositionBias.in_both_directions
-        geometry = self_geometries(config, pairs, config.encoder_window, read=read)
+        pairs = Pairs(tokens.shape[1], tokens, segment_ids, segment_ids)
+        geometry = self_geometries(stack.config, pairs, stack.config.encoder_window, stack.relpos_bias)
         x = dropout.at("embedding")(embed(tokens, stack.dtype))
         x = stack.through_layers(x, lambda x, layer, dropout, at: layer(x, geometry(layer, at), dropout), dropout)
         return Source(dropout.at("output")(stack.decoder_norm(x), shared_axis=None), tokens, segment_ids)

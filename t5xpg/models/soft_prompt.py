@@ -40,10 +40,6 @@ class PromptedEmbed:
         rows = jnp.broadcast_to(prompt, (ids.shape[0], P, D))
         return jnp.concatenate([activations.rows(rows, "embed"), self.embed(ids[:, P:], dtype)], axis=1)
 
-    def attend(self, x: jax.Array) -> jax.Array:
-        """As `Embed.attend`."""
-        return self.embed.attend(x)
-
 
 def make_prompt(key: jax.Array, config: T5Config) -> Prompt | None:
     """The prompt of a model; None of one without. key: of the model."""
@@ -51,8 +47,9 @@ def make_prompt(key: jax.Array, config: T5Config) -> Prompt | None:
     return Prompt(named_key(key, "prompt"), length, config.emb_dim) if length else None
 
 
-def prompted(tokens: jax.Array, length: int) -> jax.Array:
-    """[B, S] int32 -> [B, P + S]: behind a prompt, whose positions are none of padding."""
+def prompted(tokens: jax.Array, length: int, segment_ids: jax.Array | None = None) -> jax.Array:
+    """[B, S] int32 -> [B, P + S]: behind a prompt, whose positions are none of padding. segment_ids: of packed rows."""
+    assert segment_ids is None or not length, "each text of a packed row would need the prompt"
     return jnp.pad(tokens, ((0, 0), (length, 0)), constant_values=1) if length else tokens
 
 

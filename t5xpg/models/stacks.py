@@ -81,17 +81,17 @@ def feed_forward(layer: EncoderLayer | DecoderOnlyLayer, x: jax.Array, dropout: 
 
 
 def position_table(
-    key: jax.Array, config: T5Config, *, bidirectional: bool, of_layer: bool, name: str = "relpos_bias"
+    key: jax.Array, config: T5Config, *, of_layer: bool, name: str = "relpos_bias"
 ) -> RelativePositionBias | None:
     """The relative positions of a layer or of a stack, whichever of them has a table. key: its own."""
     if config.relpos_bias_in_every_layer != of_layer or not config.relative_attention_bias:
         return None
-    return RelativePositionBias(named_key(key, name), config, bidirectional)
+    return RelativePositionBias(named_key(key, name), config)
 
 
 class EncoderLayer(nnx.Module):
     def __init__(self, key: jax.Array, config: T5Config) -> None:
-        self.relpos_bias = position_table(key, config, bidirectional=True, of_layer=True)
+        self.relpos_bias = position_table(key, config, of_layer=True)
         add_norms(self, "attention", config)
         self.attention = Attention(named_key(key, "attention"), config)
         if config.encoder_global_block is not None:
@@ -106,7 +106,7 @@ class EncoderLayer(nnx.Module):
 
 class DecoderOnlyLayer(nnx.Module):
     def __init__(self, key: jax.Array, config: T5Config) -> None:
-        self.relpos_bias = position_table(key, config, bidirectional=False, of_layer=True)
+        self.relpos_bias = position_table(key, config, of_layer=True)
         add_norms(self, "self_attention", config)
         self.self_attention = Attention(named_key(key, "self_attention"), config)
         add_norms(self, "mlp", config)
@@ -181,11 +181,9 @@ class Encoder(LayerStack):
     def __init__(self, key: jax.Array, config: T5Config) -> None:
         self.config = config
         self.dtype = jnp.dtype(config.dtype)
-        self.relpos_bias = position_table(key, config, bidirectional=True, of_layer=False)
+        self.relpos_bias = position_table(key, config, of_layer=False)
         if config.encoder_global_block is not None:
-            self.global_relpos_bias = position_table(
-                key, config, bidirectional=True, of_layer=False, name="global_relpos_bias"
-            )
+            self.global_relpos_bias = position_table(key, config, of_layer=False, name="global_relpos_bias")
         self.add_layers(key, config, config.num_encoder_layers, EncoderLayer)
         if config.delete_gate_layer is not None:
             self.delete_gate = DeleteGate(named_key(key, "delete_gate"), config)
@@ -217,11 +215,11 @@ class Encoder(LayerStack):
         positions: jax.Array | None = None,
     ) -> jax.Array:
         """x [B, S, D] through some layers. positions: [B, S], where they are not the first ones of a text."""
-        pairs = Pairs(tokens.shape[1], tokens, segment_ids, segment_ids, positions=self.relpos_bias)
+        pairs = Pairs(tokens.shape[1], tokens, segment_ids, segment_ids)
         seen, size = None, self.config.encoder_global_block
         if size is not None and tokens.shape[1] >= size:
             seen = global_tokens(tokens, segment_ids, size, self.global_relpos_bias)
-        geometry = self_geometries(self.config, pairs, self.config.encoder_window, positions, globals=seen)
+        geometry = self_geometries(self.config, pairs, self.config.encoder_window, self.relpos_bias, positions, seen)
         return self.through_layers(
             x, lambda x, layer, dropout, at: layer(x, geometry(layer, at), dropout), dropout, layers
         )
@@ -237,7 +235,7 @@ class _DecoderStack(LayerStack):
     def __init__(self, key: jax.Array, config: T5Config) -> None:
         self.config = config
         self.dtype = jnp.dtype(config.dtype)
-        self.relpos_bias = position_table(key, config, bidirectional=False, of_layer=False)
+        self.relpos_bias = position_table(key, config, of_layer=False)
         self.add_layers(key, config, config.num_decoder_layers, self.layer)
         self.decoder_norm = RMSNorm(config.emb_dim)
         self.logits_dense = output_matrix(key, config)
@@ -284,13 +282,13 @@ class Decoder(_DecoderStack):
     ) -> tuple[Callable[[DecoderLayer, int | jax.Array], Geometry], Callable[[int | jax.Array], Geometry]]:
         """Of the attention over own positions and over the source, by a layer and its index."""
         length, (_, encoder_tokens, encoder_segment_ids, _) = target_tokens.shape[1], source
-        own = Pairs(length, target_tokens, segment_ids, segment_ids, is_causal=True, positions=self.relpos_bias)
+        own = Pairs(length, target_tokens, segment_ids, segment_ids, is_causal=True)
         pairs = Pairs(length, encoder_tokens, segment_ids, encoder_segment_ids)
         cross = pairs.bias(config.attention_chunk_size, kernel=config.attention_kernel)
         if not config.rotary_cross_attention:
             # a source that is not turned shows how far a query is: from the beginning of its text
             places = None if segment_ids is None else positions_in_segments(segment_ids)
-            return self_geometries(config, own, self.window, places), lambda _: Geometry(cross)
+            return self_geometries(config, own, self.window, self.relpos_bias, places), lambda _: Geometry(cross)
         places = decoder_positions(encoder_tokens, length, segment_ids, encoder_segment_ids)
         queries = rotations(config, places)
         keys = rotations(config, source_positions(encoder_tokens, encoder_segment_ids))
@@ -298,7 +296,7 @@ class Decoder(_DecoderStack):
         def of_source(at: int | jax.Array) -> Geometry:
             return Geometry(cross, of_layer(config, queries, at), of_layer(config, keys, at))
 
-        return self_geometries(config, own, self.window, places), of_source
+        return self_geometries(config, own, self.window, self.relpos_bias, places), of_source
 
     def source_weights(
         self, embed: Embed, source: Source, input_tokens: jax.Array, target_tokens: jax.Array
@@ -330,14 +328,12 @@ class DecoderOnly(_DecoderStack):
     ) -> jax.Array:
         """Input and target tokens [B, T] -> states [B, T, D].
 
-        The targets only say which positions are padding. prefix: [B, T], not 0 where a position sees all of its segment
-        that have it, those behind it too; None where each is seen by those behind it alone.
+        The targets only say which positions are padding. prefix: [B, T], not 0 for positions of a prefix, which see all
+        of the prefix of their segment, later positions, too; None where each position sees itself and those before it.
         """
-        pairs = Pairs(
-            input_tokens.shape[1], target_tokens, segment_ids, segment_ids, is_causal=True,
-            positions=self.relpos_bias, prefix=prefix,
-        )  # fmt: skip
-        geometry = self_geometries(self.config, pairs, self.window)
+        length = input_tokens.shape[1]
+        pairs = Pairs(length, target_tokens, segment_ids, segment_ids, is_causal=True, prefix=prefix)
+        geometry = self_geometries(self.config, pairs, self.window, self.relpos_bias)
         x = dropout.at("embedding")(embed(input_tokens, self.dtype))
         x = self.through_layers(x, lambda x, layer, dropout, at: layer(x, geometry(layer, at), dropout), dropout)
         return dropout.at("output")(self.decoder_norm(x))

@@ -22,10 +22,12 @@ import optax
 from optax.contrib import MuonDimensionNumbers
 
 from t5xpg.base.errors import UserError
+from t5xpg.models.layer_stack import LAYERS
 from t5xpg.optim.schedules import Schedule, as_schedule
 
-LAYERS = "layers"  # the axis
 Axes = tuple[str, ...]
+AxesTree = Any  # nested dicts whose leaves are tuples of axis names
+TABLE_AXES = ("vocab", "relpos_buckets")  # axes of lookup tables and of the output head
 
 
 def is_stacked(axes: Axes) -> bool:
@@ -38,7 +40,7 @@ def of_layer(axes: Axes) -> Axes:
     return axes[1:] if is_stacked(axes) else axes
 
 
-def by_layer(inner: optax.GradientTransformation, params_axes: Any) -> optax.GradientTransformation:
+def by_layer(inner: optax.GradientTransformation, params_axes: AxesTree) -> optax.GradientTransformation:
     """`inner`, which treats every array by itself, treating every layer of a stacked one by itself.
 
     inner: its state is made of trees of the parameters' structure, and of counts, which are scalars. params_axes: the
@@ -49,7 +51,7 @@ def by_layer(inner: optax.GradientTransformation, params_axes: Any) -> optax.Gra
         return inner
 
     def along(leaf: Any) -> Any:
-        """The axes of inner's state of one stacked array: of its arrays the first, of its counts none."""
+        """jax.vmap's axes of inner's state of one stacked array: the first of each array, none of a count."""
         layer = jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype)
         return jax.tree.map(lambda part: 0 if part.ndim else None, jax.eval_shape(inner.init, layer))
 
@@ -81,24 +83,21 @@ def by_layer(inner: optax.GradientTransformation, params_axes: Any) -> optax.Gra
 
 
 def _joined(states: list[Any], treedef: Any) -> Any:
-    """The state of all parameters, of the states of each: trees of arrays, and of the counts the first."""
+    """One state, of the states of each parameter: arrays become trees of the parameters' structure; of the counts,
+    which are all the same, the first stays."""
     of_one: Any = jax.tree.structure(states[0])
     columns = zip(*(of_one.flatten_up_to(state) for state in states), strict=True)
     return of_one.unflatten([parts[0] if parts[0].ndim == 0 else treedef.unflatten(parts) for parts in columns])
 
 
 def _apart(state: Any, of_one: Any, treedef: Any) -> list[Any]:
-    """The states of each parameter, of the state of all."""
+    """The way back from `_joined`: a state, of the structure `of_one`, for each parameter. treedef: the parameters'."""
     number = treedef.num_leaves
     columns = [
         [part] * number if isinstance(part, jax.Array) else treedef.flatten_up_to(part)
         for part in of_one.flatten_up_to(state)
     ]
     return [of_one.unflatten([column[index] for column in columns]) for index in range(number)]
-
-
-AxesTree = Any  # nested dicts whose leaves are tuples of axis names
-TABLE_AXES = ("vocab", "relpos_buckets")  # axes of lookup tables and of the output head
 
 
 @dataclass(frozen=True)
@@ -159,14 +158,14 @@ class Adafactor(Optimizer):
             steps.append(by_layer(optax.scale_by_param_block_rms(self.epsilon2), params_axes))
         if self.momentum is not None:
             steps.append(optax.ema(self.momentum, debias=False, accumulator_dtype=jnp.float32))
-        if self.weight_decay is not None or self.weight_decay_lr_exponent is not None:
-            steps.append(optax.add_decayed_weights(self._decay()))
+        if (decay := self._decay()) is not None:
+            steps.append(optax.add_decayed_weights(decay))
         return optax.chain(*steps, optax.scale(-1.0))
 
-    def _decay(self) -> Schedule | float:
+    def _decay(self) -> Schedule | float | None:
         rate, exponent = self.weight_decay, self.weight_decay_lr_exponent
         if exponent is None:
-            return 0.0 if rate is None else rate
+            return rate
         factor = 1.0 if rate is None else rate
         return lambda step: factor * self.learning_rate(step) ** exponent
 
@@ -285,12 +284,12 @@ class Muon(Optimizer):
         )
 
 
-def is_hidden_matrix(axes: tuple[str, ...]) -> bool:
+def is_hidden_matrix(axes: Axes) -> bool:
     """Whether an array with these logical axes maps hidden units to hidden units: no embedding, head, bias or norm."""
     return len(of_layer(axes)) == 2 and not any(name in TABLE_AXES for name in axes)
 
 
-def _muon_dimensions(axes: tuple[str, ...]) -> MuonDimensionNumbers | None:
+def _muon_dimensions(axes: Axes) -> MuonDimensionNumbers | None:
     """Rows and columns of what Muon orthogonalises; optax takes other axes as those of many matrices."""
     if not is_hidden_matrix(axes):
         return None

@@ -1,5 +1,6 @@
 """Everything that an update changes."""
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,10 +73,6 @@ def abstract(
     frozen: Model | None = None,
 ) -> TrainState:
     """The state with jax.ShapeDtypeStruct at its leaves; allocates nothing. frozen: whose parameters lie beside it."""
-    return jax.eval_shape(
-        lambda params, frozen: of_parameters(
-            model, optimizer, params, averaged=averaged, adapter=adapter, frozen=frozen
-        ),
-        trained_params(model, adapter),
-        None if frozen is None else frozen.abstract_params(),
-    )
+    state_of = functools.partial(of_parameters, model, optimizer, averaged=averaged, adapter=adapter)
+    frozen_params = None if frozen is None else frozen.abstract_params()
+    return jax.eval_shape(state_of, trained_params(model, adapter), frozen=frozen_params)

@@ -1,7 +1,7 @@
 """One update and one evaluation, as pure functions of a state and a batch."""
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -14,12 +14,11 @@ from t5xpg.models import chunked_loss
 from t5xpg.models.adapters import Adapter, trained_axes
 from t5xpg.models.distillation import Teacher
 from t5xpg.models.losses import LossConfig, loss_and_metrics, loss_weights_and_normalizer
-from t5xpg.models.model import Model, Params
+from t5xpg.models.model import Batch, Model, Params
 from t5xpg.models.rng import stream_key
 from t5xpg.optim.optimizers import Optimizer
 from t5xpg.optim.state import TrainState
 
-Batch = Mapping[str, jax.Array]
 Metrics = dict[str, jax.Array]
 # (params, rows, the whole batch's normaliser, number of the microbatch) -> (gradients, sums of metrics)
 GradientFunction = Callable[[Params, Batch, jax.Array, jax.Array], tuple[Params, Metrics]]

@@ -89,9 +89,9 @@ class BatchTrail:
             if of_shard:
                 self._write(hash_of_parts([of_shard[shard] for shard in range(self._parts)]))
 
-    def batch_of(self, step: int) -> Batch | None:
-        """The batch of one of the last updates; None for others."""
-        return next((batch for at, batch in self._recent if at == step), None)
+    def batch_of(self, step: int) -> Batch:
+        """The batch of one of the last two updates; KeyError for others."""
+        return dict(self._recent)[step]
 
     def close(self) -> None:
         """Close the file."""

@@ -19,7 +19,7 @@ _ANSWERS = {"copy": "copying the input", "majority": "the most frequent answer"}
 Results = Mapping[str, Any]
 
 
-def references(results: Results) -> str:
+def references_table(results: Results) -> str:
     """What was reached here, what others have published, and what answers reach that need no model; "" without any.
 
     The columns are the measures of the published figures; without those, the measures of the other answers.
@@ -64,7 +64,7 @@ def require_references(results: Results) -> None:
             )
 
 
-def seeds(results: Results) -> str:
+def seeds_table(results: Results) -> str:
     """The mean of each number over the seeds, and its range; "" for one seed."""
     others = results.get("seeds", ())
     if not others:

@@ -14,7 +14,7 @@ from t5xpg.base.errors import UserError, nearest
 from t5xpg.base.page import UNKNOWN, aligned, cell
 from t5xpg.base.paths import shown
 from t5xpg.run.best import Best, BestMetric
-from t5xpg.run.checkpoint.folders import saved_steps
+from t5xpg.run.checkpoint.folders import best_step, saved_steps
 from t5xpg.run.directory import RunDirectory
 from t5xpg.run.records import read_jsonl, whole_split
 
@@ -93,7 +93,7 @@ def thin(folder: Path, *, yes: bool = False) -> int:
         directory = RunDirectory(folder / run.name)
         if run.state != _FINISHED:
             continue
-        if superfluous := sorted(set(run.checkpoints[:-1]) - {_best(directory, run.checkpoints)}):
+        if superfluous := sorted(set(run.checkpoints[:-1]) - {_best(directory)}):
             found.append((directory, superfluous))
             print(f"  {run.name}  checkpoints {', '.join(f'{step:,}' for step in superfluous)}")
     if not found:
@@ -135,15 +135,11 @@ def _size(folder: Path) -> int:
     return size
 
 
-def _best(run: RunDirectory, steps: Sequence[int]) -> int | None:
+def _best(run: RunDirectory) -> int | None:
     """The step of the best checkpoint; None where none was measured."""
-    from t5xpg.run.checkpoint.checkpointer import CheckpointConfig, best  # late: it loads orbax
-
-    selection = run.read()["starts"][-1].get("selection")
-    config = CheckpointConfig()
-    if selection is not None:
-        config = CheckpointConfig(keep_best=selection["metric"], best_mode=selection["mode"])
-    return best(steps, lambda step: run.checkpoints / str(step), config)
+    selection = BestMetric(**(run.read()["starts"][-1].get("selection") or {}))
+    assert selection.mode is not None
+    return best_step(run.checkpoints, selection.metric, selection.mode)
 
 
 def _agreed(question: str, yes: bool) -> bool:

@@ -57,9 +57,9 @@ class Window:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any] | None) -> Self:
-        """The window that `to_json` was called on; an empty one for None."""
-        return cls(value["steps"], dict(value["values"])) if value else cls()
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        """The window that `to_json` was called on."""
+        return cls(value["steps"], dict(value["values"]))
 
 
 def format_line(summary: Mapping[str, float | int]) -> str:

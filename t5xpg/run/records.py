@@ -107,12 +107,12 @@ class TensorBoardWriter(Closing):
         for summary in (experiment, start):
             self._writer._get_file_writer().add_summary(summary)
 
-    def scalars(self, step: int, values: Mapping[str, Any], prefix: str = "") -> None:
+    def scalars(self, step: int, values: Mapping[str, Any], prefix: str) -> None:
         """Record numbers as `prefix/name` at a step; values that are not numbers are left out."""
         for name, value in values.items():
             number = to_json_number(value)
             if isinstance(number, int | float):
-                self._writer.add_scalar(f"{prefix}/{name}" if prefix else name, number, step)
+                self._writer.add_scalar(f"{prefix}/{name}", number, step)
 
     def values(self, step: int, values: Mapping[str, MetricValue], prefix: str) -> None:
         """Record metrics as `prefix/name` at a step: numbers, texts, histograms, pictures, and tensors of plugins."""

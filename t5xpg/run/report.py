@@ -87,7 +87,16 @@ def write_report(run: RunDirectory, destination: Path, published: Path | None = 
     Prints the paths, and what the report lacks because the run's last checkpoint was not evaluated. published: a
     results.json to compare with, if it is there. Raises UserError where the run has nothing to report.
     """
-    return _write(run, destination, collect(run, published if published is not None and published.exists() else None))
+    results = collect(run)
+    if published is not None and published.exists():
+        other = read_results(published)
+        results["published"] = {
+            "steps": other["steps"],
+            "first": {"validation": other["first"]["validation"]},
+            "final": {name: other["final"][name] for name in ("train", "validation")},
+            "validation": other["curves"]["validation"],
+        }
+    return _write(run, destination, results)
 
 
 def _write(run: RunDirectory, destination: Path, results: Mapping[str, Any]) -> Path:

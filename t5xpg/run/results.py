@@ -118,12 +118,11 @@ def replaced_metrics(before: Record, after: Record) -> list[str]:
     return lines
 
 
-def collect(run: RunDirectory, published: Path | None = None, *, train_points: Sequence[int] | None = None) -> Results:
+def collect(run: RunDirectory, *, train_points: Sequence[int] | None = None) -> Results:
     """The results of a run, from its records alone.
 
-    published: a results.json to stand beside them, kept under "published" (`published_part`). train_points: the steps
-    of another run's training curve, to take those of them that this run has reached instead of its own. Raises
-    UserError where there is no run, no validation loss yet, or an unreadable file.
+    train_points: the steps of another run's training curve, to take those of them that this run has reached instead of
+    its own. Raises UserError where there is no run, no validation loss yet, or an unreadable file.
     """
     record = run.read()
     metrics = read_jsonl(run.metrics_jsonl)
@@ -192,8 +191,6 @@ def collect(run: RunDirectory, published: Path | None = None, *, train_points: S
     compared = [read_json(path) for path in sorted(run.evaluation.glob(f"**/{SIGNIFICANCE}"))]
     if compared := [one for one in compared if one["step"] in (steps, best)]:
         results["significance"] = compared
-    if published is not None:
-        results["published"] = published_part(read_results(published))
     return results
 
 
@@ -225,16 +222,6 @@ def _other_splits(run: RunDirectory, step: int) -> Results:
     found = {path.parent.name: read_json(path) for path in files}
     # a folder may be of another task (`make eval TASK=…`), whose evaluation names its split itself
     return {name: one for name, one in found.items() if one.get("step") == step and one.get("split", name) == name}
-
-
-def published_part(results: Record) -> Results:
-    """What is kept of published results for comparison."""
-    return {
-        "steps": results["steps"],
-        "first": {"validation": results["first"]["validation"]},
-        "final": {"train": results["final"]["train"], "validation": results["final"]["validation"]},
-        "validation": results["curves"]["validation"],
-    }
 
 
 def read_results(path: Path) -> Results:

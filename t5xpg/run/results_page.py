@@ -7,7 +7,7 @@ from t5xpg.base.curves import COMPARED, Curve, draw
 from t5xpg.base.page import UNKNOWN, cell, code, cut, decimals, escape, table
 from t5xpg.base.progress import duration
 from t5xpg.run import sources
-from t5xpg.run.comparisons import MEASURES, references, seeds
+from t5xpg.run.comparisons import MEASURES, references_table, seeds_table
 from t5xpg.run.results import TRIVIAL, filled_rows, settings_text, significance_rows
 from t5xpg.run.seeds import evaluations
 
@@ -26,8 +26,8 @@ def sections(results: Results) -> list[str]:
     metric = f"![Metrics of the tasks while training]({METRIC_FILE})" if METRIC_FILE in pictures(results) else ""
     found = [
         _objections(results),
-        references(results),
-        seeds(results),
+        references_table(results),
+        seeds_table(results),
         metric,
         _metrics(results),
         *(table(*filled_rows(one), numbers_from=1) for one in evaluations(results) if one.get("blanks")),

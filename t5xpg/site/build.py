@@ -25,7 +25,7 @@ from t5xpg.run.report import README_FILE
 from t5xpg.site import crate, docstrings, lineage
 from t5xpg.site.markup import differences, html_of
 from t5xpg.site.pictures import attention, spark
-from t5xpg.site.records import Shown, experiments
+from t5xpg.site.records import SiteExperiment, experiments
 
 PARTS = Path(__file__).parent
 MARK = ".t5xpg-site"  # a folder with this file is a site, which another one may replace
@@ -52,8 +52,8 @@ def build(folder: Path) -> Path:
 class Site:
     """The pages of some experiments, below the folder `folder`."""
 
-    def __init__(self, folder: Path, shown: Sequence[Shown]) -> None:
-        self.folder, self.shown = folder, shown
+    def __init__(self, folder: Path, shown: Sequence[SiteExperiment]) -> None:
+        self.folder, self.shown, self.compared = folder, shown, list(compared(shown))
         self.documents = sorted(
             path.relative_to(paths.REPOSITORY) for pattern in _DOCUMENTS for path in paths.REPOSITORY.glob(pattern)
         )
@@ -71,13 +71,14 @@ class Site:
     def write(self) -> None:
         """Write all pages and the data of the runs."""
         self._page("index.html", "index.html", shown=self.shown)
-        self._page("compare.html", "compare.html", runs=list(self.compared()))
-        self._page("lineage.html", "lineage.html", chains=[lineage.of(one) for one in self.shown if one.published])
+        self._page("compare.html", "compare.html", runs=self.compared)
+        chains = [lineage.chain_of(one) for one in self.shown if one.published]
+        self._page("lineage.html", "lineage.html", chains=chains)
         self._page("python.html", "python.html", public=docstrings.public(), markdown=lambda text: html_of(text, str))
         self._page("benchmarks.html", "benchmarks.html", history=lineage.benchmarks())
         for one in self.shown:
             self._experiment(one)
-        for run in self.compared():
+        for run in self.compared:
             self._data(run)
         bills = {
             one.name: place for one in self.shown if one.published and (place := self._bill(one.published.results))
@@ -89,15 +90,7 @@ class Site:
                 text = (paths.REPOSITORY / document).read_text(encoding="utf-8")
                 self._page("document.html", address(document), title=document.name, text=self._html(text, document))
 
-    def compared(self) -> Iterator[Mapping[str, Any]]:
-        """All that one chart can show: runs, and the recipes of sweeps, whose seeds are a band."""
-        for one in self.shown:
-            for run in one.runs:
-                yield run.shown()
-            for entry in (one.board or {}).get("final", ()):
-                yield recipe(one.name, entry)
-
-    def _experiment(self, shown: Shown) -> None:
+    def _experiment(self, shown: SiteExperiment) -> None:
         document = Path("experiments") / shown.name / README_FILE
         before, _, after = shown.text.partition("\n## ")
         prose = "\n\n".join(part for part in before.split("\n\n")[1:] if not part.startswith("**"))
@@ -107,14 +100,14 @@ class Site:
             self._copy(picture, page.parent / picture.name)
         for run in shown.runs:
             self._text(f"data/{run.id}.json", json.dumps(run.results, ensure_ascii=False, indent=1))
-        ids = [run["id"] for run in self.compared() if run["experiment"] == shown.name]
-        values = {"text": self._html(text, document), "ids": ids}
-        self._page("experiment.html", str(page), title=shown.name, shown=shown, **values)
+        ids = [run["id"] for run in self.compared if run["experiment"] == shown.name]
+        html = self._html(text, document)
+        self._page("experiment.html", str(page), title=shown.name, shown=shown, text=html, ids=ids)
 
     def _data(self, run: Mapping[str, Any]) -> None:
         text = json.dumps(run, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
         self._text(f"data/{run['id']}.js", f"t5xpg.add({text});\n")
-        self._text(f"data/{run['id']}.csv", table(run["curves"]))
+        self._text(f"data/{run['id']}.csv", csv_of(run["curves"]))
 
     def _bill(self, results: Mapping[str, Any]) -> str | None:
         """Write the packages that a run was trained with, by the lock of its commit; None where git has it not."""
@@ -140,8 +133,10 @@ class Site:
             file = (paths.REPOSITORY / document.parent / place).resolve().relative_to(paths.REPOSITORY)
         except ValueError:
             return target
-        if file.suffix == ".svg" or not (paths.REPOSITORY / file).is_file():
-            if (paths.REPOSITORY / file).is_file() and file.parts[0] != "experiments":
+        if not (paths.REPOSITORY / file).is_file():
+            return target
+        if file.suffix == ".svg":
+            if file.parts[0] != "experiments":  # those are copied with the pages of their experiments
                 self._copy(paths.REPOSITORY / file, PurePosixPath(file.as_posix()))
             return target
         if file not in self.documents:
@@ -161,7 +156,6 @@ class Site:
         self._text(place, html)
 
     def _text(self, place: str, text: str) -> None:
-        (self.folder / place).parent.mkdir(parents=True, exist_ok=True)
         write_text(self.folder / place, text)
 
     def _copy(self, file: Path, place: PurePosixPath) -> None:
@@ -174,6 +168,15 @@ def address(file: Path) -> str:
     if file.name == README_FILE and len(file.parts) > 1:
         return (file.parent / "index.html").as_posix()
     return (file.with_suffix(".html") if file.suffix == ".md" else Path("source") / f"{file}.html").as_posix()
+
+
+def compared(shown: Sequence[SiteExperiment]) -> Iterator[dict[str, Any]]:
+    """All that one chart can show: runs, and the recipes of sweeps, whose seeds are a band."""
+    for one in shown:
+        for run in one.runs:
+            yield run.browser_data()
+        for entry in (one.board or {}).get("final", ()):
+            yield recipe(one.name, entry)
 
 
 def recipe(experiment: str, entry: Mapping[str, Any]) -> dict[str, Any]:
@@ -196,7 +199,7 @@ def recipe(experiment: str, entry: Mapping[str, Any]) -> dict[str, Any]:
     return {"id": name, **facts, "totals": totals, "curves": curves, "circumstances": {"gin": settings}}
 
 
-def table(curves: Mapping[str, Sequence[Sequence[float | None]]]) -> str:
+def csv_of(curves: Mapping[str, Sequence[Sequence[float | None]]]) -> str:
     """Curves as CSV: a line for each point, "curve,step,value"."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")

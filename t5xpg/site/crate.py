@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from t5xpg.base.files import sha256_of_file
-from t5xpg.site.records import Shown, Trained
+from t5xpg.site.records import SiteExperiment, SiteRun
 
 FILE = "ro-crate-metadata.json"
 _SPECIFICATION = "https://w3id.org/ro/crate/1.1"
@@ -17,7 +17,7 @@ _LICENSE = "https://www.apache.org/licenses/LICENSE-2.0"
 Entity = Mapping[str, Any]
 
 
-def metadata(site: Path, experiments: Sequence[Shown], bills: Mapping[str, str]) -> dict[str, Any]:
+def metadata(site: Path, experiments: Sequence[SiteExperiment], bills: Mapping[str, str]) -> dict[str, Any]:
     """The crate of a site whose files are written: published experiments as data sets, their runs as actions.
 
     bills: by experiment the file that lists the packages of its run (`base.sbom`), where there is one.
@@ -37,7 +37,7 @@ def metadata(site: Path, experiments: Sequence[Shown], bills: Mapping[str, str])
     return {"@context": f"{_SPECIFICATION}/context", "@graph": [{"@id": FILE, **about}, root, *entities.values()]}
 
 
-def _experiment(site: Path, shown: Shown, run: Trained, bills: Mapping[str, str]) -> Iterable[Entity]:
+def _experiment(site: Path, shown: SiteExperiment, run: SiteRun, bills: Mapping[str, str]) -> Iterable[Entity]:
     results = run.results
     commit = (results.get("git") or {}).get("commit")
     files = [f"data/{run.id}{kind}" for kind in (".json", ".csv")]

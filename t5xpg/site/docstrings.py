@@ -5,10 +5,10 @@ import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import t5xpg
 from t5xpg.base import paths
 
 SOURCE = paths.PACKAGE / "api.py"
-_PUBLIC = paths.PACKAGE / "__init__.py"
 
 
 @dataclass(frozen=True)
@@ -23,14 +23,11 @@ class Documented:
 
 def public() -> list[Documented]:
     """What `t5xpg.__all__` names, functions first."""
-    (names,) = (
-        ast.literal_eval(node.value)
-        for node in ast.parse(_PUBLIC.read_text(encoding="utf-8")).body
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
-    )
     body = ast.parse(SOURCE.read_text(encoding="utf-8")).body
     found = [
-        _documented(node) for node in body if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name in names
+        _documented(node)
+        for node in body
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name in t5xpg.__all__
     ]
     return sorted(found, key=lambda one: one.name[0].isupper())
 

@@ -13,7 +13,7 @@ from t5xpg.base.files import json_object_if_any, sha256_of_file
 from t5xpg.data.vocab.files import FILES
 from t5xpg.run.checkpoint.folders import DIGESTS, saved_steps
 from t5xpg.run.directory import RunDirectory
-from t5xpg.site.records import Shown
+from t5xpg.site.records import SiteExperiment
 
 SAME, STALE, ABSENT = "same here", "changed here", "not here"
 _BENCH = "bench/results.json"
@@ -43,7 +43,7 @@ class Chain:
         return next((link.what for link in self.links if link.state == STALE), None)
 
 
-def of(shown: Shown) -> Chain:
+def chain_of(shown: SiteExperiment) -> Chain:
     """The chain of an experiment that has published a run."""
     assert shown.published is not None
     results = shown.published.results
@@ -93,7 +93,7 @@ def _exports(run: RunDirectory) -> Iterator[Link]:
 
 
 @dataclass(frozen=True)
-class Measured:
+class BenchmarkRun:
     """A run of `make bench`. rows: medians of ours."""
 
     time: str
@@ -101,9 +101,9 @@ class Measured:
     rows: Mapping[str, float]
 
 
-def benchmarks() -> Mapping[str, list[Measured]]:
+def benchmarks() -> Mapping[str, list[BenchmarkRun]]:
     """What `make bench` measured on each kind of processor, oldest first; of git's history and of now."""
-    found: dict[str, dict[str, Measured]] = {}
+    found: dict[str, dict[str, BenchmarkRun]] = {}
     commits = (output_of(["git", "-C", str(paths.REPOSITORY), "log", "--format=%H", "--", _BENCH]) or "").split()
     texts = [output_of(["git", "-C", str(paths.REPOSITORY), "show", f"{commit}:{_BENCH}"]) for commit in commits]
     now = paths.REPOSITORY / _BENCH
@@ -114,7 +114,7 @@ def benchmarks() -> Mapping[str, list[Measured]]:
             machine = record["machine"]
             kind = record.get("kind", f"{machine['cpu']}, {machine['cores']} cores")
             commit = (record.get("git") or {}).get("commit", "")
-            found.setdefault(kind, {})[record["time"]] = Measured(record["time"], commit[:12], rows)
+            found.setdefault(kind, {})[record["time"]] = BenchmarkRun(record["time"], commit[:12], rows)
     return {kind: [runs[time] for time in sorted(runs)] for kind, runs in sorted(found.items())}
 
 

@@ -5,17 +5,15 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
-from t5xpg.site.records import Trained
+from t5xpg.site.records import SiteRun
 
 _SPARK = (120, 28)
 _CELL, _LETTER = 15, 7.5  # pixels
 _FAINT = 3  # hundredths: less is not drawn
 
 
-def spark(run: Trained | None) -> Markup:
-    """A small curve of the validation loss, without its first value; "" without a run."""
-    if run is None:
-        return Markup("")
+def spark(run: SiteRun) -> Markup:
+    """A small curve of the validation loss, without its first value; "" where it has no two others."""
     steps, losses = next(iter(run.curves.values()))
     points = [(x, y) for x, y in zip(steps, losses, strict=True) if x and y is not None]
     if len(points) < 2:

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +24,11 @@ _SENTENCE = r"\*\*{}\.\*\* (.*?)(?:\n\n|\Z)"
 
 
 @dataclass(frozen=True)
-class Trained:
-    """One run. results: as `run.results.collect` makes them. id: its name on the site. published: not a local one."""
+class SiteRun:
+    """A run that the site shows.
+
+    results: as `run.results.collect` makes them. id: its name on the site. published: not a local one.
+    """
 
     id: str
     results: Results
@@ -56,7 +59,7 @@ class Trained:
             "seconds": results["timing"].get("training_seconds"),
         }
 
-    def shown(self) -> dict[str, Any]:
+    def browser_data(self) -> dict[str, Any]:
         """What a browser needs to draw and to compare the run."""
         results = self.results
         circumstances = {
@@ -84,20 +87,24 @@ class Headline:
 
 
 @dataclass(frozen=True)
-class Shown:
-    """One experiment. text: its README. runs: the published one first, then those of this machine."""
+class SiteExperiment:
+    """An experiment that the site shows.
+
+    text: its README. runs: the published one first, then those of this machine. board: of a sweep or a matrix, its
+    results of all runs. state: how far the published numbers can be relied on, as (kind, text).
+    """
 
     name: str
     folder: Path
     text: str
     question: str
     answer: str
-    runs: Sequence[Trained] = ()
-    board: Mapping[str, Any] | None = None
-    state: Sequence[tuple[str, str]] = field(default_factory=tuple)  # (kind, text)
+    runs: Sequence[SiteRun]
+    board: Mapping[str, Any] | None
+    state: Sequence[tuple[str, str]]
 
     @property
-    def published(self) -> Trained | None:
+    def published(self) -> SiteRun | None:
         return next((run for run in self.runs if run.published), None)
 
     @property
@@ -106,7 +113,7 @@ class Shown:
         return headline(self.published.results) if self.published else None
 
 
-def experiments() -> list[Shown]:
+def experiments() -> list[SiteExperiment]:
     """All experiments of the checkout, by name, with the runs of `runs_directory`. Unreadable runs are left out."""
     runs = list(local_runs())
     found = []
@@ -118,16 +125,16 @@ def experiments() -> list[Shown]:
         own = [run for run in runs if run.results["experiment"] == folder.name]
         published = folder / RESULTS_FILE
         if published.exists():
-            own.insert(0, Trained(folder.name, read_results(published), published=True))
+            own.insert(0, SiteRun(folder.name, read_results(published), published=True))
         boards = (folder / kind.page.board_file for kind in KINDS)
         board = next((read_json(path) for path in boards if path.exists()), None)
         asked, answered = (_sentence(text, name) for name in ("Question", "Answer"))
         state = list(_state(folder, own))
-        found.append(Shown(folder.name, folder, text, asked, answered, own, board, state))
+        found.append(SiteExperiment(folder.name, folder, text, asked, answered, own, board, state))
     return found
 
 
-def local_runs() -> Iterator[Trained]:
+def local_runs() -> Iterator[SiteRun]:
     """The runs of this machine that have a validation."""
     for path in sorted(paths.runs_directory().glob("*")):
         run = RunDirectory(path)
@@ -136,7 +143,7 @@ def local_runs() -> Iterator[Trained]:
                 results = collect(run)
             except (UserError, KeyError, OSError):  # only just begun, or of another format
                 continue
-            yield Trained(LOCAL + path.name, results, published=False)
+            yield SiteRun(LOCAL + path.name, results, published=False)
 
 
 def headline(results: Results) -> Headline | None:
@@ -167,7 +174,7 @@ def _sentence(text: str, name: str) -> str:
     return " ".join(found[1].split()) if found else ""
 
 
-def _state(folder: Path, runs: Sequence[Trained]) -> Iterator[tuple[str, str]]:
+def _state(folder: Path, runs: Sequence[SiteRun]) -> Iterator[tuple[str, str]]:
     """How far the published numbers can be relied on, as (kind, text)."""
     published = next((run for run in runs if run.published), None)
     outcomes = [

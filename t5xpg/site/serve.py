@@ -10,11 +10,10 @@ from urllib.parse import unquote, urlsplit
 
 from t5xpg.base import paths
 from t5xpg.base.errors import UserError
-from t5xpg.base.paths import shown
 from t5xpg.run.directory import RunDirectory
 from t5xpg.run.results import collect
 from t5xpg.site.build import build
-from t5xpg.site.records import LOCAL, Trained
+from t5xpg.site.records import LOCAL, SiteRun
 
 ADDRESS = "127.0.0.1"  # nobody else's
 PORT = 8765
@@ -43,10 +42,10 @@ def watch(experiment: str, run: Path, folder: Path) -> int:
     Raises UserError for a run that the site would not show: one elsewhere than in the folder of runs.
     """
     if run.resolve().parent != paths.runs_directory().resolve():
-        raise UserError(f"The site shows the runs in {shown(paths.runs_directory())}, and {run} is elsewhere.")
+        raise UserError(f"The site shows the runs in {paths.shown(paths.runs_directory())}, and {run} is elsewhere.")
     try:
         while not _begun(run):
-            print(f"waiting for the first validation of {shown(run)}", flush=True)
+            print(f"waiting for the first validation of {paths.shown(run)}", flush=True)
             time.sleep(_PATIENCE)
     except KeyboardInterrupt:
         return 0
@@ -76,7 +75,7 @@ class Pages(SimpleHTTPRequestHandler):
     def _run(self, path: Path) -> None:
         run = RunDirectory(path)
         try:
-            data = Trained(LOCAL + path.name, collect(run), published=False).shown()
+            data = SiteRun(LOCAL + path.name, collect(run), published=False).browser_data()
         except (UserError, OSError):  # gone, or being written
             self.send_error(404)
             return

@@ -32,8 +32,8 @@ from t5xpg.study import receipts
 from t5xpg.study.reproduce import OUTCOME_FILE
 
 RECEIPT_FILE, PACKAGES_FILE = "receipt.json", "packages.cdx.json"
-# What the clone's Make and program are not to take for theirs.
-_OURS = {"MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "T5XPG_REVISION"}
+# Variables of this Make and this program, which would mislead those of the clone.
+_NOT_KEPT = {"MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "T5XPG_REVISION"}
 
 
 def verify(name: str, folder: Path, *, key: str | None = None, steps: int | None = None) -> int:
@@ -100,7 +100,7 @@ def _clone(commit: str, checkout: Path) -> None:
 def _make(checkout: Path, *arguments: str) -> int:
     """The exit code of Make in the clone; its output is ours."""
     print(f"make {arguments[0]}, in {shown(checkout)}", flush=True)
-    kept = {name: value for name, value in os.environ.items() if name not in _OURS and not name.startswith("GIT_")}
+    kept = {name: value for name, value in os.environ.items() if name not in _NOT_KEPT and not name.startswith("GIT_")}
     with subprocess.Popen(["make", *arguments], cwd=checkout, env=kept) as process:
         try:
             return process.wait()

@@ -1,6 +1,6 @@
 """Reading the plan of many runs: a TOML file in an experiment's folder, checked by a pydantic model of its tables.
 
-What sweep.toml holds is modelled in `sweep`, what matrix.toml holds in `matrix`.
+The models are in `sweep_plan`, `matrix_plan`, `speedrun_rules` and `references`.
 """
 
 import re

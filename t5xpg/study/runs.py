@@ -18,7 +18,6 @@ from t5xpg.experiment import config
 from t5xpg.experiment.config import ConfigError, LoadedConfig
 from t5xpg.experiment.experiment import Experiment
 from t5xpg.experiment.identity import run_identity
-from t5xpg.experiment.prepare import DataIdentity
 from t5xpg.run.best import Best, BestMetric, Values, values_of
 from t5xpg.run.checkpoint.folders import saved_steps
 from t5xpg.run.directory import RunDirectory
@@ -91,8 +90,7 @@ class Run:
 
     def check(self) -> None:
         """Raise UserError where the plan has a mistake, or the folder can be no run's or is another's."""
-        identity = run_identity(self.experiment, DataIdentity(data={}))
-        self.directory.check(self.loaded.name, {name: identity[name] for name in ("seed", "settings")})
+        self.directory.check(self.loaded.name, run_identity(self.experiment))
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import numpy as np
 
 from t5xpg.base import environment
 from t5xpg.base.progress import Progress
-from t5xpg.check.estimate import made_up
+from t5xpg.check.estimate import made_up_batches
 from t5xpg.experiment import assembly
 from t5xpg.experiment.experiment import Experiment
 from t5xpg.study.runs import Run
@@ -50,7 +50,7 @@ class _Turn:
         built = assembly.assemble(experiment)
         self._step = built.compile_train_step()
         self._state = built.state_to_time()
-        self._batch = built.on_devices(next(made_up(experiment, experiment.train_dataset)))
+        self._batch = built.on_devices(next(made_up_batches(experiment, experiment.train_dataset)))
         self._token_bytes = jax.numpy.ones((experiment.model.config.vocab_size,), np.int32)
 
     def take(self) -> list[float]:

@@ -11,8 +11,7 @@ import jax.numpy as jnp
 
 from t5xpg.base import malloc, phases
 from t5xpg.base.paths import shown
-from t5xpg.data.recording.reader import RecordedStream
-from t5xpg.data.stream.client import Stream
+from t5xpg.data.stream.client import BatchStream
 from t5xpg.distributed.group import Stop
 from t5xpg.evaluate.measurements import Measurements
 from t5xpg.experiment.experiment import Experiment
@@ -32,13 +31,13 @@ class Run:
     """What one process trains with: made once, when the run is opened. All that changes is in a `RunState`.
 
     stream: the batches, of which this process reads its rows. position: in the data of all processes. place: puts a
-    batch on the devices. train_step: (state, batch on devices) -> (state, metrics). weights: what is measured
-    of a state. meta: what checkpoints say of the
-    run. first_update: set behind the first update; what measuring needs is made then, so that a user need not wait.
+    batch on the devices. train_step: (state, batch on devices) -> (state, metrics). weights: the parameters of a state
+    that are measured. meta: what checkpoints say of the run. first_update: set behind the first update; what measuring
+    needs is made then, so that a user need not wait.
     """
 
     experiment: Experiment
-    stream: Stream | RecordedStream
+    stream: BatchStream
     position: Callable[[], Position]
     place: Callable[[Mapping[str, Any]], dict[str, jax.Array]]
     train_step: Update

@@ -14,7 +14,7 @@ from t5xpg.base.errors import UserError
 from t5xpg.base.files import directory_atomically, write_json
 from t5xpg.data.batch import Batch, hash_batch
 from t5xpg.distributed import path_names
-from t5xpg.models.encoder_decoder import Params
+from t5xpg.models.model import Params
 
 _SHOWN = 5
 
@@ -101,18 +101,17 @@ def _finite(params: Params) -> list[jax.Array]:
     return [jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(params)]
 
 
-def keep(folder: Path, found: NonFinite, metrics: Mapping[str, Any], batch: Batch | None) -> Path:
+def keep(folder: Path, found: NonFinite, metrics: Mapping[str, Any], batch: Batch) -> Path:
     """Write `<folder>/step_<n>/`: batch.npz (the arrays of the batch) and step.json; returns that folder."""
     target = folder / f"step_{found.step:08d}"
     with directory_atomically(target) as new:
-        record: dict[str, Any] = {
+        record = {
             "step": found.step,
             "not_finite": list(found.metrics),
             "parameters": list(found.parameters),
             "metrics": {name: str(value) for name, value in metrics.items() if np.ndim(value) == 0},
+            "batch_sha256": hash_batch(batch),
         }
-        if batch is not None:
-            record["batch_sha256"] = hash_batch(batch)
-            np.savez_compressed(new / "batch.npz", allow_pickle=False, **batch)
+        np.savez_compressed(new / "batch.npz", allow_pickle=False, **batch)
         write_json(new / "step.json", record)
     return target

@@ -17,7 +17,7 @@ Update = Callable[[Any, Any], tuple[Any, Any]]
 
 
 @contextlib.contextmanager
-def profiled_updates(update: Update, folder: Path, log: Callable[[str], None] = print) -> Iterator[Update]:
+def profiled_updates(update: Update, folder: Path, log: Callable[[str], None]) -> Iterator[Update]:
     """Yield `update`, of which the sixth to fifteenth call in the block are traced into `folder`.
 
     folder/plugins/profile/<time>/ is what TensorBoard's profiler opens, and the perfetto_trace.json.gz in it what

@@ -2,23 +2,16 @@
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol, Self
+from collections.abc import Iterator, Mapping
+from typing import Any, Self
 
 from t5xpg.base.load import OthersLoad
 from t5xpg.base.progress import Progress, duration
-from t5xpg.data.batch import longest_array
+from t5xpg.data.batch import Batch, longest_array
+from t5xpg.data.stream.client import BatchStream
 from t5xpg.distributed import hardware
 from t5xpg.experiment.assembly import Assembly
 from t5xpg.run.metrics import Window
-
-
-class Waiting(Protocol):
-    """A stream of batches."""
-
-    @property
-    def waited(self) -> float:
-        """Seconds that were waited for batches."""
 
 
 class ProgressLine:
@@ -27,21 +20,19 @@ class ProgressLine:
     The means of a window go into timing.jsonl; a moving average over the last updates is for the line alone.
     """
 
-    def __init__(
-        self, built: Assembly, stream: Waiting, step: int, now: Callable[[], float] = time.perf_counter
-    ) -> None:
+    def __init__(self, built: Assembly, stream: BatchStream, step: int) -> None:
         experiment = built.experiment
         self._line = Progress("train", experiment.total_steps, "steps", initial=step)
         self.print = self._line.print
-        self._built, self._stream, self._now = built, stream, now
+        self._built, self._stream = built, stream
         self._sizes = {}  # by the length of a batch: tokens of inputs and targets, padded, and operations of an update
         for length, each in experiment.train_dataset.buckets.items():
             rows, lengths = each.batch_size, each.task_feature_lengths
             self._sizes[length] = rows * sum(lengths.values()), rows * experiment.flops_per_example(lengths)
-        self._tokens, self._flops = self._sizes[max(self._sizes)]  # of the last update
+        self._tokens, self._flops = 0, 0.0  # of the last update
         self._peak_flops = self.measure_peak()
         self._others = OthersLoad()
-        self._began: float | None = now()  # None while paused
+        self._began = time.perf_counter()  # after the last report or pause
         self._seconds, self._steps, self._waited = 0.0, 0, stream.waited  # since the last report
         self._all_tokens, self._all_flops = 0, 0.0  # since then, too
         self._last_end: float | None = None
@@ -64,18 +55,17 @@ class ProgressLine:
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
         """Do not count the time of the block."""
-        self._seconds += self._since()
-        self._began = self._last_end = None
+        self._seconds += time.perf_counter() - self._began
+        self._last_end = None
         try:
             yield
         finally:
-            self._began = self._now()
+            self._began = time.perf_counter()
 
-    def updated(self, metrics: Mapping[str, Any] | None, batch: Mapping[str, Any] | None = None) -> None:
-        """Show an update by its sums of metrics, None for one that was passed over. batch: of it; None: as before."""
+    def updated(self, metrics: Mapping[str, Any] | None, batch: Batch) -> None:
+        """Show the update with a batch by its sums of metrics, None for one that was passed over."""
         self._steps += 1
-        if batch is not None:
-            self._tokens, self._flops = self._sizes[longest_array(batch)]
+        self._tokens, self._flops = self._sizes[longest_array(batch)]
         self._all_tokens += self._tokens
         self._all_flops += self._flops
         if metrics is None:
@@ -93,11 +83,11 @@ class ProgressLine:
 
     def predicted(self, seconds: float) -> None:
         """Show how long the metrics of the tasks took, from now on."""
-        self._prediction = f"  metrics took {duration(seconds)}" if seconds else ""
+        self._prediction = f"  metrics took {duration(seconds)}"
 
     def _rates(self) -> str:
         """Of the last updates: tokens a second, share of the hardware's peak (MFU), share of time waiting for data."""
-        now, waited = self._now(), self._stream.waited
+        now, waited = time.perf_counter(), self._stream.waited
         if self._last_end is not None:
             seconds, before = now - self._last_end, self._mean_seconds
             self._mean_seconds = seconds if before is None else 0.9 * before + 0.1 * seconds
@@ -112,14 +102,13 @@ class ProgressLine:
         return f"{text}  data wait {min(1.0, self._mean_waited / self._mean_seconds):.0%}"
 
     def report(self, window: Window) -> dict[str, Any] | None:
-        """Rates since the last report, in which the updates of `window` were made; None where there was no update."""
-        seconds, steps = self._seconds + self._since(), self._steps
+        """Rates since the last report, in which the updates of `window` were made; None where it has none."""
+        now = time.perf_counter()
+        seconds, steps = self._seconds + (now - self._began), self._steps
         waited, self._waited = self._stream.waited - self._waited, self._stream.waited
         tokens, flops = self._all_tokens, self._all_flops
-        self._seconds, self._steps, self._all_tokens, self._all_flops = 0.0, 0, 0, 0.0
-        if self._began is not None:
-            self._began = self._now()
-        if not steps or not window.steps or seconds <= 0:
+        self._began, self._seconds, self._steps, self._all_tokens, self._all_flops = now, 0.0, 0, 0, 0.0
+        if not window.steps:
             return None
         flops_per_second = flops / seconds
         return {
@@ -132,7 +121,3 @@ class ProgressLine:
             "waited_for_data": waited / seconds,
             "used_by_others": self._others.share(),
         }
-
-    def _since(self) -> float:
-        """Seconds since counting began; 0 while paused."""
-        return 0.0 if self._began is None else self._now() - self._began

@@ -34,6 +34,7 @@ from t5xpg.experiment.config import LoadedConfig
 from t5xpg.experiment.experiment import Experiment
 from t5xpg.experiment.identity import data_config
 from t5xpg.run.directory import differing
+from t5xpg.run.records import to_json
 
 # The libraries that decide what the batches are.
 _DATA_LIBRARIES = ("seqio", "t5", "tensorflow", "sentencepiece")
@@ -67,9 +68,10 @@ def record(loaded: LoadedConfig, *, steps: int, output: Path, force: bool = Fals
                 limit=steps if name == "train" else config.max_batches,
                 batches=0,
                 ended=False,
-                description=_plain(description) | {"vocabulary": description.vocabulary.to_json()},
+                description=to_json(dataclasses.asdict(description) | {"vocabulary": description.vocabulary.to_json()}),
             )
-        recording = Recording(_typed(loaded), records, _plain(source), environment.versions(), files={})
+        found = to_json(dataclasses.asdict(source))
+        recording = Recording(_typed(loaded), records, found, environment.versions(), files={})
         if (output / MANIFEST).exists() and not force:
             _refuse_another(output, recording)
             print(f"{paths.shown(output)} holds these batches already")
@@ -176,12 +178,6 @@ def _what_decides(recording: Recording) -> dict[str, Any]:
         **{name: recording.versions.get(name) for name in _DATA_LIBRARIES},
         **{name: stream.identity for name, stream in recording.streams.items()},
     }
-
-
-def _plain(value: Any) -> dict[str, Any]:
-    """A dataclass as it will be read from the manifest: with lists for tuples."""
-    plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(value)))
-    return plain
 
 
 def _typed(loaded: LoadedConfig) -> str:

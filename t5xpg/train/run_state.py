@@ -25,7 +25,7 @@ class RunState:
     """After `step` updates: parameters and optimiser, the unfinished window of metrics, the best evaluation so far.
 
     skipped: updates that were passed over because they were not finite. measured: the numbers that were measured of
-    this very step, by the names of `best.values_of`. position: in the data; None before it was asked for.
+    this very step, by the names of `best.values_of`.
     """
 
     step: int
@@ -34,24 +34,25 @@ class RunState:
     window: Window = field(default_factory=Window)
     skipped: int = 0
     measured: Values = field(default_factory=dict)
-    position: Position | None = None
 
     @classmethod
-    def restore(cls, checkpointer: Checkpointer, step: int, abstract: TrainState, best: Best) -> Self:
-        """The value saved after `step` updates, on the devices of `abstract`. Raises UserError if it does not fit."""
+    def restore(cls, checkpointer: Checkpointer, step: int, abstract: TrainState, best: Best) -> tuple[Self, Position]:
+        """What `save` wrote after `step` updates, on the devices of `abstract`, and the position in the data.
+
+        Raises UserError if it does not fit.
+        """
         with phases.phase("restore", step):
             train, position, meta = checkpointer.restore(step, abstract)
-        return cls(step, train, best, Window.from_json(meta["window"]), meta.get("skipped", 0), position=position)
+        return cls(step, train, best, Window.from_json(meta["window"]), meta.get("skipped", 0)), position
 
     def save(self, checkpointer: Checkpointer, meta: Mapping[str, Any], position: Position, *, passing: bool) -> None:
         """Write it in the background; the arrays have been copied when this returns.
 
         meta: what a reader of the checkpoint has to know besides. passing: see `Checkpointer.save`.
         """
-        self.position = position
         metrics = {name: math.nan if value is None else value for name, value in self.measured.items()}
         meta = {**meta, "window": self.window.to_json(), "skipped": self.skipped}
-        checkpointer.save(self.step, self.train, position, meta, metrics or None, passing=passing)
+        checkpointer.save(self.step, self.train, position, meta, metrics, passing=passing)
 
     @contextlib.contextmanager
     def waiting_for_batches(self, stream: BatchStream, checkpointer: Checkpointer, stop: Stop) -> Iterator[None]:

@@ -59,7 +59,7 @@ def require_same(group: Group, experiment: Experiment, identity: Mapping[str, An
         }
     )
     first = json.loads(group.broadcast("identity", json.dumps(own).encode("utf-8")))
-    differences = differing(first, json.loads(json.dumps(own)))
+    differences = differing(first, own)
     if differences:
         listed = [f"  {name}  {old} in process 0, {new} here" for name, (old, new) in differences.items()]
         heading = f"Process {group.process} was started with other settings, data or versions than process 0:"
@@ -101,12 +101,14 @@ def print_data(description: TaskDescription, experiment: Experiment) -> None:
     print(f"data: {description.name}, {cached}{size}{masked}; {ids}", flush=True)
 
 
-def check_fits(service: Any, experiment: Experiment) -> None:
+def check_fits(service: DataService | RecordedData, experiment: Experiment) -> None:
     """Say how many of the first examples of supervised tasks are cut. Raises UserError where those are too many."""
+    if not isinstance(service, DataService):
+        return  # the batches of a recording are what they are
     for dataset in (experiment.train_dataset, experiment.eval_dataset):
         row = data_state.row_of(dataset.mixture_or_task_name, experiment.needs)
-        if not isinstance(service, DataService) or (row is not None and row.supervised is None):
-            continue  # texts of pretraining are divided, and the batches of a recording are what they are
+        if row is not None and row.supervised is None:
+            continue  # texts of pretraining are divided
         fits = service.fits(dataset)
         problems = [problem for fit in fits for problem in fit.problems(dataset, experiment.max_cut_share)]
         if problems:

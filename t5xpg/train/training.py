@@ -21,7 +21,7 @@ from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.stream import process
 from t5xpg.data.stream.client import DataService
 from t5xpg.distributed import ALONE, Group
-from t5xpg.distributed.positions import SharedPositions
+from t5xpg.distributed.positions import shared_position
 from t5xpg.evaluate.measurements import describe, measurements, require_metrics, require_selection
 from t5xpg.evaluate.trained_model import ADAPTER, INITIAL, TEACHER, frozen_parameters
 from t5xpg.experiment import assembly, data_state, prepare
@@ -182,11 +182,11 @@ def _open(start: Start, best: Best, profiled: bool, request: StopRequest) -> Ite
         stream = start.service.open(train_config, shards=held.shards)
         train_step, state = compiled.result(), begun.result()
         if step:
-            at = RunState.restore(start.checkpointer, step, built.abstract_state, best)
+            at, position = RunState.restore(start.checkpointer, step, built.abstract_state, best)
             if experiment.frozen_model is not None:
                 frozen = frozen_parameters(built, origins[INITIAL if experiment.teacher is None else TEACHER])
                 at.train = dataclasses.replace(at.train, frozen=frozen)
-            stream.restore(at.position or {})
+            stream.restore(position)
         else:
             at = RunState(0, state.state, best)
         progress = ProgressLine(built, stream, step)
@@ -194,12 +194,14 @@ def _open(start: Start, best: Best, profiled: bool, request: StopRequest) -> Ite
         update: Update = lambda state, batch: train_step(state, batch, token_bytes)  # noqa: E731
         if profiled:
             update = stack.enter_context(profiled_updates(update, start.directory.profile, progress.print))
-        loggers = (experiment.loggers, started_run(start, built), progress.print)
-        records = stack.enter_context(RunRecords(start.directory, step, _trail(start, built), *loggers))
+        started, trail = started_run(start, built), _trail(start, built)
+        records = stack.enter_context(
+            RunRecords(start.directory, step, trail, experiment.loggers, started, progress.print)
+        )
         run = Run(
             experiment=experiment,
             stream=stream,
-            position=stream.state if group.count == 1 else SharedPositions(stream, start.directory.hosts, group).state,
+            position=lambda: shared_position(stream.state(), start.directory.hosts, group),
             place=functools.partial(held.place, sharding=built.batch_sharding),
             train_step=update,
             weights=lambda state: built.weights(state.measured, state.frozen),

@@ -1,5 +1,6 @@
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -53,5 +54,6 @@ def test_the_state_that_an_image_was_made_of(monkeypatch: pytest.MonkeyPatch) ->
         assert environment.git_state() == {"commit": commit, "clean": clean}
 
 
-def test_command_line_can_be_typed_again() -> None:
-    assert environment.command_line(["train", "--gin.NAME='a b'"]) == "t5xpg train '--gin.NAME='\"'\"'a b'\"'\"''"
+def test_command_line_can_be_typed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["t5xpg", "train", "--gin.NAME='a b'"])
+    assert environment.command_line() == "t5xpg train '--gin.NAME='\"'\"'a b'\"'\"''"

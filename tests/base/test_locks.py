@@ -36,7 +36,7 @@ def test_the_second_waits(tmp_path: Path) -> None:
         first.__exit__(None, None, None)
 
     first.__enter__()
-    with locks.hold(tmp_path / ".lock", doing="caching y", instead="", wait=wait, poll_seconds=0.01):
+    with locks.hold(tmp_path / ".lock", doing="caching y", instead="", wait=wait):
         assert len(said) == 1
     assert re.fullmatch(r"Process \d+ is caching x, since .*\. Waiting for it …", said[0])
 

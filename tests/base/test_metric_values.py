@@ -1,4 +1,4 @@
-"""Values of metrics: over the wire and back, as JSON, as text."""
+"""Values of metrics as JSON and as text."""
 
 import json
 import math

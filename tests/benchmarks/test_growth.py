@@ -15,7 +15,7 @@ def test_rows_files_and_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
             raise NotMeasuredError("no memory")
         return {"seconds": 2.0, "flops": 4e9, "memory": 10**9}
 
-    monkeypatch.setattr(growth, "in_process", measure)
+    monkeypatch.setattr(growth, "report_of", measure)
     monkeypatch.setattr(growth, "POINTS", tmp_path / "growth.json")
     monkeypatch.setattr(growth, "PICTURE", tmp_path / "growth.svg")
     rows = growth.rows(2)

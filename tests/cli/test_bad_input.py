@@ -20,7 +20,7 @@ from t5xpg import cli
 from t5xpg.base.errors import UserError, nearest
 from t5xpg.data.text import local_files
 from t5xpg.data.text.lines import LeftOut, bounded_lines
-from t5xpg.data.text.local_records import texts
+from t5xpg.data.text.local_records import records
 from tests.workplace import FINE_TUNING, contents
 
 GOOD = json.dumps({"text": "a" * 150}).encode() + b"\n"
@@ -264,9 +264,9 @@ def test_a_line_without_end_is_not_held_in_memory(tmp_path: Path, monkeypatch: p
     file = tmp_path / "a.txt"
     file.write_bytes(b"ab\n" + b"x" * 9 + b"\ncd")
     with pytest.raises(UserError, match=r"a\.txt:2 is longer than 64 MiB\. Expected a document a line"):
-        list(texts(file))
+        list(records((file,)))
     left_out = LeftOut(skip_malformed=True)
-    assert list(texts(file, left_out)) == ["ab", "cd"]
+    assert list(records((file,), left_out=left_out)) == [("ab",), ("cd",)]
     assert left_out.summary().startswith("1 row was left out: 1 malformed\n  ")
 
 
@@ -280,7 +280,7 @@ def test_a_small_file_cannot_fill_the_memory(tmp_path: Path) -> None:
         packed.write(compressor.flush())
     assert file.stat().st_size < 20_000
     with pytest.raises(UserError, match=r"bomb\.txt\.zst:1 is longer than 64 MiB"):
-        list(texts(file))
+        list(records((file,)))
 
 
 def test_names_in_messages_are_bounded() -> None:

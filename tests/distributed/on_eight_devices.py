@@ -33,8 +33,9 @@ from t5xpg.distributed import (
 from t5xpg.evaluate.predicting import model_outputs
 from t5xpg.models.config import T5Config
 from t5xpg.models.decoding import DecodingConfig
-from t5xpg.models.encoder_decoder import EncoderDecoderModel, Params
+from t5xpg.models.encoder_decoder import EncoderDecoderModel
 from t5xpg.models.losses import LossConfig
+from t5xpg.models.model import Params
 from t5xpg.models.rng import stream_key
 from t5xpg.optim import state as state_lib
 from t5xpg.optim.optimizers import Adafactor, AdamW, AdamWScale, Muon, Optimizer

@@ -112,7 +112,8 @@ def test_a_failure_ends_the_others_with_its_message(monkeypatch: pytest.MonkeyPa
         assert line.endswith(") has ended: The file is not there.")
 
 
-def test_what_only_follows_from_another_failure_is_explained_by_it() -> None:
+def test_what_only_follows_from_another_failure_is_explained_by_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group, "_REASON_SECONDS", 60.0)  # until the one that failed has said so
     broken = ValueError("UNKNOWN: Gloo all-reduce failed: Connection closed by peer [10.0.0.2]:4242")
 
     def work(processes: Processes) -> str | None:

@@ -8,7 +8,7 @@ import pytest
 
 from t5xpg.base.errors import UserError
 from t5xpg.distributed import Processes
-from t5xpg.distributed.positions import SharedPositions, merged
+from t5xpg.distributed.positions import merged, shared_position
 from tests.distributed.store import Store
 
 
@@ -24,24 +24,15 @@ def equal(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> bool:
     )
 
 
-class Stream:
-    def __init__(self, shards: list[int]) -> None:
-        self.shards, self.count = shards, 0
-
-    def state(self) -> dict[str, np.ndarray]:
-        self.count += 1
-        return position(self.shards, self.count)
-
-
 def test_the_first_process_has_the_whole_position(tmp_path: Path) -> None:
     store, owned = Store(3), [[0, 1], [2], [3, 4]]
 
     def work(process: int) -> list[dict[str, np.ndarray]]:
-        shared = SharedPositions(Stream(owned[process]), tmp_path, Processes(store, process, 3))
+        group = Processes(store, process, 3)
         states = []
-        for _ in range(2):
-            states.append(shared.state())
-            shared._group.barrier("the checkpoint is written")
+        for count in (1, 2):
+            states.append(shared_position(position(owned[process], count), tmp_path, group))
+            group.barrier("the checkpoint is written")
         return states
 
     with ThreadPoolExecutor(3) as pool:
@@ -65,6 +56,5 @@ def test_other_data_on_another_host() -> None:
 
 def test_a_folder_that_is_not_shared(tmp_path: Path) -> None:
     store = Store(1)  # the other writes elsewhere
-    shared = SharedPositions(Stream([0]), tmp_path, Processes(store, 0, 2))
     with pytest.raises(UserError, match="cannot be seen here: the run directory has to lie on a disk that all hosts"):
-        shared.state()
+        shared_position(position([0]), tmp_path, Processes(store, 0, 2))

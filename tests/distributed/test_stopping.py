@@ -1,10 +1,12 @@
 """All processes stop after the same update, whatever each was at when it heard of the request."""
 
 import itertools
+import signal
 import threading
 
 import pytest
 
+from t5xpg.base.signals import StopRequest
 from t5xpg.distributed.group import StopTogether
 
 
@@ -32,7 +34,7 @@ class Promises:
 def test_all_stop_after_the_same_update(heard_at: tuple[int, int, int]) -> None:
     """An update ends where all have begun it: no process is more than one ahead, as the metrics are read one late."""
     promises = Promises(3)
-    stops = [StopTogether(0, lambda last, n=n: promises.tell(n, last), promises.all) for n in range(3)]
+    stops = [StopTogether(StopRequest(), 0, lambda last, n=n: promises.tell(n, last), promises.all) for n in range(3)]
     begun = [0, 0, 0]
     changed = threading.Condition()
     last: list[int] = []
@@ -40,7 +42,7 @@ def test_all_stop_after_the_same_update(heard_at: tuple[int, int, int]) -> None:
     def hear(process: int) -> None:
         with changed:  # at its own moment, or some time after the others have: it may wait for them until then
             changed.wait_for(lambda: begun[process] > heard_at[process] or bool(promises.told), timeout=60)
-        stops[process].heard()
+        stops[process].hear(signal.SIGTERM)
         with changed:
             changed.notify_all()
 
@@ -69,9 +71,9 @@ def test_all_stop_after_the_same_update(heard_at: tuple[int, int, int]) -> None:
 
 def test_who_hears_nothing_goes_on() -> None:
     promises = Promises(1)
-    stop = StopTogether(5, lambda last: promises.tell(0, last), promises.all)
+    stop = StopTogether(StopRequest(), 5, lambda last: promises.tell(0, last), promises.all)
     assert not any(stop.reached(step) for step in range(6, 10))
-    stop.heard()
-    stop.heard()
+    stop.hear(signal.SIGTERM)
+    stop.hear(signal.SIGTERM)
     assert promises.told == {0: 10}
     assert stop.reached(10)

@@ -10,7 +10,7 @@ import pytest
 
 from t5xpg.base.files import read_json
 from t5xpg.data.vocab.vocabulary import Vocabulary
-from t5xpg.evaluate.blanks import NUM_WORDS, made_of, places, scored, windows
+from t5xpg.evaluate.blanks import NUM_WORDS, draw_blanks, places, scored, windows
 from t5xpg.run.directory import RunDirectory
 from tests.workplace import Workplace
 
@@ -30,8 +30,8 @@ def test_words_and_spans_stand_inside_of_the_text() -> None:
 def test_blanks_are_drawn_uniformly_and_always_the_same() -> None:
     words = [first + second for first in "abcdef" for second in "abcdefgh"]
     text = f"an {' '.join(words)} edge"
-    made = made_of([text] * 4800 + ["none here"], NUM_WORDS["word"])
-    assert made[:100] == made_of([text] * 4800, NUM_WORDS["word"])[:100]
+    made = draw_blanks([text] * 4800 + ["none here"], NUM_WORDS["word"])
+    assert made[:100] == draw_blanks([text] * 4800, NUM_WORDS["word"])[:100]
     assert all(blank.replace("<extra_id_0>", answer) == text for blank, answer in made)
     counts = Counter(answer for _, answer in made)
     assert set(counts) == set(words)
@@ -39,15 +39,15 @@ def test_blanks_are_drawn_uniformly_and_always_the_same() -> None:
 
 
 def test_no_answer_is_that_of_more_than_one_text_in_25() -> None:
-    made = made_of([TEXT] * 50, NUM_WORDS["word"])
+    made = draw_blanks([TEXT] * 50, NUM_WORDS["word"])
     assert Counter(answer for _, answer in made) == dict.fromkeys((TEXT[slice(*place)] for place in places(TEXT, 1)), 2)
-    assert {answer for _, answer in made_of([TEXT] * 50, NUM_WORDS["span"])} == {
+    assert {answer for _, answer in draw_blanks([TEXT] * 50, NUM_WORDS["span"])} == {
         "the café", "und läuft", "läuft noch", "und läuft noch",
     }  # fmt: skip
 
 
 def test_only_answers_that_count_are_asked_for() -> None:
-    assert {answer for _, answer in made_of([TEXT] * 50, (1,), {"the", "und", "a"})} == {"the", "und"}
+    assert {answer for _, answer in draw_blanks([TEXT] * 50, (1,), {"the", "und", "a"})} == {"the", "und"}
 
 
 @pytest.mark.parametrize("vocabulary", [BYTES, GOOGLE])

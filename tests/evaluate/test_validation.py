@@ -1,7 +1,7 @@
 """The loss of a held-out split, and of every task of a mixture."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,25 +11,25 @@ from t5xpg.base.errors import UserError
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.stream.client import TaskDescription
 from t5xpg.data.vocab.vocabulary import Vocabulary
-from t5xpg.evaluate.validation import TaskValidation, Validation, task_configs
+from t5xpg.evaluate.validation import TaskValidation, Validation, exchanged, task_configs
 
 CONFIG = DatasetConfig("blend", {"inputs": 8, "targets": 4}, split="validation", num_epochs=1, max_batches=3)
 
 
 class Batches(Iterator[dict[str, np.ndarray]]):
-    """A finite stream of batches with one number each."""
+    """A finite stream."""
 
-    def __init__(self, numbers: list[float]) -> None:
+    def __init__(self, batches: list[dict[str, np.ndarray]]) -> None:
         self.config = CONFIG
-        self.numbers = numbers
+        self.batches = batches
         self.batches_read = 0
         self.rewound = 0
 
     def __next__(self) -> dict[str, np.ndarray]:
-        if self.batches_read == len(self.numbers):
+        if self.batches_read == len(self.batches):
             raise StopIteration
         self.batches_read += 1
-        return {"number": np.array(self.numbers[self.batches_read - 1])}
+        return self.batches[self.batches_read - 1]
 
     def rewind(self) -> None:
         self.rewound += 1
@@ -48,8 +48,25 @@ def eval_step(params: float, batch: Any) -> dict[str, float]:
     }
 
 
+def rows_of(inputs: list[int], targets: list[int]) -> dict[str, np.ndarray]:
+    """Rows of one token twice, and one target each; 0 is padding."""
+    columns = np.array(inputs, np.int32)[:, None], np.array(targets, np.int32)[:, None]
+    weights = (columns[1] != 0).astype(np.int32)
+    return {
+        "encoder_input_tokens": np.repeat(columns[0], 2, axis=1), "decoder_target_tokens": columns[1],
+        "decoder_loss_weights": weights,
+    }  # fmt: skip
+
+
+def copying(params: Any, rows: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """A model whose target is the input, with 0.5 nats, and anything else 0.5 and their distance."""
+    distance = np.abs(rows["encoder_input_tokens"][:, :1] - rows["decoder_target_tokens"])
+    weights = rows["decoder_loss_weights"]
+    return {"cross_entropy": np.float32(((0.5 + distance) * weights).sum()), "weights": np.float32(weights.sum())}
+
+
 def of(numbers: list[float]) -> Any:
-    return Batches(numbers)
+    return Batches([{"number": np.array(number)} for number in numbers])
 
 
 @pytest.mark.parametrize(("kept_bytes", "rewound"), [(64, 0), (8, 1)])
@@ -58,6 +75,7 @@ def test_the_same_batches_each_time(kept_bytes: int, rewound: int) -> None:
     validation = Validation(stream, eval_step, lambda batch: batch, kept_bytes)
     first = validation.measure(2.0)
     assert (first["loss"], first["nats_per_byte"], first["target_tokens"], first["batches"]) == (2.0, 1.0, 4, 2)
+    assert "encoder_use" not in first, "of batches without an encoder"
     assert first["bits_per_byte"] == pytest.approx(1 / math.log(2))
     assert validation.measure(2.0) == first
     assert stream.rewound == rewound
@@ -67,6 +85,30 @@ def test_a_split_without_targets() -> None:
     for numbers in ([], [0.0, 0.0]):
         with pytest.raises(UserError, match="The split 'validation' of blend gave no target to measure"):
             Validation(of(numbers), eval_step, lambda batch: batch).measure(1.0)
+
+
+def test_examples_are_exchanged_and_padding_is_not() -> None:
+    given = rows_of([5, 6, 7, 0], [5, 6, 7, 0])
+    found = exchanged(given)
+    assert found is not None
+    assert found["encoder_input_tokens"].tolist() == [[7, 7], [5, 5], [6, 6], [0, 0]]
+    assert found["decoder_target_tokens"] is given["decoder_target_tokens"]
+    assert given["encoder_input_tokens"][0, 0] == 5
+
+
+def test_the_rise_of_the_loss_with_other_inputs_in_nats_per_target_token() -> None:
+    alone = rows_of([8, 0], [9, 0])  # has no other example
+    stream: Any = Batches([rows_of([5, 6, 9, 0], [5, 6, 9, 0]), alone, rows_of([3, 1, 0], [3, 1, 0])])
+    found = Validation(stream, copying, lambda batch: batch).measure(None)
+    assert found["encoder_use"] == pytest.approx((4 + 1 + 3 + 2 + 2) / 5)
+    assert found["loss"] == pytest.approx((6 * 0.5 + 1) / 6)
+
+
+def test_batches_whose_inputs_are_not_exchanged() -> None:
+    packed = rows_of([5, 6], [5, 6]) | {"encoder_segment_ids": np.ones((2, 2), np.int32)}
+    language_model = {name: one for name, one in rows_of([5, 6], [5, 6]).items() if not name.startswith("encoder")}
+    for batch in (packed, language_model, rows_of([5, 0], [5, 0])):
+        assert exchanged(batch) is None
 
 
 def test_every_task_by_itself_and_one_without_targets_left_out(capsys: pytest.CaptureFixture[str]) -> None:

@@ -57,7 +57,7 @@ def test_both_directions_have_the_same_pairs_and_vocabulary() -> None:
     assert back.model == there.model
 
 
-def test_scan_is_split_by_length(tmp_path: Path) -> None:
+def test_scan_is_split_by_length() -> None:
     splits = program_of(SPLITS)
     found = splits.split_by_length(splits.pairs_of(scan()))
     lengths = {split: [len(actions.split()) for _, actions in pairs] for split, pairs in found.items()}

@@ -18,7 +18,7 @@ from t5xpg.models.layers import OFF, Dropout
 from t5xpg.models.positions import RelativePositionBias
 from tests.models import plain_transformer
 from tests.models.test_beyond_t5 import SIZES, model_of, padded, parameters
-from tests.small_models import equations, relative_l2, seq2seq
+from tests.small_models import largest_array, relative_l2, seq2seq, with_layers_of
 
 S, H, K = 200, 2, 4  # three blocks of 64, and a part of one
 WINDOW = (7, 5)
@@ -31,7 +31,7 @@ CONFIG = T5Config(vocab_size=9, num_heads=H, head_dim=K, relative_attention_keys
 
 def a_pair(*, packed: bool, is_causal: bool, prefix: bool = False) -> tuple[Any, Pairs]:
     """The numbers of a table of positions, and who sees whom; the table is put in later."""
-    table = RelativePositionBias(jax.random.key(1), CONFIG, bidirectional=not is_causal)
+    table = RelativePositionBias(jax.random.key(1), CONFIG)
     segments = SEGMENTS if packed else None
     seen = (np.arange(S) % 67 < 20).astype(np.int32) * TOKENS if prefix else None
     numbers = nnx.to_pure_dict(nnx.state(table))
@@ -46,7 +46,7 @@ def mixed_and_gradients(
     graph, numbers = table
 
     def of(rows: dict[str, jax.Array], numbers: Any) -> tuple[jax.Array, jax.Array]:
-        positions = nnx.merge(graph, nnx.State(numbers))
+        positions = nnx.merge(graph, nnx.State(numbers)).table(bidirectional=not pairs.is_causal)
         bias = Pairs(**{**vars(pairs), "positions": positions}).bias(None, by_blocks)
         assert isinstance(bias, BlockedBias) == by_blocks
         q, k, v = (rows[name].astype(dtype or jnp.float32) for name in ("queries", "keys", "values"))
@@ -105,10 +105,7 @@ def test_long_rows_of_models(name: str, more: dict[str, Any]) -> None:
     apart, model = (model_of(name, **{**more, **way}) for way in ({"scan_layers": False}, {}))
     params = parameters(apart)
     expected = [plain_transformer.logits(params, apart.config, text, text) for text in LONG]
-    if model.config.scan_layers:
-        for stack in ("encoder", "decoder"):
-            layers = [params[stack].pop(f"layers_{index}") for index in range(model.config.num_decoder_layers)]
-            params[stack]["layers"] = jax.tree.map(lambda *leaves: jnp.stack(leaves), *layers)
+    params = with_layers_of(params, model.abstract_params())
     together = np.asarray([[token for text in LONG for token in text]], np.int32)
     segments = np.repeat([1, 2, 3], [len(text) for text in LONG])[None]
     packed = seq2seq(together, together) | {f"{stack}_segment_ids": segments for stack in ("encoder", "decoder")}
@@ -152,9 +149,7 @@ def test_no_array_holds_all_pairs() -> None:
         names = ("encoder_input_tokens", "decoder_input_tokens", "decoder_target_tokens")
         names += ("encoder_segment_ids", "decoder_segment_ids")
         batch = {name: jax.ShapeDtypeStruct((1, lengths[name[:7]]), np.int32) for name in names}
-        gradient = jax.grad(lambda params, batch: model.logits(params, batch).sum())
-        program = jax.make_jaxpr(gradient)(model.abstract_params(), batch).jaxpr
-        return max(variable.aval.size for equation in equations(program) for variable in equation.outvars)
+        return largest_array(model, batch)
 
     for kind, of in ((EncoderDecoderModel, "encoder"), (DecoderOnlyModel, "decoder")):
         model = kind(T5Config(**SIZES, **windows))

@@ -13,7 +13,7 @@ from t5xpg.models.config import T5Config
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
 from t5xpg.models.layers import OFF
 from tests.small_models import SIZES as LARGER
-from tests.small_models import equations, seq2seq
+from tests.small_models import largest_array, seq2seq
 
 SIZES = {**LARGER, "num_encoder_layers": 1, "num_decoder_layers": 1}
 S, T = 26, 19
@@ -105,10 +105,7 @@ def test_no_array_holds_all_pairs():
         model = EncoderDecoderModel(T5Config(**SIZES, **settings))
         names = ("encoder_input_tokens", "decoder_input_tokens", "decoder_target_tokens")
         segments = ("encoder_segment_ids", "decoder_segment_ids")
-        batch = {name: jax.ShapeDtypeStruct((1, length), np.int32) for name in names + segments}
-        gradient = jax.grad(lambda params, batch: model.logits(params, batch).sum())
-        program = jax.make_jaxpr(gradient)(model.abstract_params(), batch).jaxpr
-        return max(variable.aval.size for equation in equations(program) for variable in equation.outvars)
+        return largest_array(model, {name: jax.ShapeDtypeStruct((1, length), np.int32) for name in names + segments})
 
     heads = SIZES["num_heads"]
     assert largest(1024) >= heads * 1024**2

@@ -13,9 +13,8 @@ from t5xpg.models.config import T5Config
 from t5xpg.models.decoder_only import DecoderOnlyModel
 from t5xpg.models.decoding import greedy
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
-from t5xpg.models.layer_stack import layers_as_in
 from tests.models import plain_transformer
-from tests.small_models import relative_l2, seq2seq
+from tests.small_models import relative_l2, seq2seq, with_layers_of
 
 SIZES: dict[str, Any] = {
     "vocab_size": 29, "emb_dim": 12, "num_heads": 4, "head_dim": 6, "num_encoder_layers": 2, "num_decoder_layers": 2,
@@ -127,9 +126,7 @@ def test_a_gate_deletes_positions() -> None:
     gate: dict[str, Any] = {"delete_gate_layer": 1, "deletion_rate": 0.6, "rotary_base": 50.0, **THREE_LAYERS}
     model, scanned = (model_of("t5", **gate, scan_layers=scan_layers) for scan_layers in (False, True))
     params, rows = parameters(model), batch()
-    together = layers_as_in(
-        params, scanned.abstract_params(), lambda leaves, _: jnp.stack(leaves), lambda leaf, at, _: leaf[at]
-    )
+    together = with_layers_of(params, scanned.abstract_params())
     with jax.default_matmul_precision("highest"):
         logits = jax.jit(model.logits)
         found = logits(params, rows)
@@ -173,13 +170,7 @@ def test_ways_to_compute(name: str, more: dict[str, Any]) -> None:
     params = parameters(model)
 
     def as_theirs(tree: Any) -> Any:
-        if "scan_layers" not in more:
-            return tree
-        for stack in ("encoder", "decoder"):
-            layers = [tree[stack][f"layers_{index}"] for index in range(model.config.num_decoder_layers)]
-            rest = {name: part for name, part in tree[stack].items() if not name.startswith("layers_")}
-            tree = tree | {stack: rest | {"layers": jax.tree.map(lambda *leaves: jnp.stack(leaves), *layers)}}
-        return tree
+        return with_layers_of(tree, other.abstract_params())
 
     loss, gradients = loss_and_gradients(model, params, packed())
     their_loss, theirs = loss_and_gradients(other, as_theirs(params), packed())

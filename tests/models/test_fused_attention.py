@@ -16,7 +16,7 @@ from t5xpg.models.encoder_decoder import EncoderDecoderModel
 from t5xpg.models.layers import OFF, Dropout
 from t5xpg.models.positions import PositionTable, relative_position_bucket
 from tests.small_models import SIZES as LARGER
-from tests.small_models import equations, relative_l2
+from tests.small_models import largest_array, relative_l2
 
 SIZES = {**LARGER, "num_encoder_layers": 1, "num_decoder_layers": 1}
 B, Q, S, H, K = 4, 37, 21, 3, 5  # three blocks of queries, and two of keys where those are others
@@ -143,9 +143,7 @@ def test_a_model_with_it():
 def test_no_array_holds_all_pairs():
     def largest(length: int, kernel: str) -> int:
         model = EncoderDecoderModel(T5Config(**SIZES, attention_kernel=kernel))
-        gradient = jax.grad(lambda params, batch: model.logits(params, batch).sum())
-        program = jax.make_jaxpr(gradient)(model.abstract_params(), a_batch(length, SEQ2SEQ)).jaxpr
-        return max(variable.aval.size for equation in equations(program) for variable in equation.outvars)
+        return largest_array(model, a_batch(length, SEQ2SEQ))
 
     assert largest(1024, "dot_product") >= SIZES["num_heads"] * 1024**2
     assert largest(1024, "fused") < 64 * 1024  # 29 logits, or 3 heads of width 16, for each position

@@ -16,10 +16,10 @@ from t5xpg.models.decoder_only import DecoderOnlyModel
 from t5xpg.models.decoding import DecodingConfig
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
 from t5xpg.models.encoder_only import EncoderOnlyModel
-from t5xpg.models.layer_stack import layers_as_in
 from t5xpg.models.layers import RMSNorm
 from t5xpg.models.shared_encoder_decoder import SharedEncoderDecoderModel
 from tests.small_models import SIZES as PLAIN
+from tests.small_models import with_layers_of
 
 B, S, T = 3, 7, 5
 SIZES = {**PLAIN, "dropout_rate": 0.3}
@@ -57,10 +57,6 @@ def results(model: Any, params: Any, batch: dict[str, np.ndarray]) -> tuple[Any,
     return logits, gradients
 
 
-def converted(tree: Any, like: Any) -> Any:
-    return layers_as_in(tree, like, lambda leaves, _: jnp.stack(leaves), lambda leaf, index, _: leaf[index])
-
-
 @functools.cache
 def plain(kind: type, packed: bool, own_tables: bool, keys: bool) -> tuple[Any, Any, Any]:
     model = settings(kind, relpos_bias_in_every_layer=own_tables, relative_attention_keys=keys)
@@ -88,14 +84,14 @@ def test_the_numbers_are_those_of_plain_layers(kind, packed, own_tables, more) -
     keys = more.get("relative_attention_keys", False)
     params, batch, (expected, expected_gradients) = plain(kind, packed, own_tables, keys)
     model = settings(kind, relpos_bias_in_every_layer=own_tables, **more)
-    logits, gradients = results(model, converted(params, model.abstract_params()), batch)
+    logits, gradients = results(model, with_layers_of(params, model.abstract_params()), batch)
     scale = float(jnp.max(jnp.abs(expected)))
     np.testing.assert_allclose(logits, expected, atol=1e-5 * scale)
 
     def check(ours: Any, theirs: Any) -> None:
         np.testing.assert_allclose(ours, theirs, atol=2e-5 * max(float(jnp.max(jnp.abs(theirs))), 1e-3))
 
-    jax.tree.map(check, converted(gradients, params), expected_gradients)
+    jax.tree.map(check, with_layers_of(gradients, params), expected_gradients)
 
 
 def test_a_policy_keeps_what_it_says() -> None:
@@ -124,7 +120,7 @@ def test_new_parameters_are_those_of_plain_layers_bit_for_bit() -> None:
     params = scanned.init(jax.random.key(3))
     shapes = jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), params)
     assert shapes == jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), scanned.abstract_params())
-    found = converted(params, apart.abstract_params())
+    found = with_layers_of(params, apart.abstract_params())
     jax.tree.map(np.testing.assert_array_equal, found, apart.init(jax.random.key(3)))
     assert scanned.num_params == apart.num_params
 

@@ -52,15 +52,19 @@ def test_buckets(bidirectional, buckets, furthest):
 @pytest.mark.parametrize("bidirectional", [True, False])
 @pytest.mark.parametrize(("queries", "keys"), [(1, 1), (3, 40), (40, 3)])
 def test_position_bias_and_its_gradient(bidirectional, queries, keys):
-    layer = RelativePositionBias(KEY, CONFIG, bidirectional)
+    layer = RelativePositionBias(KEY, CONFIG)
     table = np.asarray(layer.rel_embedding[...])
     assert table.shape == (2, 32)
     pairs = np.arange(keys)[None, :] - np.arange(queries)[:, None]
     buckets = relative_position_bucket(pairs, bidirectional, 32, 128)
-    np.testing.assert_allclose(layer(queries, keys), table[:, buckets][None], rtol=1e-6)
+
+    def bias(layer: RelativePositionBias) -> jax.Array:
+        return layer.table(bidirectional=bidirectional)(queries, keys)
+
+    np.testing.assert_allclose(bias(layer), table[:, buckets][None], rtol=1e-6)
 
     weights = normal(1, 2, queries, keys)
-    gradient = nnx.grad(lambda layer: jnp.sum(layer(queries, keys) * weights))(layer)
+    gradient = nnx.grad(lambda layer: jnp.sum(bias(layer) * weights))(layer)
     expected = np.zeros((2, 32))
     for head in range(2):
         np.add.at(expected[head], buckets, weights[0, head])
@@ -127,9 +131,10 @@ def test_keys_of_relative_positions_are_added_to_the_keys(bidirectional):
     config = dataclasses.replace(
         CONFIG, relative_attention_keys=True, relative_attention_num_buckets=8, relative_attention_max_distance=6
     )
-    layer, positions = Attention(KEY, config), RelativePositionBias(KEY, config, bidirectional)
+    layer, positions = Attention(KEY, config), RelativePositionBias(KEY, config)
     x, memory = normal(2, 9, 6), normal(2, 9, 6, seed=1)
-    pairs = Pairs(9, jnp.ones((2, 9), jnp.int32), None, None, is_causal=not bidirectional, positions=positions)
+    table = positions.table(bidirectional=bidirectional)
+    pairs = Pairs(9, jnp.ones((2, 9), jnp.int32), None, None, is_causal=not bidirectional, positions=table)
     got = layer(jnp.asarray(x), *layer.project_keys_values(jnp.asarray(memory)), pairs.bias(None), OFF)
     buckets = relative_position_bucket(np.arange(9)[None] - np.arange(9)[:, None], bidirectional, 8, 6)
     queries = (x.astype(np.float64) @ np.asarray(layer.query.kernel[...])).reshape(2, 9, 2, 5)
@@ -168,7 +173,7 @@ def test_initialisers_have_t5x_s_spread():
         np.testing.assert_allclose(np.std(parameter[...]), deviation, rtol=0.02)
     # truncated at two deviations of the normal before truncation
     assert np.abs(mlp.wi_0.kernel[...]).max() <= 2.0 / 16 / 0.8796 + 1e-6
-    table = np.asarray(RelativePositionBias(KEY, wide, True).rel_embedding[...])
+    table = np.asarray(RelativePositionBias(KEY, wide).rel_embedding[...])
     limit = math.sqrt(3 / ((4 + 32) / 2))
     assert limit * 0.9 < np.abs(table).max() <= limit
 

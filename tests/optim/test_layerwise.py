@@ -7,10 +7,10 @@ import numpy as np
 import optax
 import pytest
 
-from t5xpg.models.layer_stack import layers_as_in
 from t5xpg.optim.optimizers import Adafactor, AdamW, AdamWScale, Muon
 from t5xpg.optim.state import TrainState
 from t5xpg.run.checkpoint import items
+from tests.small_models import with_layers_of
 
 LAYER = {
     "query": ("embed", "joined_kv"), "wo": ("mlp", "embed"), "norm": ("embed",), "bias": ("heads", "relpos_buckets"),
@@ -43,8 +43,7 @@ def arrays(seed: int):
 
 
 def together(tree):
-    like = {"encoder": {"layers": dict.fromkeys(LAYER, 0)}, "embedder": {"embedding": 0}}
-    return layers_as_in(tree, like, lambda leaves, _: np.stack(leaves), lambda leaf, index, _: leaf[index])
+    return with_layers_of(tree, {"encoder": {"layers": dict.fromkeys(LAYER, 0)}, "embedder": {"embedding": 0}})
 
 
 def trained(optimizer, axes, params, gradients):
@@ -70,6 +69,6 @@ def test_every_layer_of_a_stack_is_an_array_of_its_own(optimizer) -> None:
     own = items.optimizer_tree(TrainState(np.int32(4), params, state))
     of_stack = items.optimizer_tree(TrainState(np.int32(4), stacked, stacked_state))
     for ours, theirs in ((params, stacked), (own, of_stack)):
-        converted = layers_as_in(theirs, ours, lambda leaves, _: np.stack(leaves), lambda leaf, index, _: leaf[index])
+        converted = with_layers_of(theirs, ours)
         assert jax.tree.map(np.shape, converted) == jax.tree.map(np.shape, ours)
         jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=2e-5, atol=1e-6), converted, ours)

@@ -51,7 +51,8 @@ def test_the_last_batches_can_be_asked_for(tmp_path: Path) -> None:
         trail.add(batch)
     assert trail.batch_of(14) is BATCHES[3]
     assert trail.batch_of(13) is BATCHES[2]
-    assert trail.batch_of(12) is None
+    with pytest.raises(KeyError):
+        trail.batch_of(12)
     trail.close()
 
 

@@ -88,7 +88,7 @@ def test_tensorboard_events(tmp_path: Path) -> None:
         writer.hyperparameters({"schedule.peak": 0.02, "model": "T5Config", "seed": 3, "max_batches": None}, "loss")
         writer.scalars(10, {"loss": np.float32(2.5), "split": "train", "steps": 3, "gone": None}, prefix="train")
     with TensorBoardWriter(tmp_path, after_step=10) as writer:
-        writer.scalars(11, {"loss": 2.25})
+        writer.scalars(11, {"loss": 2.25}, prefix="train")
     read = [Event.FromString(payload) for payload in events(tmp_path)]
     values = [
         (event.step, value.tag, value.simple_value)
@@ -96,7 +96,7 @@ def test_tensorboard_events(tmp_path: Path) -> None:
         for value in event.summary.value
         if value.WhichOneof("value") == "simple_value"
     ]
-    assert sorted(values) == [(10, "train/loss", 2.5), (10, "train/steps", 3.0), (11, "loss", 2.25)]
+    assert sorted(values) == [(10, "train/loss", 2.5), (10, "train/steps", 3.0), (11, "train/loss", 2.25)]
     hparams = [value for event in read for value in event.summary.value if value.tag.startswith("_hparams_/")]
     assert [value.tag for value in hparams] == ["_hparams_/experiment", "_hparams_/session_start_info"]
     started = HParamsPluginData.FromString(hparams[1].metadata.plugin_data.content).session_start_info.hparams
@@ -122,7 +122,7 @@ def test_without_shared_memory_there_is_no_tensorboard(tmp_path: Path, monkeypat
 
     monkeypatch.setattr(multiprocessing, "Queue", refused)
     said: list[str] = []
-    open_tensorboard(tmp_path, 0, said.append).scalars(10, {"loss": 1.0})
+    open_tensorboard(tmp_path, 0, said.append).scalars(10, {"loss": 1.0}, prefix="train")
     assert said[0].endswith("/dev/shm cannot be used (Read-only file system)")
 
 

@@ -15,7 +15,7 @@ from t5xpg.base.errors import UserError
 from t5xpg.base.files import sha256_of_file
 from t5xpg.base.page import cell
 from t5xpg.run.results import read_results
-from t5xpg.site.build import build, recipe, table
+from t5xpg.site.build import build, csv_of, recipe
 from t5xpg.site.markup import anchor, differences, html_of
 from t5xpg.site.records import headline
 
@@ -147,7 +147,7 @@ def test_seeds_of_a_sweep_are_a_band() -> None:
     found = recipe("sweep", entry)
     assert found["curves"] == {"validation: nats per target byte": [[0, 2], [5.0, None], [4.0, None], [6.0, None]]}
     assert found["totals"]["tokens"] == 21.0
-    assert table(found["curves"]).splitlines()[1:] == [
+    assert csv_of(found["curves"]).splitlines()[1:] == [
         "validation: nats per target byte,0,5.0",
         "validation: nats per target byte,2,",
     ]

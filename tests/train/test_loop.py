@@ -66,6 +66,7 @@ class Noted:
         window: Window | None = None,
         stop_after: int | None = None,
         until: int = TOTAL,
+        eval_period: int = 4,
         predict_period: int | None = None,
         selection: BestMetric | None = None,
         skip: int = 0,
@@ -74,7 +75,8 @@ class Noted:
         """Run from `step` on. measure_first: the state before the first update, before it."""
         params = {"w": jnp.float32(sum(range(step + 1)))}
         at = RunState(step, TrainState(jnp.int32(step), params, ()), Best(selection), window or Window())
-        settings = {"infer_eval_period": predict_period, "selection": selection, "skip_nonfinite": skip}
+        settings = {"eval_period": eval_period, "infer_eval_period": predict_period}
+        settings |= {"selection": selection, "skip_nonfinite": skip}
         settings |= {"stop_after": stop_after, "measured": bool(step) or measure_first}
         self.loop(at, self.batches(step), lambda batch: batch, update, until, **settings)
         return at
@@ -178,18 +180,15 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(stop_after: int | 
 
 
 def test_the_best_evaluation_is_saved_out_of_its_turn() -> None:
-    noted = Noted(losses={28.0: 0.5})
-    selection = BestMetric("validation/loss")
-    noted.train(selection=selection, until=TOTAL)
-    assert list(noted.saved) == [2, 4, 6, 7]
+    noted = Noted(losses={6.0: 0.5})  # after the third update
+    noted.train(selection=BestMetric(), eval_period=3)
+    assert list(noted.saved) == [2, 3, 4, 6, 7]
     assert not any(passing for _, _, passing in noted.saved.values())
 
 
 def test_a_run_that_ends_early_ends_as_at_its_last_step() -> None:
     noted = Noted(losses={10.0: 2.0})
     selection = BestMetric("validation/loss", patience=1)
-    best = Best(selection)
-    best.add(1, {"validation/loss": 1.0})
     at = noted.train(step=3, selection=selection, predict_period=3)
     assert (at.step, at.best.step) == (7, 7), "nothing was better before: the first evaluation is the best"
     noted = Noted(losses={10.0: float("nan")})

@@ -18,13 +18,12 @@ from t5xpg.base.files import write_json
 from t5xpg.base.paths import shown
 from t5xpg.base.progress import duration
 from t5xpg.check.plan import devices as device_table
-from t5xpg.check.plan import expected, memory, page
+from t5xpg.check.plan import expected, page
 from t5xpg.check.plan.collectives import Collective
 from t5xpg.check.plan.compiling import compile_step
 from t5xpg.check.plan.devices import REACHED, USABLE_MEMORY, Device
 from t5xpg.check.plan.mesh_choice import device_count, mesh_overrides
 from t5xpg.check.plan.operations import Operation
-from t5xpg.distributed import MODEL
 from t5xpg.experiment import config
 
 # Shorter steps than this are bound by starting operations, which is not counted.
@@ -107,11 +106,11 @@ def make(found: Mapping[str, Any], device: Device) -> dict[str, Any]:
     for one in found["collectives"]:
         collectives[Collective(one["kind"], one["bytes"], tuple(one["axes"]), tuple(one["devices"]))] += one["times"]
     dtype, peak = found["dtype"], device.peak[found["dtype"]]
-    slice_size = found["devices"] // found["mesh"].get("slice", 1)
-    domain = min(device.domain, slice_size)
-    time = expected.expect(operations, collectives, device, dtype, slice_size=slice_size, model_axes=[MODEL])
+    # slices are joined by the network
+    domain = min(device.domain, found["devices"] // found["mesh"].get("slice", 1))
+    time = expected.expect(operations, collectives, device, dtype, domain)
     rows_per_second = found["rows"] / time.step
-    verdict = expected.fits(found["memory"]["total"], device, memory.BAND)
+    verdict = expected.fits(found["memory"]["total"], device)
     step = ("mesh", "devices", "dtype", "parameters", "rows", "lengths", "microbatches", "unknown_loops")
     return {
         "step": {name: found[name] for name in step},

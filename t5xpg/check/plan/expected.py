@@ -6,12 +6,14 @@ parameters and gradients run beside the backward pass, two thirds of the step, a
 are not counted, nor the time to start an operation.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from t5xpg.check.plan.collectives import Collective
 from t5xpg.check.plan.devices import REACHED, USABLE_MEMORY, Device
+from t5xpg.check.plan.memory import BAND
 from t5xpg.check.plan.operations import Operation
+from t5xpg.distributed import MODEL
 
 BACKWARD = 2 / 3  # of a step without collectives: what gradients can be sent beside
 
@@ -45,18 +47,11 @@ class Expected:
 
 
 def expect(
-    operations: Mapping[Operation, int],
-    collectives: Mapping[Collective, int],
-    device: Device,
-    dtype: str,
-    *,
-    slice_size: int,
-    model_axes: Iterable[str],
+    operations: Mapping[Operation, int], collectives: Mapping[Collective, int], device: Device, dtype: str, domain: int
 ) -> Expected:
     """The time of one step.
 
-    dtype: that of the model's products. slice_size: devices that are joined by links, where that is fewer than the
-    device's domain. model_axes: of the mesh, along which only the model is split.
+    dtype: that of the model's products. domain: how many devices are joined by links: the device's own, or fewer.
     """
     flops, bandwidth = device.peak[dtype] * REACHED["compute"], device.bandwidth * REACHED["memory"]
     compute = memory = 0.0
@@ -66,11 +61,10 @@ def expect(
             compute += by_compute * times
         else:
             memory += by_memory * times
-    domain, waited_for = min(device.domain, slice_size), set(model_axes)
     waiting = beside = 0.0
     for sent, times in collectives.items():
         seconds = seconds_of(sent, device, domain) * times
-        if set(sent.axes) <= waited_for:
+        if set(sent.axes) <= {MODEL}:
             waiting += seconds
         else:
             beside += seconds
@@ -99,12 +93,9 @@ def sent_bytes(sent: Collective, domain: int) -> tuple[float, float]:
 DOES_NOT_FIT = "does not fit"
 
 
-def fits(needed: float, device: Device, band: tuple[float, float]) -> str:
-    """Says "fits", "may not fit" or "does not fit".
-
-    needed: bytes; band: between what multiples of it the truth lies.
-    """
+def fits(needed: float, device: Device) -> str:
+    """Says "fits", "may not fit" or "does not fit". needed: bytes, as `memory.estimate` says; see `memory.BAND`."""
     usable = device.memory * USABLE_MEMORY
-    if needed * band[0] > usable:
+    if needed * BAND[0] > usable:
         return DOES_NOT_FIT
     return "fits" if needed <= usable else "may not fit"

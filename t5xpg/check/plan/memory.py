@@ -151,7 +151,7 @@ def _kept(experiment: Experiment, config: T5Config, rows: int, mesh: Mesh, fuses
     batch = abstract_batch(experiment.train_dataset, rows)
     program = jax.make_jaxpr(kept)(params, frozen, batch, token_bytes, jax.random.key(0)).jaxpr
     if fuses:
-        size = _all(_not_cheap(program))
+        size = _total_bytes(_not_cheap(program))
     else:
         leaves: list[Any] = [array.aval for array in program.outvars]
         # Parameters are kept too, but they are the state's own.
@@ -182,13 +182,13 @@ def _not_cheap(program: Jaxpr) -> Set[Var]:
                 continue
             if source not in known:
                 further = sources(source, known)
-                known[source] = further if _all(further) < _bytes_of(source) else {source}
+                known[source] = further if _total_bytes(further) < _bytes_of(source) else {source}
             needed |= known[source]
         return needed
 
     for array in sorted(kept, key=_bytes_of, reverse=True):
         needed = sources(array, {})
-        if _all(needed) < _bytes_of(array):
+        if _total_bytes(needed) < _bytes_of(array):
             kept = (kept - {array}) | needed
     return kept
 
@@ -199,7 +199,7 @@ def _is_cheap(operation: JaxprEqn) -> bool:
     return operation.primitive.name in _CHEAP
 
 
-def _all(arrays: Set[Var]) -> int:
+def _total_bytes(arrays: Set[Var]) -> int:
     return sum(map(_bytes_of, arrays))
 
 

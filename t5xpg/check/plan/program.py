@@ -81,7 +81,6 @@ class Instruction:
 class Computation:
     """Instructions in their order; all of them before it is asked for one."""
 
-    name: str
     instructions: list[Instruction] = field(default_factory=list)
 
     def __getitem__(self, name: str) -> Instruction:
@@ -153,7 +152,7 @@ def read(text: str) -> Program:
     for line in text.splitlines():
         if current is None:
             if header := _HEADER.match(line):
-                current = computations[header[2]] = Computation(header[2])
+                current = computations[header[2]] = Computation()
                 entry = header[2] if header[1] else entry
         elif line.startswith("}"):
             current = None

@@ -1,4 +1,4 @@
-"""Records in the order of their SHA-256, and the TFRecord files that they are dealt out to, in limited memory."""
+"""Records sorted by their SHA-256, and the TFRecord files that they are dealt out to, in limited memory."""
 
 import hashlib
 import struct
@@ -7,8 +7,8 @@ from pathlib import Path
 
 import google_crc32c
 
-# How many bytes are held before they are written, in the order and before the TFRecord files.
-HELD, WRITTEN = 64 << 20, 32 << 20
+HELD = 64 << 20  # bytes that `DigestOrder` keeps in memory before it writes them to its files
+WRITTEN = 32 << 20  # bytes that `deal` collects before it appends them to the TFRecord files
 _OVERHEAD = 200  # bytes that Python needs for a record besides its own
 _DIGEST = 32
 _LENGTH = struct.Struct("<Q")
@@ -16,10 +16,11 @@ _CHECKSUM = struct.Struct("<I")
 
 
 class DigestOrder:
-    """Takes records in any order, gives them back in the order of their SHA-256. `folder` is empty, or not there."""
+    """Takes records in any order, gives them back in the order of their SHA-256: an external sort, with a file in
+    `folder` for each first byte of a digest. `folder` is empty, or not there."""
 
     def __init__(self, folder: Path, held: int = HELD) -> None:
-        self._folder, self._most = folder, held
+        self._folder, self._limit = folder, held
         self._held: list[tuple[bytes, bytes]] = []
         self._size = 0
         self._files: set[int] = set()
@@ -28,7 +29,7 @@ class DigestOrder:
         """Take records."""
         self._held += [(hashlib.sha256(record).digest(), record) for record in records]
         self._size += sum(map(len, records)) + _OVERHEAD * len(records)
-        if self._size > self._most:
+        if self._size > self._limit:
             self._write()
 
     def __iter__(self) -> Iterator[bytes]:

@@ -24,9 +24,8 @@ from t5xpg.data.cache.record import COMPLETED
 Report = Callable[[int, str], None]  # gets the number of examples since the last call, and what is being done
 MIN_SHARDS = 64  # of SeqIO's script
 _REPORT_SECONDS = 0.2
-# Examples are taken from TensorFlow so many at a time, and so many times are read ahead: few, for they may be books.
-_BATCH = 32
-_AHEAD = 2
+_BATCH = 32  # examples taken from TensorFlow at a time: few, for they may be books
+_AHEAD = 2  # batches that are read ahead
 _INT64_MAX = 2**63 - 1
 
 

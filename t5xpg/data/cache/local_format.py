@@ -1,5 +1,9 @@
-"""Many examples at once as serialised `tf.train.Example`s (with array operations: a protocol buffer in Python for each
-costs more than all that TensorFlow does for it), what SeqIO counts of them, and lines of exports as examples."""
+"""The fast parts of `local`: examples serialised as `tf.train.Example`s, what SeqIO counts of them, and examples of the
+lines of an export.
+
+Array operations write the bytes: a protocol buffer in Python for each example costs more than all that TensorFlow does
+for it.
+"""
 
 import functools
 import itertools
@@ -18,12 +22,10 @@ from t5xpg.data.preprocessors import parse_jsonl
 # Fields of protocol buffers: their number times 8, plus 2 for what has a length in front.
 _FIRST, _SECOND, _THIRD = b"\x0a", b"\x12", b"\x1a"
 _LONGEST_VARINT = 10
-# So many values are worked on at once: the arrays in between need some ten times their memory.
-_VALUES = 1 << 20
-# The feature of the lines of an export, of which so many are worked on at a time, or so many bytes.
-FEATURE = "targets"
-_LINES = 256
-_BYTES = 1 << 17
+_VALUES = 1 << 20  # values of a part of a batch: the arrays in between need some ten times their memory
+FEATURE = "targets"  # of the lines of an export
+_LINES = 256  # most lines of an export in a batch
+_BYTES = 1 << 17  # of lines, above which a batch ends
 _BEFORE, _BEHIND = b'{"text": ', b"}\n"
 _decode, _encode = json.JSONDecoder().decode, json.JSONEncoder(ensure_ascii=False).encode
 
@@ -153,7 +155,7 @@ def varints(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def applies(task: seqio.Task, steps: Sequence[Any], split: str) -> bool:
-    """Whether a task makes its examples as this does, by the steps before its placeholder."""
+    """Whether `columns` gives the same examples as `steps`, those of the task before its placeholder."""
     source, feature = task.source, task.output_features.get(FEATURE)
     return (
         type(source) is seqio.TextLineDataSource
@@ -191,7 +193,7 @@ def columns(task: seqio.Task, path: Path) -> Iterator[tuple[int, dict[str, Colum
 
 
 def text_of(line: bytes) -> bytes:
-    """What the first step makes of a line."""
+    """The text of a line, as `parse_jsonl`, the first step, gives it."""
     literal = line[len(_BEFORE) : -len(_BEHIND)]
     try:
         text = _decode(literal.decode("utf-8"))

@@ -32,7 +32,7 @@ def digests_of_cache(cache_dir: Path, folder: Path) -> dict[str, str]:
     return {Path(name).name: sha256 for name, sha256 in _digests(cache_dir, names).items()}
 
 
-def look(
+def snapshot(
     cache_dir: Path,
     environment: Mapping[str, str],
     files: Iterable[str],
@@ -49,8 +49,8 @@ def look(
 
 
 def changes(cache_dir: Path, seen: Mapping[str, Mapping[str, Any]], environment: Mapping[str, str]) -> list[str]:
-    """What is not as `look` saw it, by name."""
-    now = look(cache_dir, environment, seen["files"], seen["patterns"], seen["variables"])
+    """What is not as `snapshot` saw it, by name."""
+    now = snapshot(cache_dir, environment, seen["files"], seen["patterns"], seen["variables"])
     pairs = [(seen[part], now[part]) for part in seen]
     return [name for then, new in pairs for name in {**then, **new} if then.get(name) != new.get(name)]
 

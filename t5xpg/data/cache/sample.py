@@ -14,8 +14,9 @@ from t5xpg.base.files import json_object_if_any
 
 _DOCUMENTS = 32  # of a split
 _SHARDS = 4  # of the source that they are taken from
-# A cache is read so far. Of a larger split so many documents are made that none of them is met with probability e^-24.
-_READ_BYTES = 256 << 20
+_READ_BYTES = 256 << 20  # of a split in the cache
+# Of a split that is larger, so many documents are made again that this many of them are expected in what is read: that
+# there is none has probability e^-24.
 _EXPECTED = 24
 _MOST_DOCUMENTS = 20_000
 _SHOWN = 60  # characters of a text in a message

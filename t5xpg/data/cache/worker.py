@@ -177,7 +177,7 @@ def _folder_of_cache(task: Any, caches: Path, others: bool) -> Path | None:
 
 
 def _seen(tasks: Sequence[Any], request: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What the plan depends on, by `memory.look`; None where that cannot be seen without TensorFlow. The files and
+    """What the plan depends on, by `memory.snapshot`; None where that cannot be seen without TensorFlow. The files and
     variables that a user's module names in its text are part of it: they may decide settings."""
     import seqio
 
@@ -201,7 +201,7 @@ def _seen(tasks: Sequence[Any], request: Mapping[str, Any]) -> dict[str, Any] | 
         files |= {file, *filter(os.path.isfile, named)}
         variables.update(filter(str.isidentifier, words))
     paths = [str(path) for path in files | texts]
-    seen = memory.look(Path(request["caches"]), os.environ, paths, patterns, variables)
+    seen = memory.snapshot(Path(request["caches"]), os.environ, paths, patterns, variables)
     listed = {Path(os.path.abspath(path)) for found in seen["patterns"].values() for path in found}
     return seen if listed == texts and len(seen["files"]) == len(paths) else None
 

@@ -27,7 +27,7 @@ from t5xpg.data.batch import Batch, validate
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.stream import process
 from t5xpg.data.stream.fit import Fit
-from t5xpg.data.stream.process import Arrays, DataProcess, DataProcessError
+from t5xpg.data.stream.process import Arrays, DataProcess, DataProcessError, shard_prefix
 from t5xpg.data.stream.remote_evaluator import RemoteEvaluator
 from t5xpg.data.tasks.lengths import SpanLengths
 from t5xpg.data.vocab.vocabulary import Vocabulary
@@ -172,7 +172,7 @@ class Stream(BatchStream):
             for name, array in batch.items():
                 rows = len(array) // len(self.shards)
                 for index, shard in enumerate(self.shards):
-                    key = f"shard_{shard:05d}-ahead_{count:03d}-{name}"
+                    key = f"{shard_prefix(shard)}ahead_{count:03d}-{name}"
                     arrays[key] = array[index * rows : (index + 1) * rows]
         arrays["batches_read"] = np.array(self.batches_read, np.int64)
         arrays["stream"] = np.frombuffer(json.dumps(self.identity).encode("utf-8"), np.uint8)
@@ -194,11 +194,14 @@ class Stream(BatchStream):
                 f"The saved position belongs to another stream of {saved.get('mixture_or_task_name')}: {differences}. "
                 "Continue with the settings and the data that the run began with, or start a new run."
             )
-        if lacking := [shard for shard in self.shards if f"shard_{shard:05d}-position" not in arrays]:
+        if lacking := [shard for shard in self.shards if f"{shard_prefix(shard)}position" not in arrays]:
             raise UserError(f"The saved position of the data has no virtual shard {lacking}: it is another process's.")
-        own = tuple(f"shard_{shard:05d}-" for shard in self.shards)
-        kept = [name for name in arrays if name == _FILES or (name.startswith(own) and "-ahead_" not in name)]
-        iterators = {name: arrays[name] for name in kept}
+        own = tuple(map(shard_prefix, self.shards))
+        iterators = {
+            name: array
+            for name, array in arrays.items()
+            if name == _FILES or (name.startswith(own) and "-ahead_" not in name)
+        }
         if len({tuple(iterators[f"{prefix}position"][:1]) for prefix in own}) > 1:
             raise UserError("The saved positions of the data's virtual shards were not taken after the same batch.")
         batches_read = int(arrays["batches_read"])

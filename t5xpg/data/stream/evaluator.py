@@ -1,6 +1,7 @@
 """The metrics of tasks, by `seqio.Evaluator`, in the data process: the rows of a task go out as batches for the model;
 what it makes of them comes back, and SeqIO decodes, postprocesses and measures it. Imports TensorFlow."""
 
+import itertools
 import json
 import traceback
 from collections import Counter
@@ -85,7 +86,7 @@ class TaskEvaluator:
 
     def next(self) -> Batch | None:
         """The next batch of the task, with fewer rows at its end, and None behind that."""
-        rows = [row for _, row in zip(range(self.config.batch_size), (row for _, row in self._rows), strict=False)]
+        rows = [row for _, row in itertools.islice(self._rows, self.config.batch_size)]
         return {name: np.stack([row[name] for row in rows]) for name in self._features} if rows else None
 
     def measure(

@@ -1,7 +1,5 @@
 """The first examples of supervised tasks, uncut: their lengths, and their unknown tokens. Imports TensorFlow."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -24,7 +22,7 @@ def measure(provider: Provider, config: DatasetConfig) -> list[dict[str, Any]]:
     for task in tasks_of(provider):
         if config.split in task.splits and objective_of(task) is None:
             try:
-                found += [_measure(task, config)]
+                found.append(_measure(task, config))
             except Exception:  # of steps of the user's that need lengths: whatever they raise
                 continue
     return found

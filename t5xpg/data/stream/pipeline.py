@@ -34,6 +34,7 @@ import tensorflow as tf
 from t5xpg.base.errors import UserError
 from t5xpg.data.batch import ENC_DEC, Batch
 from t5xpg.data.spec import DatasetConfig
+from t5xpg.data.stream.process import shard_prefix
 from t5xpg.data.stream.relocatable_paths import open_folders, relocatable
 from t5xpg.data.stream.source_files import FILES, SourceFiles
 from t5xpg.data.tasks.feature_converters import feature_converter
@@ -41,6 +42,9 @@ from t5xpg.data.tasks.providers import Provider, map_tasks, source_of, tasks_of
 
 PATIENCE = 5.0  # seconds for the first rows
 THREADS = 2  # of each pipeline; the training process computes on the same cores
+_CHECKPOINT = "position"
+# Its files, by the names of the arrays that hold their bytes in a saved position.
+_CHECKPOINT_FILES = {"index": f"{_CHECKPOINT}.index", "data": f"{_CHECKPOINT}.data-00000-of-00001"}
 
 
 class ShardedBatches:
@@ -84,7 +88,7 @@ class ShardedBatches:
         if config.max_batches is not None and self._index >= config.max_batches:
             return None
         parts = [self._next_rows(shard) for shard in self.shards]
-        if all(self._ended.values()) and all(rows is None for rows in parts) and self._index >= self._whole_length():
+        if all(rows is None for rows in parts) and self._index >= self._whole_length():
             return None
         self._index += 1
         present = [self._zeros if rows is None else rows for rows in parts]
@@ -95,16 +99,10 @@ class ShardedBatches:
         file has changed since the stream was opened: what was read since may be other data."""
         arrays: dict[str, np.ndarray] = {FILES: self._files.to_array()}
         for shard in self.shards:
-            position = np.array([self._index, self._ended[shard]], np.int64)
-            arrays[f"{shard_prefix(shard)}position"] = position
+            own = {"position": np.array([self._index, self._ended[shard]], np.int64)}
             if not self._ended[shard]:
-                with tempfile.TemporaryDirectory() as folder:
-                    written = tf.train.Checkpoint(iterator=self._iterators[shard]).write(
-                        os.path.join(folder, "position")
-                    )
-                    for name, end in (("index", "index"), ("data", "data-00000-of-00001")):
-                        content = Path(f"{written}.{end}").read_bytes()
-                        arrays[f"{shard_prefix(shard)}{name}"] = np.frombuffer(content, np.uint8)
+                own |= _iterator_state(self._iterators[shard])
+            arrays |= {shard_prefix(shard) + name: array for name, array in own.items()}
         self._files.check()
         return arrays
 
@@ -170,11 +168,6 @@ class ShardedBatches:
             counts = [_count(_dataset(self._provider, self.config, shard), limit) for shard in others]
             self._length = max([self._index, *counts])
         return self._length
-
-
-def shard_prefix(shard: int) -> str:
-    """What the names of the arrays of one virtual shard start with."""
-    return f"shard_{shard:05d}-"
 
 
 def stream_identity(config: DatasetConfig, files: SourceFiles) -> dict[str, Any]:
@@ -304,19 +297,27 @@ def _no_examples(config: DatasetConfig, shard: int) -> str:
     )
 
 
+def _iterator_state(iterator: Any) -> dict[str, np.ndarray]:
+    """The files of a checkpoint of an iterator, uint8."""
+    with tempfile.TemporaryDirectory() as folder:
+        tf.train.Checkpoint(iterator=iterator).write(os.path.join(folder, _CHECKPOINT))
+        contents = {name: Path(folder, file).read_bytes() for name, file in _CHECKPOINT_FILES.items()}
+    return {name: np.frombuffer(content, np.uint8) for name, content in contents.items()}
+
+
 def _restore_iterator(iterator: Any, arrays: Mapping[str, np.ndarray]) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        prefix = os.path.join(folder, "position")
         try:
-            Path(f"{prefix}.index").write_bytes(arrays["index"].tobytes())
-            Path(f"{prefix}.data-00000-of-00001").write_bytes(arrays["data"].tobytes())
+            for name, file in _CHECKPOINT_FILES.items():
+                Path(folder, file).write_bytes(arrays[name].tobytes())
         except OSError as error:
             raise UserError(
                 f"The position of the data cannot be written into {tempfile.gettempdir()} ({error.strerror}). Make "
                 "room there, or name another folder with TMPDIR=…"
             ) from error
         try:
-            tf.train.Checkpoint(iterator=iterator).read(prefix).assert_existing_objects_matched()
+            checkpoint = tf.train.Checkpoint(iterator=iterator)
+            checkpoint.read(os.path.join(folder, _CHECKPOINT)).assert_existing_objects_matched()
         except tf.errors.NotFoundError as error:
             if (found := re.search(r"from checkpoint: (.*?); No such file", error.message)) is None:
                 raise

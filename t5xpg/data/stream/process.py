@@ -40,6 +40,11 @@ _ENVIRONMENT = {
 }
 
 
+def shard_prefix(shard: int) -> str:
+    """What the names of the arrays of one virtual shard start with, in a saved position."""
+    return f"shard_{shard:05d}-"
+
+
 def send(
     connection: socket.socket,
     message: Mapping[str, Any],

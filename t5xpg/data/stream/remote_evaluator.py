@@ -31,7 +31,6 @@ class RemoteEvaluator(contextlib.AbstractContextManager["RemoteEvaluator"]):
     """The tasks of a dataset that have metrics, by `DataService.evaluator`; their examples stay in the data process."""
 
     def __init__(self, server: DataProcess, config: DatasetConfig, opened: Mapping[str, Any]) -> None:
-        self.config = config
         self.tasks = tuple(
             EvaluatedTask(name, facts["examples"], tuple(facts["kinds"])) for name, facts in opened["tasks"].items()
         )
@@ -64,19 +63,17 @@ class RemoteEvaluator(contextlib.AbstractContextManager["RemoteEvaluator"]):
         order of `batches`, as the task's `kinds` need. inferences: a folder for texts, predictions and scores, a file
         of JSON lines a task. Raises UserError where a metric fails, or gives what records cannot hold.
         """
-        names = [(task, kind) for task, arrays in outputs.items() for kind in arrays]
         message = {
             "call": "measure",
             "opened": self._number,
-            "outputs": names,
             "step": step,
             "inferences": None if inferences is None else str(inferences.resolve()),
         }
-        sent = {str(number): outputs[task][kind] for number, (task, kind) in enumerate(names)}
-        reply, arrays = self._process.request(message, sent)
+        sent = {f"{task} {kind}": array for task, arrays in outputs.items() for kind, array in arrays.items()}
+        reply, found = self._process.request(message, sent)
         measured = {}
-        for number, (task, values) in enumerate(reply["metrics"]):
-            own = {name.partition(" ")[2]: array for name, array in arrays.items() if name.startswith(f"{number} ")}
+        for task, values in reply["metrics"].items():
+            own = {name.partition(" ")[2]: array for name, array in found.items() if name.startswith(f"{task} ")}
             measured[task] = metric_values.unpack(values, own)
         return measured
 

@@ -26,8 +26,8 @@ from t5xpg.data.tasks.task_names import cache_command, possible_dataset, vocabul
 
 FILES = "files"  # name of the array of a position that says what the files were
 
-_PERIOD = 1.0  # seconds between two looks in passing
-_PAUSES = 50  # and so many times as long as a look takes lie between two
+_PERIOD = 1.0  # seconds at least between two checks in passing
+_PAUSES = 50  # and at least so many times as long as a check takes
 # Bytes that are read to tell the files of a stream from others. Where they are larger, a digest is of blocks of them,
 # evenly spread: what is verified in full is for exports and caches to say, which have records of their digests.
 _DIGESTED = 64 << 20
@@ -35,7 +35,7 @@ _BLOCK = 64 << 10
 _SHOWN = 5  # files that one message names
 
 
-class _Look(NamedTuple):
+class _Stat(NamedTuple):
     """What the file system says of a file."""
 
     size: int
@@ -50,7 +50,7 @@ class _File:
     task: str
     path: str
     cached: bool
-    look: _Look | None = None
+    stat: _Stat | None = None
     digest: str = ""
 
 
@@ -67,8 +67,8 @@ class SourceFiles:
         ]
         self._share = _DIGESTED // max(1, len(listed))  # bytes of one file that are digested
         self._files = [
-            dataclasses.replace(file, look=look, digest=_digest(file.path, look.size, self._share)) if look else file
-            for file, look in ((file, _look(file.path)) for file in listed)
+            dataclasses.replace(file, stat=stat, digest=_digest(file.path, stat.size, self._share)) if stat else file
+            for file, stat in ((file, _stat(file.path)) for file in listed)
         ]
         # names in a saved position are relative to these: it must not tell where the data lies
         self._folders: dict[str, str] = {}
@@ -80,7 +80,7 @@ class SourceFiles:
 
     def names_and_sizes(self) -> str:
         """Their number, and a digest of their names and sizes."""
-        files = [[os.path.basename(file.path), file.look.size if file.look else -1] for file in self._files]
+        files = [[os.path.basename(file.path), file.stat.size if file.stat else -1] for file in self._files]
         return f"{len(files)} files, {hashlib.sha256(json.dumps(files).encode()).hexdigest()[:16]}"
 
     def check(self) -> None:
@@ -111,13 +111,13 @@ class SourceFiles:
 
     def to_array(self) -> np.ndarray:
         """What the files are, for a saved position: uint8, JSON."""
-        entries = [[*self._key(file), file.look.size, file.digest] for file in self._files if file.look]
+        entries = [[*self._key(file), file.stat.size, file.digest] for file in self._files if file.stat]
         return np.frombuffer(json.dumps(entries).encode("utf-8"), np.uint8)
 
     def compare(self, saved: np.ndarray) -> None:
         """Raise UserError, naming the files, where these are not what `to_array` gave when a position was saved."""
         before = {(task, name): (size, digest) for task, name, size, digest in json.loads(saved.tobytes())}
-        now = {self._key(file): file for file in self._files if file.look}
+        now = {self._key(file): file for file in self._files if file.stat}
         found: list[tuple[_File, str]] = []
         for key, (size, _) in before.items():
             if key not in now:  # beside the others of its task, if it has any
@@ -125,8 +125,8 @@ class SourceFiles:
                 cached = any(file.cached for file in self._files if file.task == task)
                 gone = _File(task, self._folders.get(task, f"{task}: ") + name, cached)
                 found.append((gone, "is not there any more"))
-            elif (look := now[key].look) and look.size != size:
-                found.append((now[key], f"has {look.size:,} bytes and had {size:,}"))
+            elif (stat := now[key].stat) and stat.size != size:
+                found.append((now[key], f"has {stat.size:,} bytes and had {size:,}"))
         found += [(file, "was not there then") for key, file in now.items() if key not in before]
         if not found:  # the digests are comparable: how much of a file they tell of depends on the others
             other = "holds other data, of the same size"
@@ -136,24 +136,24 @@ class SourceFiles:
 
     def _change(self, number: int, file: _File) -> str | None:
         """What has become of a file, as the end of a sentence; None where nothing has."""
-        if file.look is None:
+        if file.stat is None:
             return None
-        look = _look(file.path)
-        if look is None:
+        stat = _stat(file.path)
+        if stat is None:
             return "is not there any more"
-        if look.size != file.look.size:
-            return f"has {look.size:,} bytes and had {file.look.size:,}"
-        if look.inode == file.look.inode:
-            if look.modified == file.look.modified:
+        if stat.size != file.stat.size:
+            return f"has {stat.size:,} bytes and had {file.stat.size:,}"
+        if stat.inode == file.stat.inode:
+            if stat.modified == file.stat.modified:
                 return None
             # what was read of it while it was written nobody knows
-            when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(look.modified / 1e9))
+            when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(stat.modified / 1e9))
             return f"was written to (at {when})"
         # Another file in its place: the same data exported again, or what some network file systems do now and then.
-        known_whole = _is_whole(look.size, self._share) or look.modified == file.look.modified
-        if not known_whole or _digest(file.path, look.size, self._share) != file.digest:
+        known_whole = _is_whole(stat.size, self._share) or stat.modified == file.stat.modified
+        if not known_whole or _digest(file.path, stat.size, self._share) != file.digest:
             return "was replaced by another file of the same size"
-        self._files[number] = dataclasses.replace(file, look=look)
+        self._files[number] = dataclasses.replace(file, stat=stat)
         return None
 
     def _key(self, file: _File) -> tuple[str, str]:
@@ -174,14 +174,14 @@ class SourceFiles:
         raise UserError(f"{what}: {'; '.join(shown)}. Put back what was there{again}, and give the command once more.")
 
 
-def _look(path: str) -> _Look | None:
+def _stat(path: str) -> _Stat | None:
     """What a file is now; None where there is none."""
     try:
         if "://" not in path:
             found = os.stat(path)
-            return _Look(found.st_size, found.st_mtime_ns, found.st_ino) if os.path.isfile(path) else None
+            return _Stat(found.st_size, found.st_mtime_ns, found.st_ino) if os.path.isfile(path) else None
         remote = tf.io.gfile.stat(path)
-        return None if remote.is_directory else _Look(int(remote.length), int(remote.mtime_nsec), 0)
+        return None if remote.is_directory else _Stat(int(remote.length), int(remote.mtime_nsec), 0)
     except (FileNotFoundError, NotADirectoryError, tf.errors.NotFoundError):
         return None
     except (OSError, tf.errors.OpError) as error:  # a folder that may no longer be read, a network that is away

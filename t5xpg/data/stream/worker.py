@@ -135,7 +135,8 @@ class Answers:
 
     def position(self, opened: int, method: str, arrays: Arrays, **values: Any) -> Answer:
         """What `save`, `restore` or `rewind` of a stream gives, or `begin` of an evaluator."""
-        return {}, getattr(self._opened[opened], method)(*filter(None, [arrays]), **values) or {}
+        given = (arrays,) if arrays else ()
+        return {}, getattr(self._opened[opened], method)(*given, **values) or {}
 
     def close(self, opened: int, arrays: Arrays) -> Answer:
         """Forget a stream, or the examples of an evaluator."""
@@ -146,23 +147,22 @@ class Answers:
         """The metrics of answers that need no model."""
         return {"trivial": self._opened[opened].trivial()}, {}
 
-    def measure(
-        self, opened: int, outputs: list[list[str]], step: int, inferences: str | None, arrays: Arrays
-    ) -> Answer:
-        """The metrics of all tasks. outputs: task and kind of each of the arrays, which are numbered."""
+    def measure(self, opened: int, step: int, inferences: str | None, arrays: Arrays) -> Answer:
+        """The metrics of all tasks. Arrays are named "<task> <kind of output>", those of the answer "<task> <metric>":
+        names of tasks have no spaces."""
         from t5xpg.base import metric_values
 
-        of_task: dict[str, Arrays] = {}
-        for number, (task, kind) in enumerate(outputs):
-            of_task.setdefault(task, {})[kind] = arrays[str(number)]
+        outputs: dict[str, Arrays] = {}
+        for name, array in arrays.items():
+            task, _, kind = name.partition(" ")
+            outputs.setdefault(task, {})[kind] = array
         folder = None if inferences is None else Path(inferences)
-        packed: list[list[Any]] = []
+        metrics: dict[str, dict[str, Any]] = {}
         out: Arrays = {}
-        for task, values in self._opened[opened].measure(of_task, step, folder).items():
-            message, found = metric_values.pack(values)
-            out |= {f"{len(packed)} {name}": array for name, array in found.items()}
-            packed.append([task, message])
-        return {"metrics": packed}, out
+        for task, values in self._opened[opened].measure(outputs, step, folder).items():
+            metrics[task], found = metric_values.pack(values)
+            out |= {f"{task} {name}": array for name, array in found.items()}
+        return {"metrics": metrics}, out
 
 
 def _find_provider(config: dict[str, Any]) -> tuple[DatasetConfig, Any]:

@@ -1,7 +1,6 @@
 """Export a dataset: its text as JSON lines by split, with a manifest."""
 
 import dataclasses
-import json
 import os
 import re
 import shutil
@@ -28,7 +27,6 @@ from t5xpg.data.text.splits import write_splits
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _LONGEST_NAME = 100  # file names are made of it
-ON_BAD_LINE = ("error", "skip")  # what is done with a line of the user's files that cannot be used
 
 
 def export_dataset(
@@ -42,7 +40,7 @@ def export_dataset(
     limit: int | None = None,
     max_bytes: int | None = None,
     force: bool = False,
-    on_bad_line: str = ON_BAD_LINE[0],
+    on_bad_line: str = "error",
     min_characters: int | None = None,
     log: Callable[[str], None] = print,
 ) -> Manifest:
@@ -53,7 +51,7 @@ def export_dataset(
     shorter ones are left out (None: none; datasets that are known by name have a rule of their own). select: the text
     of some files, for `exported_name`. limit, max_bytes (of UTF-8): the first rows of each split, or of a source
     without splits.
-    on_bad_line: what to do with a line of the files that cannot be used; "skip" leaves it out. What is left out is
+    on_bad_line: what to do with a line of the files that cannot be used: "error", or "skip" it. What is left out is
     counted by reason, in the manifest and for the user. force: export again what is up to date, and replace an export
     of another text. log: gets lines for the user.
 
@@ -61,8 +59,6 @@ def export_dataset(
     else in the folder's place, text that cannot be had, a split without rows, no room, and a digest that is not the
     expected one.
     """
-    if on_bad_line not in ON_BAD_LINE:
-        raise UserError(f"ON_BAD_LINE={on_bad_line}: expected {' or '.join(ON_BAD_LINE)}.")
     if on_bad_line != "error" and files is None:
         raise UserError(f"ON_BAD_LINE={on_bad_line} is for the lines of FILES=…: {name} is not made of any.")
     left_out = LeftOut(skip_malformed=on_bad_line == "skip")
@@ -73,11 +69,10 @@ def export_dataset(
     _check_limits(name, dataset, limit, max_bytes)
     folder = _destination(data_dir, name)
     remove_abandoned(folder.parent)
-    description = json.loads(json.dumps(dataset.source.describe()))
     kept: dict[str, Any] = {"min_characters": dataset.min_characters if dataset.fields == TEXT else 1}
     if left_out.skip_malformed:
         kept["on_bad_line"] = on_bad_line
-    wanted = Manifest(name, description, kept, limit, 0, {}, max_bytes, dataset.fields)
+    wanted = Manifest(name, dataset.source.describe(), kept, limit, 0, {}, max_bytes, dataset.fields)
     there = None if force else _manifest_of(folder)
     if there is not None:
         if there.identity == dict(dataset.sha256):  # however it was come by

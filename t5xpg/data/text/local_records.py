@@ -43,11 +43,6 @@ def parts_of(paths: Sequence[Path], fields: Sequence[str]) -> list[Part]:
     return [parallel.get(path, (path,)) for path in paths if path not in beside]
 
 
-def texts(path: Path, left_out: LeftOut | None = None) -> Iterator[str]:
-    """The texts of one file, as `records` reads it."""
-    return (text for (text,) in records((path,), TEXT, left_out))
-
-
 def records(part: Part, fields: Sequence[str] = TEXT, left_out: LeftOut | None = None) -> Iterator[Record]:
     """The texts of `fields` (their names in the files), record by record.
 

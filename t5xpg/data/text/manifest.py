@@ -2,7 +2,7 @@
 
 An export is a folder `<data folder>/<name>/` with one `<split>.jsonl` a split and a `manifest.json`. A line of a split
 is exactly `{"text": "…"}` as `json.dumps(…, ensure_ascii=False)` writes it, in UTF-8, or for records
-`{"en": "…", "de": "…"}` with the fields of the manifest: see `canonical_line`.
+`{"en": "…", "de": "…"}` with the fields of the manifest: see `canonical_record`.
 """
 
 import contextlib
@@ -136,17 +136,14 @@ class Manifest:
 
 def canonical_line(text: str) -> bytes:
     """`canonical_record` of one text: `{"text": "…"}`."""
-    return _encoded(f'{{"text": {encode_basestring(text)}}}\n')
+    return canonical_record((text,), TEXT)
 
 
 def canonical_record(values: Sequence[str], fields: Sequence[str]) -> bytes:
     """The line of an export for the texts of its fields, with its line end. Escapes are only `\\"`, `\\\\`, `\\b`,
     `\\f`, `\\n`, `\\r`, `\\t` and `\\u00XX` for other control characters. Lone surrogates become U+FFFD."""
     pairs = [f"{encode_basestring(name)}: {encode_basestring(text)}" for name, text in zip(fields, values, strict=True)]
-    return _encoded(f"{{{', '.join(pairs)}}}\n")
-
-
-def _encoded(line: str) -> bytes:
+    line = f"{{{', '.join(pairs)}}}\n"
     try:
         return line.encode("utf-8")
     except UnicodeEncodeError:

@@ -105,12 +105,11 @@ def _docstrings(source: str) -> list[str]:
 
 
 def _collect(node: ast.AST, group: list[str], groups: list[list[str]]) -> None:
-    body = getattr(node, "body", [])
-    if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and body:
-        first = body[0]
-        if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str):
-            group.append(first.value.value)
-    for child in body:
+    if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+        docstring = ast.get_docstring(node, clean=False)
+        if docstring is not None:
+            group.append(docstring)
+    for child in getattr(node, "body", []):
         if isinstance(child, ast.ClassDef):
             groups.append([])
             _collect(child, groups[-1], groups)

@@ -96,13 +96,12 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class LocalFiles:
-    """The user's files, by split. left_out: says what becomes of malformed lines, and counts them; without it they are
-    errors. fields: the name of each in the export and in the files. selection: by which the files were chosen, and of
-    which dataset."""
+    """The user's files, by split. left_out: says what becomes of malformed lines, and counts them. fields: the name of
+    each in the export and in the files. selection: by which the files were chosen, and of which dataset."""
 
     files: Mapping[str | None, list[Path]]
-    left_out: LeftOut | None = None
-    fields: Mapping[str, str] = field(default_factory=lambda: dict(zip(TEXT, TEXT, strict=True)))
+    left_out: LeftOut
+    fields: Mapping[str, str]
     selection: tuple[Selection, str] | None = None
 
     def describe(self) -> dict[str, Any]:

@@ -144,7 +144,7 @@ def _index_in(folder: Path) -> Path | None:
     there = {
         int(match[1]): file for file in folder.glob(f"*{INDEX}") if (match := re.search(r"-(\d{1,18})\.", file.name))
     }
-    return there[max(there)] if there else next(iter(sorted(folder.glob(f"*{INDEX}"))), None)
+    return there[max(there)] if there else min(folder.glob(f"*{INDEX}"), default=None)
 
 
 def _of_tensorflow(prefix: Path) -> StoredCheckpoint:

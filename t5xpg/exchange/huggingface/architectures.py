@@ -18,13 +18,13 @@ from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.exchange.huggingface import t5gemma
 from t5xpg.exchange.huggingface.config import FAMILIES, config_to_transformers
 from t5xpg.exchange.huggingface.params import params_to_transformers
-from t5xpg.models.config import T5Config
 from t5xpg.models.decoder_only import DecoderOnlyModel
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
 from t5xpg.models.encoder_only import EncoderOnlyModel
 from t5xpg.models.model import Model, Params
 from t5xpg.models.shared_encoder_decoder import SharedEncoderDecoderModel
 
+ENCODER_DECODERS = (SharedEncoderDecoderModel, EncoderDecoderModel)
 SEQ2SEQ = "AutoModelForSeq2SeqLM"
 TOKENS = "AutoModelForTokenClassification"
 
@@ -59,8 +59,8 @@ def in_transformers(model: Model, params: Params, vocabulary: Vocabulary, *, pre
     return _EXPORTS[kind](model, jax.tree.map(np.asarray, params), vocabulary)
 
 
-def known_kind(model: Model, known: Collection[type[Model]], none: str) -> type[Model]:
-    """The class that a model is of. Raises UserError, which says `none`, where it is of none that is known.
+def known_kind(model: Model, known: Collection[type[Model]], refusal: str) -> type[Model]:
+    """The class that a model is of. Raises UserError, which begins with `refusal`, where it is of none that is known.
 
     gin configures a class through a subclass of the same name; one of another name computes something else.
     """
@@ -69,7 +69,7 @@ def known_kind(model: Model, known: Collection[type[Model]], none: str) -> type[
         if isinstance(model, kind) and name == kind.__name__:
             return kind
     names = ", ".join(kind.__name__ for kind in known)
-    raise UserError(f"{none} that is known to be equal to {name}: {names} can be exported.")
+    raise UserError(f"{refusal} that is known to be equal to {name}: {names} can be exported.")
 
 
 def _encoder_decoder(model: Model, params: Params, vocabulary: Vocabulary) -> Exported:
@@ -79,13 +79,15 @@ def _encoder_decoder(model: Model, params: Params, vocabulary: Vocabulary) -> Ex
     return Exported(SEQ2SEQ, config_to_transformers(config, vocabulary.eos_id), params_to_transformers(params, config))
 
 
-def unshared(config: T5Config, params: Params) -> Params:
-    """The parameters of an encoder-decoder that computes what one with a single stack for both computes."""
+def unshared(model: Model, params: Params) -> Params:
+    """The parameters of an EncoderDecoderModel that computes what the model does: a shared stack stands there twice."""
+    if not isinstance(model, SharedEncoderDecoderModel):
+        return params
     decoder = params["decoder"]
     encoder = {"encoder_norm": decoder["decoder_norm"]}
     if "relpos_bias" in decoder:
         encoder["relpos_bias"] = decoder["relpos_bias"]
-    for index in range(config.num_decoder_layers):
+    for index in range(model.config.num_decoder_layers):
         layer = decoder[f"layers_{index}"]
         own = {name: part for name, part in layer.items() if "encoder_decoder" not in name and "cross" not in name}
         encoder[f"layers_{index}"] = {name.replace("self_attention", "attention"): own[name] for name in own}
@@ -93,7 +95,7 @@ def unshared(config: T5Config, params: Params) -> Params:
 
 
 def _shared(model: Model, params: Params, vocabulary: Vocabulary) -> Exported:
-    exported = _encoder_decoder(model, unshared(model.config, params), vocabulary)
+    exported = _encoder_decoder(model, unshared(model, params), vocabulary)
     note = "Encoder and decoder were trained as one set of parameters, which stands here twice."
     return dataclasses.replace(exported, notes=(note,))
 

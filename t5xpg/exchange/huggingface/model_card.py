@@ -12,7 +12,6 @@ from t5xpg.exchange.huggingface.architectures import SEQ2SEQ, Exported
 from t5xpg.exchange.huggingface.tokenizer_files import tokenizer_type
 from t5xpg.exchange.huggingface.transformers_check import Checked
 from t5xpg.models.config import T5Config
-from t5xpg.models.decoding import DecodingConfig
 from t5xpg.run.results_page import sections
 
 MARK = "<!-- written by t5xpg export -->"  # tells an export, which may be replaced, from other folders
@@ -121,25 +120,3 @@ def _front_matter(name: str, exported: Exported, results: Mapping[str, Any] | No
         values["model-index"] = [{"name": name, "results": [found]}]
     lines = [f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in values.items()]
     return "\n".join(["---", *lines, "---"])
-
-
-def generation_config(decoding: DecodingConfig, vocabulary: Vocabulary, longest: int, start_id: int) -> dict[str, Any]:
-    """The options of `generate`. longest: tokens of an answer, where `decoding` names no other number."""
-    found: dict[str, Any] = {
-        "decoder_start_token_id": start_id,
-        "eos_token_id": vocabulary.eos_id,
-        "pad_token_id": vocabulary.pad_id,
-        "max_new_tokens": decoding.max_decode_length or longest,
-    }
-    if is_beam(decoding):
-        found |= {"num_beams": decoding.decodes, "num_return_sequences": decoding.returned}
-        found |= {"length_penalty": decoding.alpha, "early_stopping": decoding.early_stopping}
-    elif decoding.method == "sample" and decoding.temperature > 0:
-        found |= {"do_sample": True, "num_return_sequences": decoding.returned, "temperature": decoding.temperature}
-        found |= {"top_k": decoding.topk, "top_p": decoding.topp or 1.0}
-    return found
-
-
-def is_beam(decoding: DecodingConfig) -> bool:
-    """Whether it is a beam search that `generate` does, too."""
-    return decoding.method == "beam" and decoding.length_penalty == "transformers"

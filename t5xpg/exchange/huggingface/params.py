@@ -15,7 +15,9 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from t5xpg.base.errors import UserError, nearest
 from t5xpg.exchange.formats.weights import as_float32, first_names
 from t5xpg.exchange.huggingface.config import feed_forward_proj, head_factor_to_transformers
-from t5xpg.models.encoder_decoder import EncoderDecoderModel, Params, T5Config
+from t5xpg.models.config import T5Config
+from t5xpg.models.encoder_decoder import EncoderDecoderModel
+from t5xpg.models.model import Params
 
 # copies of shared.weight, and a table that checkpoints of 2020 carry though no model reads it
 _IGNORED = (
@@ -60,21 +62,21 @@ class Tensor(NamedTuple):
         return np.ascontiguousarray(array.T if self.transposed else array)
 
 
-def _kind(stack: str, config: T5Config) -> str:
-    """What LongT5's attention of a stack begins with in names."""
+def _attention_prefix(stack: str, config: T5Config) -> str:
+    """What the name of a stack's attention begins with in LongT5, "" elsewhere."""
     if stack == "decoder" or config.encoder_window is None:
         return ""
     return "Local" if config.encoder_global_block is None else "TransientGlobal"
 
 
-def _layer_names(stack: str, index: int, config: T5Config) -> Iterator[Tensor]:
-    """Those of one layer."""
+def _layer_tensors(stack: str, index: int, config: T5Config) -> Iterator[Tensor]:
+    """The tensors of one layer."""
     ours, theirs = f"{stack}/layers_{index}", f"{stack}.block.{index}.layer"
     attentions = _ATTENTIONS[stack]
     if config.relpos_bias_in_every_layer:
         yield Tensor(f"{ours}/relpos_bias/rel_embedding", f"{theirs}.0.{_POSITIONS}", True)
     for number, (attention, their_attention, norm) in enumerate(attentions):
-        their_attention = _kind(stack, config) + their_attention
+        their_attention = _attention_prefix(stack, config) + their_attention
         if stack == "encoder" and config.encoder_global_block is not None:
             name = "global_input_layer_norm"
             yield Tensor(f"{ours}/{name}/scale", f"{theirs}.{number}.{their_attention}.{name}.weight")
@@ -88,18 +90,18 @@ def _layer_names(stack: str, index: int, config: T5Config) -> Iterator[Tensor]:
         yield Tensor(f"{ours}/mlp/{matrix}/kernel", f"{mlp}.DenseReluDense.{matrix}.weight", True)
 
 
-def _names(config: T5Config, head_factor: float) -> Iterator[Tensor]:
+def _tensors(config: T5Config, head_factor: float) -> Iterator[Tensor]:
     """The tensors of a T5. head_factor: what the output matrix of the checkpoint is multiplied by."""
     yield Tensor("token_embedder/embedding", _EMBEDDING)
     for stack, layers in (("encoder", config.num_encoder_layers), ("decoder", config.num_decoder_layers)):
         if not config.relpos_bias_in_every_layer:
-            table = f"{stack}.block.0.layer.0.{_kind(stack, config)}{_POSITIONS}"
+            table = f"{stack}.block.0.layer.0.{_attention_prefix(stack, config)}{_POSITIONS}"
             yield Tensor(f"{stack}/relpos_bias/rel_embedding", table, True)
             if stack == "encoder" and config.encoder_global_block is not None:
                 table = table.replace(".relative", ".global_relative")
                 yield Tensor(f"{stack}/global_relpos_bias/rel_embedding", table, True)
         for index in range(layers):
-            yield from _layer_names(stack, index, config)
+            yield from _layer_tensors(stack, index, config)
         yield Tensor(f"{stack}/{stack}_norm/scale", f"{stack}.final_layer_norm.weight")
     if not config.logits_via_embedding:
         yield Tensor("decoder/logits_dense/kernel", _HEAD, True, head_factor)
@@ -129,13 +131,13 @@ def params_from_transformers(
     # transformers ties the head that a checkpoint lacks, also where the output is not scaled as tied ones are
     copies = {} if is_tied or _HEAD in state_dict else {_HEAD: _EMBEDDING}
     ignored = {*_IGNORED, _HEAD} if is_tied else _IGNORED
-    return from_tensors(state_dict, config, list(_names(config, head_factor)), ignored, copies, wrong)
+    return from_tensors(state_dict, config, list(_tensors(config, head_factor)), ignored, copies, wrong)
 
 
 def from_tensors(
     state_dict: Mapping[str, np.ndarray],
     config: T5Config,
-    names: Sequence[Tensor],
+    tensors: Sequence[Tensor],
     ignored: Collection[str],
     copies: Mapping[str, str] = MappingProxyType({}),
     wrong: Sequence[str] = (),
@@ -148,7 +150,7 @@ def from_tensors(
     abstract = flatten_dict(EncoderDecoderModel(config).abstract_params(), sep="/")  # a decoder alone is a part of it
     params: dict[str, np.ndarray] = {}
     missing, differing = [], list(wrong)
-    for tensor in names:
+    for tensor in tensors:
         source = copies.get(tensor.theirs, tensor.theirs)
         if source not in state_dict:
             missing.append(source)
@@ -164,7 +166,7 @@ def from_tensors(
             f"The checkpoint lacks {len(missing)} of the tensors of this configuration: {first_names(missing)}."
             f"{nearest(missing[0], state_dict)}"
         )
-    if unknown := sorted(set(state_dict) - {tensor.theirs for tensor in names} - set(ignored)):
+    if unknown := sorted(set(state_dict) - {tensor.theirs for tensor in tensors} - set(ignored)):
         listed = first_names(unknown)
         raise UserError(f"The checkpoint has {len(unknown)} tensors that this configuration lacks: {listed}.")
     if differing:
@@ -176,10 +178,9 @@ def module_names(config: T5Config) -> dict[str, str]:
     """{"encoder/layers_0/attention/query/kernel": "encoder.block.0.layer.0.SelfAttention.q"}: the linear modules of
     transformers whose matrices are ours, transposed."""
     feed_forward_proj(config)
-    names = _names(config, 1.0 / head_factor_to_transformers(config))
     return {
         tensor.ours: tensor.theirs.removesuffix(".weight")
-        for tensor in names
+        for tensor in _tensors(config, 1.0 / head_factor_to_transformers(config))
         if tensor.ours.endswith("/kernel") and tensor.factor == 1.0
     }
 
@@ -187,10 +188,10 @@ def module_names(config: T5Config) -> dict[str, str]:
 def params_to_transformers(params: Params, config: T5Config) -> dict[str, np.ndarray]:
     """The inverse: float32 arrays by name. Tied models have no lm_head.weight, as transformers saves them."""
     feed_forward_proj(config)
-    return to_tensors(params, _names(config, 1.0 / head_factor_to_transformers(config)))
+    return to_tensors(params, _tensors(config, 1.0 / head_factor_to_transformers(config)))
 
 
-def to_tensors(params: Params, names: Iterable[Tensor]) -> dict[str, np.ndarray]:
+def to_tensors(params: Params, tensors: Iterable[Tensor]) -> dict[str, np.ndarray]:
     """The inverse of `from_tensors`."""
     flat = flatten_dict(params, sep="/")
-    return {tensor.theirs: tensor.written(flat[tensor.ours]) for tensor in names}
+    return {tensor.theirs: tensor.written(flat[tensor.ours]) for tensor in tensors}

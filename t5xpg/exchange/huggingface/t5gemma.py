@@ -63,6 +63,16 @@ def fits(config: T5Config) -> bool:
     return config.rotary_base is not None and config.layer_norms == "both"
 
 
+def _layer_types(layers: int, pattern: int) -> list[str]:
+    """transformers' `layer_types` where every `pattern`-th layer sees all, and the others have a window."""
+    return [_LOCAL if (at + 1) % pattern else _GLOBAL for at in range(layers)]
+
+
+def _encoder_window(size: int, is_second: bool) -> tuple[int, int]:
+    """How far the encoder sees behind and ahead with a `sliding_window` of this size; T5Gemma 2 divides it."""
+    return ((size + 1) // 2 - 1, size // 2) if is_second else (size, size)
+
+
 def from_transformers(config: Json, tensors: Mapping[str, np.ndarray]) -> tuple[T5Config, Params]:
     """T5Config and our parameters (numpy float32) of a checkpoint. Raises UserError for one that we cannot be."""
     tensors = {name.replace("model.encoder.text_model.", "model.encoder."): tensors[name] for name in tensors}
@@ -71,10 +81,10 @@ def from_transformers(config: Json, tensors: Mapping[str, np.ndarray]) -> tuple[
     ours = read.config(tensors)
     if is_decoder(config):
         ignored: tuple[str, ...] = (_DECODERS_HEAD,) if ours.logits_via_embedding else ()
-        return ours, from_tensors(tensors, ours, list(_decoder_names(ours, read.query_scale)), ignored)
+        return ours, from_tensors(tensors, ours, list(_decoder_tensors(ours, read.query_scale)), ignored)
     ignored = () if not ours.share_embeddings else _EMBEDDINGS
     ignored = (*ignored, _HEAD) if ours.logits_via_embedding else ignored
-    return ours, from_tensors(tensors, ours, list(_names(ours, read.query_scale)), ignored)
+    return ours, from_tensors(tensors, ours, list(_tensors(ours, read.query_scale)), ignored)
 
 
 class _Config:
@@ -168,34 +178,32 @@ class _Config:
             "rotary_scale": float(whole.get("factor") or 1.0),
         }
 
-    def _layer_types(self, part: Json) -> list[str]:
-        """Of each layer. transformers 4 did not write them for Gemma 2 and 3."""
+    def _layer_types_of(self, part: Json) -> list[str]:
+        """The `layer_types` of a stack, which transformers 4 did not write for Gemma 2 and 3."""
         if found := part.get("layer_types"):
             return list(found)
         pattern = int(part.get("sliding_window_pattern") or (6 if self.is_second else 2))
-        return [_LOCAL if (at + 1) % pattern else _GLOBAL for at in range(int(self._needed("num_hidden_layers")))]
+        return _layer_types(int(self._needed("num_hidden_layers")), pattern)
 
     def _windows(self) -> dict[str, Any]:
         size = int(self._needed("sliding_window"))
-        stacks = [self._layer_types(part) for part in (self.encoder, self.decoder)]
+        stacks = [self._layer_types_of(part) for part in (self.encoder, self.decoder)]
         longest = max(map(len, stacks))
         for pattern in range(1, longest + 2):
-            expected = [_LOCAL if (at + 1) % pattern else _GLOBAL for at in range(longest)]
-            if all(stack == expected[: len(stack)] for stack in stacks):
+            if all(stack == _layer_types(len(stack), pattern) for stack in stacks):
                 break
         else:
             raise UserError(
                 f"The checkpoint's layer_types are {stacks[0]} and {stacks[1]}: known are those where every so many-th "
                 f"layer is {_GLOBAL!r}, in both stacks alike."
             )
-        around = ((size + 1) // 2 - 1, size // 2) if self.is_second else (size, size)
         windows: dict[str, Any] = {"decoder_window": size - 1, "sliding_window_pattern": pattern}
-        return windows if self.is_alone else {**windows, "encoder_window": around}
+        return windows if self.is_alone else {**windows, "encoder_window": _encoder_window(size, self.is_second)}
 
 
-def _decoder_names(config: T5Config, query_scale: float) -> Iterator[Tensor]:
-    """Those of a decoder alone: a T5Gemma's without its encoder and cross attention, by other names."""
-    for tensor in _names(config, query_scale):
+def _decoder_tensors(config: T5Config, query_scale: float) -> Iterator[Tensor]:
+    """The tensors of a decoder alone: a T5Gemma's without its encoder and cross attention, by other names."""
+    for tensor in _tensors(config, query_scale):
         if not tensor.ours.startswith("encoder/") and "cross" not in tensor.theirs:
             theirs = tensor.theirs
             for old, new in _DECODERS_NAMES.items():
@@ -203,8 +211,8 @@ def _decoder_names(config: T5Config, query_scale: float) -> Iterator[Tensor]:
             yield tensor._replace(theirs=theirs)
 
 
-def _names(config: T5Config, query_scale: float) -> Iterator[Tensor]:
-    """query_scale: what products of queries and keys are multiplied by there."""
+def _tensors(config: T5Config, query_scale: float) -> Iterator[Tensor]:
+    """The tensors of a T5Gemma. query_scale: what products of queries and keys are multiplied by there."""
     stacks = {"encoder": config.num_encoder_layers, "decoder": config.num_decoder_layers}
     for ours, theirs, width in zip(_SHARED, _EMBEDDINGS, (config.encoder.emb_dim, config.emb_dim), strict=True):
         if ours == _SHARED[0] or not config.share_embeddings:
@@ -243,7 +251,7 @@ def to_transformers(config: T5Config, params: Params, eos_id: int) -> tuple[dict
     """config.json and tensors of a model. Raises UserError where the family computes something else."""
     written = config_to_transformers(config, eos_id)
     is_second = written["model_type"] == "t5gemma2"
-    tensors = to_tensors(params, _names(config, config.head_dim**-0.5 if config.qk_norm else 1.0))
+    tensors = to_tensors(params, _tensors(config, config.head_dim**-0.5 if config.qk_norm else 1.0))
     if config.share_embeddings and not is_second:
         tensors[_EMBEDDINGS[1]] = tensors[_EMBEDDINGS[0]].copy()
     if is_second:
@@ -268,10 +276,9 @@ def config_to_transformers(config: T5Config, eos_id: int) -> dict[str, Any]:
     is_second = config.merged_attention
     model_type = "t5gemma2" if is_second else "t5gemma"
     size = None if config.decoder_window is None else config.decoder_window + 1
-    around = None if size is None else ((size + 1) // 2 - 1, size // 2) if is_second else (size, size)
     needed: dict[str, Any] = {
         "layer_norms": "both", "relative_attention_bias": False, "rotary_cross_attention": False, "qk_norm": is_second,
-        "relative_attention_keys": False, "encoder_window": around,
+        "relative_attention_keys": False, "encoder_window": None if size is None else _encoder_window(size, is_second),
     }  # fmt: skip
     if is_second:
         needed |= {"share_embeddings": True, "logits_via_embedding": True}
@@ -298,9 +305,6 @@ def config_to_transformers(config: T5Config, eos_id: int) -> dict[str, Any]:
     tokens = {"pad_token_id": 0, "eos_token_id": eos_id, "bos_token_id": config.decoder_start_token_id}
 
     def stack(config: T5Config, layers: int) -> dict[str, Any]:
-        has_windows = size is not None
-        pattern = config.sliding_window_pattern
-        types = [_LOCAL if has_windows and (at + 1) % pattern else _GLOBAL for at in range(layers)]
         return {
             **{theirs: getattr(config, ours) for theirs, ours in _SIZES.items()},
             "num_key_value_heads": config.num_kv_heads or config.num_heads,
@@ -309,7 +313,7 @@ def config_to_transformers(config: T5Config, eos_id: int) -> dict[str, Any]:
             "final_logit_softcapping": config.logit_softcap,
             # products of queries and keys are right as they are; normalised ones are divided by sqrt(K)
             "query_pre_attn_scalar": config.head_dim if is_second else 1,
-            "layer_types": types,
+            "layer_types": _layer_types(layers, 1 if size is None else config.sliding_window_pattern),
             "sliding_window": window,
             "rope_parameters": rope,
             "rms_norm_eps": 1e-6,

@@ -5,7 +5,7 @@ the convention, each sentinel is written with the id that it has, and `<extra_id
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +49,15 @@ def write_tokenizer(folder: Path, vocabulary: Vocabulary, *, longest: int) -> No
     if vocabulary.kind == BYTES:
         write_json(folder / CONFIG, _byte_config(vocabulary, longest))
         return
-    definition, tokenizer_class = _definition(vocabulary)
+    assert vocabulary.model_file is not None
     names = _own_names(vocabulary)
+    if vocabulary.kind == HUGGING_FACE:
+        definition, tokenizer_class = _tokenizer_with_ids(vocabulary, names), OTHER_CLASS
+    else:
+        from t5xpg.exchange.formats.sentencepiece_json import definition_of  # late: the others do without SentencePiece
+
+        definition, like_t5 = definition_of(Path(vocabulary.model_file), names, vocabulary.size)
+        tokenizer_class = T5_CLASS if like_t5 else OTHER_CLASS
     definition["added_tokens"] = _added_tokens(definition, vocabulary, names)
     end = definition_piece(definition, vocabulary.eos_id)
     definition["post_processor"] = _with_end(end, vocabulary.eos_id)
@@ -69,7 +76,6 @@ def write_tokenizer(folder: Path, vocabulary: Vocabulary, *, longest: int) -> No
         config["extra_ids"] = vocabulary.num_sentinels
     write_json(folder / CONFIG, config)
     if vocabulary.kind != HUGGING_FACE:
-        assert vocabulary.model_file is not None
         (folder / PIECES).write_bytes(Path(vocabulary.model_file).read_bytes())
 
 
@@ -98,18 +104,6 @@ def _byte_config(vocabulary: Vocabulary, longest: int) -> dict[str, Any]:
 def _added_token(text: str) -> dict[str, Any]:
     flags = dict.fromkeys(("lstrip", "normalized", "rstrip", "single_word"), False)
     return {"content": text, **flags, "special": True}
-
-
-def _definition(vocabulary: Vocabulary) -> tuple[dict[str, Any], str]:
-    """A tokenizer.json with the vocabulary's ids, and the class that reads it."""
-    assert vocabulary.model_file is not None
-    names = _own_names(vocabulary)
-    if vocabulary.kind == HUGGING_FACE:
-        return _tokenizer_with_ids(vocabulary, names), OTHER_CLASS
-    from t5xpg.exchange.formats.sentencepiece_json import definition_of  # late: the others do without SentencePiece
-
-    definition, like_t5 = definition_of(Path(vocabulary.model_file), names, vocabulary.size)
-    return definition, T5_CLASS if like_t5 else OTHER_CLASS
 
 
 def _tokenizer_with_ids(vocabulary: Vocabulary, names: Mapping[int, str]) -> dict[str, Any]:
@@ -173,12 +167,12 @@ def _with_end(end: str, token: int) -> dict[str, Any]:
     }
 
 
-def check_tokenizer(folder: Path, vocabulary: Vocabulary, texts: Sequence[str]) -> None:
-    """Raise UserError where a written tokenizer.json, which bytes have not, has other ids than the vocabulary."""
+def check_tokenizer(folder: Path, vocabulary: Vocabulary) -> None:
+    """Raise UserError where a written tokenizer.json, which bytes have not, gives `sample_texts` other ids."""
     if not (folder / DEFINITION).is_file():
         return
     written = tokenizers.Tokenizer.from_file(str(folder / DEFINITION))
-    for text in texts:
+    for text in sample_texts(vocabulary):
         expected, found = expected_ids(vocabulary, text), written.encode(text).ids
         if found != expected:
             raise UserError(

@@ -34,7 +34,7 @@ NOT_CHECKED = (
     f"that has them: {PYTHON_VARIABLE}=/path/to/python"
 )
 TOLERANCE = 1e-4  # of a logit, relative to the largest of them where that is above 1
-_ROWS, _SOURCE, _TARGET, _ANSWER = 4, 48, 24, 24
+_ROWS, _SOURCE, _TARGET, _ANSWER = 4, 48, 24, 24  # of what is compared: rows, and the tokens of each
 
 
 @dataclass(frozen=True)
@@ -75,9 +75,8 @@ def check_in_transformers(
 ) -> Checked | None:
     """Compare logits, greedy answers and ids of texts; None where transformers is not installed.
 
-    adapter: a folder that peft loads over the other one.
-
-    Raises UserError where anything differs, or where transformers cannot load the folder.
+    adapter: a folder that peft loads over the other one. Raises UserError where anything differs, or where transformers
+    cannot load the folder.
     """
     python = python_with_torch()
     if python is None:

@@ -137,8 +137,8 @@ def unsupported(experiment: Experiment) -> Iterator[str]:
 def _schedule(schedule: Any) -> tuple[str, float, int] | None:
     """T5X's factors, base rate and warmup steps; None for a schedule that T5X has not."""
     if isinstance(schedule, InverseSquareRoot):
-        warmup = "constant * linear_warmup * rsqrt_decay" if schedule.linear_warmup else "constant * rsqrt_decay"
-        return warmup, schedule.base_learning_rate, schedule.warmup_steps
+        factors = "constant * linear_warmup * rsqrt_decay" if schedule.linear_warmup else "constant * rsqrt_decay"
+        return factors, schedule.base_learning_rate, schedule.warmup_steps
     if isinstance(schedule, Constant):
         factors = "constant * linear_warmup" if schedule.warmup_steps else "constant"
         return factors, schedule.value, max(1, schedule.warmup_steps)

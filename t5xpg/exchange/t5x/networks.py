@@ -12,15 +12,12 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from t5xpg.base.errors import UserError
 from t5xpg.data.vocab.tokenizers import SENTENCEPIECE
 from t5xpg.data.vocab.vocabulary import BYT5_GOOGLE, BYTES, OWN, SEQIO, Vocabulary
-from t5xpg.exchange.huggingface.architectures import known_kind, unshared
+from t5xpg.exchange.huggingface.architectures import ENCODER_DECODERS, known_kind, unshared
 from t5xpg.exchange.t5x.params import SCAN_AXIS, STACKS
 from t5xpg.models.config import T5Config
 from t5xpg.models.decoder_only import DecoderOnlyModel
-from t5xpg.models.encoder_decoder import EncoderDecoderModel
 from t5xpg.models.model import Model, Params
-from t5xpg.models.shared_encoder_decoder import SharedEncoderDecoderModel
 
-_KINDS = (SharedEncoderDecoderModel, EncoderDecoderModel, DecoderOnlyModel)
 _BUCKETS, _DISTANCE = 32, 128  # which T5X's networks have
 
 
@@ -42,7 +39,7 @@ DECODER_ONLY = Network("t5x.examples.decoder_only", "DecoderWrapper", "Transform
 def network_of(model: Model) -> Network:
     """T5X's network for such a model. Raises UserError where T5X has none that computes the same."""
     config = model.config
-    kind = known_kind(model, _KINDS, "T5X has no network")
+    kind = known_kind(model, (*ENCODER_DECODERS, DecoderOnlyModel), "T5X has no network")
     buckets, distance = config.relative_attention_num_buckets, config.relative_attention_max_distance
     if (buckets, distance) != (_BUCKETS, _DISTANCE):
         raise UserError(
@@ -62,8 +59,7 @@ def in_t5x(model: Model, params: Params) -> Params:
     network, config, params = network_of(model), model.config, jax.tree.map(np.asarray, params)
     if network == DECODER_ONLY:
         return {"decoder": {**params["decoder"], "token_embedder": params["token_embedder"]}}
-    if isinstance(model, SharedEncoderDecoderModel):
-        params = unshared(config, params)
+    params = unshared(model, params)
     if network == MINIMAL:
         return params
     made: Params = {"token_embedder": params["token_embedder"]}
@@ -115,8 +111,7 @@ def network_gin(model: Model) -> list[str]:
 def vocabulary_gin(vocabulary: Vocabulary, folder: Path) -> list[str]:
     """Lines that define VOCABULARY by SeqIO's classes. folder: where the copy of its model lies."""
     if vocabulary.kind == BYTES and vocabulary.sentinels in (SEQIO, BYT5_GOOGLE) and not vocabulary.named_tokens:
-        lines = ["VOCABULARY = @seqio.ByteVocabulary()"]
-        return [*lines, f"seqio.ByteVocabulary.extra_ids = {vocabulary.extra_ids}"]
+        return ["VOCABULARY = @seqio.ByteVocabulary()", f"seqio.ByteVocabulary.extra_ids = {vocabulary.extra_ids}"]
     if vocabulary.kind == SENTENCEPIECE and vocabulary.sentinels in (SEQIO, OWN) and not vocabulary.named_tokens:
         return [
             "VOCABULARY = @seqio.SentencePieceVocabulary()",
@@ -169,7 +164,7 @@ models.{network.model}:
 """
 
 
-RECORD = "t5xpg.json"
+RECORD = "t5xpg.json"  # beside T5X's files and those of engines, which do not say all of this
 
 
 def record_of(config: T5Config, vocabulary: Vocabulary) -> dict[str, Any]:

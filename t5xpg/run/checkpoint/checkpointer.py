@@ -14,13 +14,11 @@ Several processes write one checkpoint: each the parts of arrays that its device
 """
 
 import errno
-import json
-import math
 import os
 import re
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,44 +29,12 @@ import orbax.checkpoint as ocp
 
 from t5xpg.base import phases
 from t5xpg.base.errors import UserError
-from t5xpg.base.files import json_object_if_any
 from t5xpg.distributed.group import ALONE, Group
-from t5xpg.models.encoder_decoder import Params
+from t5xpg.models.model import Params
 from t5xpg.optim.state import TrainState
 from t5xpg.run.checkpoint import items as checkpoint_items
-from t5xpg.run.checkpoint.folders import CheckpointFolders, require_path_for_orbax
+from t5xpg.run.checkpoint.folders import PASSING, CheckpointFolders, best_step, lasting_steps, require_path_for_orbax
 from t5xpg.run.records import Closing
-
-PASSING = "passing"  # in the meta of one that is only to go on from
-
-
-def staying(steps: Sequence[int], folder: Callable[[int], Path], config: "CheckpointConfig") -> set[int]:
-    """Those of `steps`, ascending, that stay: the last `config.keep`, the best, and the very last.
-
-    Passing ones count for nothing but that: an unbroken run would not have written them.
-    """
-    lasting = [step for step in steps if not _is_passing(folder(step))]
-    found = best(steps, folder, config)
-    last = lasting if config.keep is None else lasting[-config.keep :]
-    return {*last, *steps[-1:], *([] if found is None else [found])}
-
-
-def best(steps: Iterable[int], folder: Callable[[int], Path], config: "CheckpointConfig") -> int | None:
-    """The one with the best metric, the first of equals, none that is passing; what is not a number is the worst."""
-    badness: dict[int, float] = {}
-    for step in steps if config.keep_best is not None else ():
-        if _is_passing(folder(step)):
-            continue
-        with suppress(OSError, ValueError, KeyError, TypeError):  # not measured then, or damaged
-            metrics = json.loads((folder(step) / "metrics" / "metrics").read_bytes())
-            value = float(metrics[config.keep_best])
-            badness[step] = math.inf if math.isnan(value) else value if config.best_mode == "min" else -value
-    return min(badness, key=lambda step: (badness[step], step), default=None)
-
-
-def _is_passing(folder: Path) -> bool:
-    return bool(json_object_if_any(folder / "meta" / "metadata").get(PASSING))
-
 
 _DISK_ERRORS = (
     errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST,
@@ -127,7 +93,7 @@ class Checkpointer(Closing):
         self._config = config
         self._group = group
         self._committed = committed
-        self._directory = Path(directory).absolute()
+        self._directory = directory.absolute()
         require_path_for_orbax(self._directory)
         self._writing: threading.Thread | None = None
         self._error: BaseException | None = None
@@ -215,8 +181,15 @@ class Checkpointer(Closing):
             self._tidy()
 
     def _tidy(self) -> None:
+        """Remove all but the very last one and, of those that an unbroken run has, the last `keep` and the best."""
         if self._group.first:
-            self._folders.keep(staying(self._folders.steps(), self._folders.path, self._config))
+            lasting = lasting_steps(self._directory)
+            last = lasting if self._config.keep is None else lasting[-self._config.keep :]
+            self._folders.keep({*last, *self._folders.steps()[-1:], self._best()})
+
+    def _best(self) -> int | None:
+        metric = self._config.keep_best
+        return None if metric is None else best_step(self._directory, metric, self._config.best_mode)
 
     def steps(self) -> list[int]:
         """The steps that have a checkpoint, ascending. Whether they are whole, `latest` and `restore` find out."""
@@ -242,7 +215,9 @@ class Checkpointer(Closing):
 
     def last(self, count: int) -> list[int]:
         """The last `count` steps of checkpoints that an unbroken run has, ascending. UserError where they are fewer."""
-        lasting = [step for step in self.steps() if not _is_passing(self._folders.path(step))]
+        self.wait()
+        with self._disk_errors("read from"):
+            lasting = lasting_steps(self._directory)
         if len(lasting) < count:
             raise UserError(
                 f"STEP=mean:{count}: {self._directory} has {len(lasting)} checkpoints, of the steps {lasting}. A run "
@@ -252,7 +227,9 @@ class Checkpointer(Closing):
 
     def best(self) -> int | None:
         """The step with the best `keep_best` metric; None where no checkpoint has one."""
-        return best(self.steps(), self._folders.path, self._config)
+        self.wait()
+        with self._disk_errors("read from"):
+            return self._best()
 
     def restore(
         self, step: int | None, abstract_state: TrainState

@@ -12,6 +12,8 @@ in each process that is about to use it: what is to be found (a flipped bit on a
 
 import contextlib
 import errno
+import json
+import math
 import os
 import re
 import shlex
@@ -29,6 +31,7 @@ from t5xpg.base.files import json_object_if_any, remove, sha256_of_file, write_t
 from t5xpg.base.paths import require_no_pattern
 
 DIGESTS = "SHA256SUMS"
+PASSING = "passing"  # in the meta of a checkpoint that is only to go on from
 _SEAL = "# sha256 of the lines below: "
 _LINE = re.compile(r"([0-9a-f]{64})  (.+)")
 _LEFT_BEHIND = re.compile(r"\d+\.(unfinished|removed|orbax-checkpoint-tmp).*")
@@ -43,6 +46,25 @@ def saved_steps(directory: Path) -> list[int]:
     """The steps that have a folder in the directory of a run's checkpoints, ascending."""
     names = [path.name for path in directory.iterdir() if path.is_dir()] if directory.is_dir() else []
     return sorted(int(name) for name in names if name.isascii() and name.isdigit() and str(int(name)) == name)
+
+
+def lasting_steps(directory: Path) -> list[int]:
+    """Of `saved_steps` those that an unbroken run has, too: without the ones that are only to go on from (PASSING)."""
+    metas = {step: json_object_if_any(directory / str(step) / "meta" / "metadata") for step in saved_steps(directory)}
+    return [step for step, meta in metas.items() if not meta.get(PASSING)]
+
+
+def best_step(directory: Path, metric: str, mode: str) -> int | None:
+    """Of `lasting_steps` the one with the lowest ("min") or highest ("max") metric, the first of equals.
+
+    What is not a number is the worst. None where the metric was measured of none.
+    """
+    badness: dict[int, float] = {}
+    for step in lasting_steps(directory):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # not measured then, or damaged
+            value = float(json.loads((directory / str(step) / "metrics" / "metrics").read_bytes())[metric])
+            badness[step] = math.inf if math.isnan(value) else value if mode == "min" else -value
+    return min(badness, key=lambda step: badness[step], default=None)
 
 
 def last_meta(directory: Path) -> dict[str, Any]:

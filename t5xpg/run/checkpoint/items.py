@@ -18,8 +18,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from t5xpg.base.errors import UserError
 from t5xpg.distributed import path_names
-from t5xpg.models.encoder_decoder import Params
 from t5xpg.models.layer_stack import LAYERS, Tree, layer_name, layers_as_in
+from t5xpg.models.model import Params
 from t5xpg.optim.state import TrainState
 from t5xpg.run.checkpoint.folders import DIGESTS
 

@@ -19,9 +19,9 @@ class StartedRun:
     """A run as a logger sees it at its start.
 
     id: eight hexadecimal digits, drawn when this logger first saw the run, and kept in the run's directory. folder: in
-      the run's directory, for files of loggers. step: the update after which this start goes on; 0 for a new run.
+    the run's directory, for files of loggers. step: the update after which this start goes on; 0 for a new run.
     settings: those of the experiment, flat: {"model.config.emb_dim": 128}. gin: every binding. facts: {"total_steps",
-      "num_params", "devices"}.
+    "num_params", "devices"}.
     """
 
     experiment: str

@@ -115,7 +115,7 @@ class LoggerThread:
 class LoggerFanout:
     """Has the methods of a `TensorBoardWriter`. Loggers get a step when all of its values are known."""
 
-    def __init__(self, tensorboard: TensorBoardWriter | Unwritten, threads: Sequence[LoggerThread] = ()) -> None:
+    def __init__(self, tensorboard: TensorBoardWriter | Unwritten, threads: Sequence[LoggerThread]) -> None:
         self._tensorboard = tensorboard
         self._threads = threads
         self._step = -1

@@ -3,7 +3,7 @@
 import contextlib
 import itertools
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,8 +28,6 @@ _SHOWN_CHARACTERS = 300
 _BATCHES = 8  # after a position
 
 Arrays = dict[str, np.ndarray]
-# From two data positions to (what was compared, the first difference or None).
-ComparePositions = Callable[[Arrays, Arrays], tuple[str, str | None]]
 
 
 @dataclass
@@ -47,12 +45,8 @@ class Comparison:
             self.differences.append(difference)
 
 
-def compare(unbroken: Path, killed: Path, steps: int, positions: ComparePositions) -> Comparison:
-    """Compare two finished runs of `steps` updates: records, batches, and what their last checkpoints hold.
-
-    positions: compares the two positions in the data, where their bytes differ; the same position can be written down
-    in more than one way.
-    """
+def compare(loaded: LoadedConfig, unbroken: Path, killed: Path, steps: int) -> Comparison:
+    """Compare two finished runs of an experiment: records, batches, and what their checkpoints after `steps` hold."""
     found = Comparison()
     ours, theirs = RunDirectory(unbroken), RunDirectory(killed)
     _compare_lines(found, ours.metrics_jsonl, theirs.metrics_jsonl)
@@ -61,7 +55,7 @@ def compare(unbroken: Path, killed: Path, steps: int, positions: ComparePosition
     if lacking:
         found.differences.append(f"There is no checkpoint {' and no '.join(map(str, lacking))}.")
     else:
-        _compare_checkpoints(found, ours.checkpoints / str(steps), theirs.checkpoints / str(steps), positions)
+        _compare_checkpoints(found, loaded, ours.checkpoints / str(steps), theirs.checkpoints / str(steps))
         steps_kept = [saved_steps(each.checkpoints) for each in (ours, theirs)]
         difference = f"{theirs.checkpoints} holds the steps {steps_kept[1]}, in the unbroken run {steps_kept[0]}."
         found.add("checkpoints kept", None if steps_kept[0] == steps_kept[1] else difference, steps=steps_kept[0])
@@ -143,7 +137,7 @@ def _compare_lines(found: Comparison, ours: Path, theirs: Path, expected: int | 
     found.add(ours.name, difference, sha256=sha256, lines=len(one))
 
 
-def _compare_checkpoints(found: Comparison, ours: Path, theirs: Path, positions: ComparePositions) -> None:
+def _compare_checkpoints(found: Comparison, loaded: LoadedConfig, ours: Path, theirs: Path) -> None:
     one, other = read_checkpoint(ours), read_checkpoint(theirs)
     for item, what in (("params", "parameters"), ("optimizer", "optimiser")):
         difference = first_difference(one[item], other[item])
@@ -154,7 +148,7 @@ def _compare_checkpoints(found: Comparison, ours: Path, theirs: Path, positions:
             arrays=len(one[item]),
             values=sum(array.size for array in one[item].values()),
         )
-    how, difference = positions(one["data"], other["data"])
+    how, difference = compare_positions(loaded, one["data"], other["data"])
     found.add("data position", None if difference is None else f"{theirs / 'data'}: {difference}.", compared=how)
     metas = [json.loads((folder / "meta" / "metadata").read_text(encoding="utf-8")) for folder in (ours, theirs)]
     found.add("meta", None if metas[0] == metas[1] else f"{theirs / 'meta'} is another than {ours / 'meta'}.")

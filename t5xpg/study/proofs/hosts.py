@@ -8,10 +8,9 @@ one; one begins on one and goes on on two.
 import signal
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 
 import jax
@@ -23,9 +22,10 @@ from t5xpg.base.files import last_lines, write_json
 from t5xpg.base.paths import shown
 from t5xpg.base.progress import duration
 from t5xpg.experiment import config
+from t5xpg.experiment.config import LoadedConfig
 from t5xpg.run.directory import RunDirectory
 from t5xpg.run.records import read_jsonl
-from t5xpg.study.proofs.comparison import Arrays, compare, compare_positions, read_checkpoint
+from t5xpg.study.proofs.comparison import Arrays, compare, read_checkpoint
 from t5xpg.study.proofs.folder import proof_folder
 from t5xpg.study.proofs.kills import WatchedRun
 from t5xpg.study.proofs.resume import say
@@ -82,30 +82,29 @@ def prove_hosts(experiment: str, overrides: Sequence[str], *, processes: int, pa
     with proof_folder(path, is_own) as folder:
         (folder / _OUTPUT).mkdir()
         began = time.monotonic()
-        positions = partial(compare_positions, loaded)
-        proof = _Proof(arguments, folder, processes, steps, period)
-        rows = proof.rows(lambda ours, theirs: not compare(ours, theirs, steps, positions).differences)
+        rows = _Proof(loaded, arguments, folder, processes).rows()
         return _close(rows, arguments, folder, processes, time.monotonic() - began)
 
 
 class _Proof:
-    def __init__(self, arguments: Sequence[str], folder: Path, processes: int, steps: int, period: int) -> None:
-        self._arguments, self._folder, self._devices = list(arguments), folder, processes
-        self._steps, self._period = steps, period
+    def __init__(self, loaded: LoadedConfig, arguments: Sequence[str], folder: Path, processes: int) -> None:
+        self._loaded, self._arguments, self._folder, self._devices = loaded, list(arguments), folder, processes
+        self._steps = loaded.experiment.total_steps
         self._starts = 0
 
-    def rows(self, exact: Callable[[Path, Path], bool]) -> list[Row]:
-        """Everything that is to be proven. exact: whether two run directories hold the same run, bit for bit."""
+    def rows(self) -> list[Row]:
+        """Everything that is to be proven."""
         counts = [2**power for power in range(self._devices.bit_length())]
         for count in counts:
             self._train(f"on_{count}", count)
         rows = [self._row(f"on_{count}", f"{count} processes") for count in counts[1:]]
         # between two checkpoints: what came after the first of them is trained again
-        middle = 2 * self._period + max(1, self._period // 2)
+        period = self._loaded.experiment.checkpoints.period
+        middle = 2 * period + max(1, period // 2)
         self._train("killed", 2, signal.SIGKILL, at=middle)
         self._train("killed", 2)
-        same = exact(self._folder / "on_2", self._folder / "killed")
-        rows.append(self._row("killed", "2 processes, one killed, started again", same))
+        found = compare(self._loaded, self._folder / "on_2", self._folder / "killed", self._steps)
+        rows.append(self._row("killed", "2 processes, one killed, started again", not found.differences))
         for name, first, then in (("from_2_to_1", 2, 1), ("from_1_to_2", 1, 2)):
             self._train(name, first, signal.SIGTERM, at=self._steps // 2)
             self._train(name, then)

@@ -192,10 +192,8 @@ class PhaseTimes:
 
     def occurrences(self, saved: int | None) -> dict[str, int]:
         """How often each phase comes in a start from the checkpoint `saved`; None for a start from nothing."""
-        found = {}
-        for name in phases.PHASES:
-            after = -1 if saved is None else saved
-            found[name] = sum(step is None or step > after for step in self.steps[name])
+        after = -1 if saved is None else saved
+        found = {name: sum(step is None or step > after for step in self.steps[name]) for name in phases.PHASES}
         found["restore"] = 0 if saved is None else 1
         return {name: count for name, count in found.items() if count}
 

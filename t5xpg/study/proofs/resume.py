@@ -12,7 +12,6 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 
 import jax
@@ -27,7 +26,7 @@ from t5xpg.experiment.config import LoadedConfig
 from t5xpg.run.checkpoint.folders import saved_steps
 from t5xpg.run.directory import RunDirectory
 from t5xpg.study.proofs import receipt
-from t5xpg.study.proofs.comparison import Comparison, compare, compare_positions
+from t5xpg.study.proofs.comparison import Comparison, compare
 from t5xpg.study.proofs.folder import proof_folder
 from t5xpg.study.proofs.kills import Kill, PhaseShares, PhaseTimes, WatchedRun, kill_in
 from t5xpg.study.runs import ended_message, train_command
@@ -107,12 +106,12 @@ class _Proof:
                 say("every phase has its share; the killed run goes on to its end")
                 with self._start(_KILLED) as run:
                     self._to_its_end(run)
-            positions = partial(compare_positions, self._loaded)
-            comparison = compare(self._folder / _UNBROKEN, self._folder / _KILLED, self._steps, positions)
+            unbroken, killed = self._folder / _UNBROKEN, self._folder / _KILLED
+            comparison = compare(self._loaded, unbroken, killed, self._steps)
             say(f"round {self._rounds}: {'equal' if not comparison.differences else 'DIFFERENT'}")
             if comparison.differences or not self._shares.left:
                 return self._close(comparison)
-            shutil.rmtree(self._folder / _KILLED)
+            shutil.rmtree(killed)
             self._rounds += 1
 
     def _kill_until_the_end(self) -> bool:

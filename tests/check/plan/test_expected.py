@@ -13,8 +13,8 @@ from t5xpg.distributed.hardware import PEAK_TERAFLOPS
 DEVICE = Device("d", {"bfloat16": 100.0}, 1000.0, 10.0, 8.0, 4, 2.0, ())
 
 
-def expect(operations, collectives, slice_size=1000):
-    return expected.expect(operations, collectives, DEVICE, "bfloat16", slice_size=slice_size, model_axes=["model"])
+def expect(operations, collectives, domain=4):
+    return expected.expect(operations, collectives, DEVICE, "bfloat16", domain)
 
 
 @pytest.fixture(autouse=True)
@@ -67,17 +67,16 @@ def test_bytes_sent_within_a_domain_and_beyond(kind, devices, near, far) -> None
 
 def test_slices_end_a_domain() -> None:
     sums = Collective("all-reduce", 32, ("slice", "data"), (0, 1, 2, 3))
-    within, across = (expect({}, {sums: 1}, slice_size=size).beside for size in (4, 2))
+    within, across = (expect({}, {sums: 1}, domain=size).beside for size in (4, 2))
     assert within == pytest.approx(2 * 24 / 8)
     assert across == pytest.approx(2 * 16 / 8 + 2 * 8 / 2)
 
 
 def test_what_fits() -> None:
-    band = (0.8, 1.5)
     usable = DEVICE.memory * device_table.USABLE_MEMORY
-    assert expected.fits(usable * 0.9, DEVICE, band) == "fits"
-    assert expected.fits(usable * 1.1, DEVICE, band) == "may not fit"
-    assert expected.fits(usable * 1.3, DEVICE, band) == expected.DOES_NOT_FIT
+    assert expected.fits(usable * 0.9, DEVICE) == "fits"
+    assert expected.fits(usable * 1.1, DEVICE) == "may not fit"
+    assert expected.fits(usable * 1.3, DEVICE) == expected.DOES_NOT_FIT
 
 
 def test_the_table_has_what_a_plan_needs() -> None:

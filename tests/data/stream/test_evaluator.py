@@ -136,7 +136,7 @@ def test_every_task_of_a_mixture_has_its_own_metrics(service: DataService, tmp_p
         assert metrics["m_answers"] == {"em": 75.0, "f1": 75.0, "exact_match": 25.0}
         both = metrics["m_both"]
         assert both["surest"] == "4/four"
-        assert both["bleu"] == pytest.approx(100.0) or both["bleu"] == 0.0  # of words as short as these
+        assert both["bleu"] == 0.0  # no text has four words
         assert str(both["bleu_signature"]).startswith("nrefs:1|")
         assert both["nats_per_byte"] == pytest.approx(10 / sum(len(line.split("=")[1]) for line in LINES[:4]))
     lines = [json.loads(line) for line in (tmp_path / "m_answers.jsonl").read_text().splitlines()]

@@ -18,7 +18,7 @@ from t5xpg.data.text.export import export_dataset
 from t5xpg.data.text.labelled import parse_fields
 from t5xpg.data.text.lines import LeftOut
 from t5xpg.data.text.local_files import parse_files
-from t5xpg.data.text.local_records import parts_of, records, texts
+from t5xpg.data.text.local_records import parts_of, records
 from t5xpg.data.text.manifest import Manifest, canonical_record, read_manifest
 
 LINES = ["first line", "  zweite Zeile — ä", "", "fourth \u2028 with a separator"]
@@ -43,7 +43,7 @@ def test_reads_every_packing(tmp_path: Path, packing: str) -> None:
     for name, data in (("a.txt", TEXT), ("a.v1.en", with_mark), ("a.jsonl", JSON_LINES), ("b.parquet", tables)):
         path = tmp_path / (name + packing)
         path.write_bytes(PACKERS[packing](data))
-        assert list(texts(path)) == LINES, name
+        assert list(records((path,))) == [(line,) for line in LINES], name
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_names_what_it_cannot_read(tmp_path: Path, name: str, data: bytes, messa
     path = tmp_path / name
     path.write_bytes(data)
     with pytest.raises(UserError, match=message):
-        list(texts(path))
+        list(records((path,)))
 
 
 def test_parses_files_by_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,11 +145,11 @@ def test_parquet_with_columns_of_one_name_and_texts_that_are_none(
     path = tmp_path / "a.parquet"
     pyarrow.parquet.write_table(pyarrow.Table.from_arrays([["a"], ["b"]], names=["text", "text"]), path)
     with pytest.raises(UserError, match=r'a\.parquet has 2 columns "text": expected one'):
-        list(texts(path))
+        list(records((path,)))
     pyarrow.parquet.write_table(pyarrow.table({"text": ["short", "a long text"]}), path)
     monkeypatch.setattr(local_records, "LONGEST_LINE", 10)
     with pytest.raises(UserError, match=r'row 2: "text" is longer than 0 MiB\. Expected a document a row'):
-        list(texts(path))
+        list(records((path,)))
 
 
 _POOLS: list[Any] = []  # one has to stay as long as anything that was taken from it
@@ -161,7 +161,7 @@ def most_memory_for_texts(path: Path, left_out: LeftOut, expected: list[str]) ->
     _POOLS.append(pyarrow.proxy_memory_pool(usual))
     pyarrow.set_memory_pool(_POOLS[-1])
     try:
-        assert list(texts(path, left_out)) == expected
+        assert [text for (text,) in records((path,), left_out=left_out)] == expected
     finally:
         pyarrow.set_memory_pool(usual)
     return _POOLS[-1].max_memory()

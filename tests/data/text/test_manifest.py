@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import temporary_prefix
+from t5xpg.data.text.lines import LeftOut
 from t5xpg.data.text.local_files import parse_files
 from t5xpg.data.text.manifest import (
     Manifest,
@@ -93,11 +94,13 @@ def test_the_command_makes_the_same_export_again(tmp_path: Path) -> None:
         path.write_text(path.name)
     exports: list[dict[str | None, list[Path]]] = [{"train": paths[:2], "test": paths[2:]}, {None: paths}]
     for files in exports:
-        manifest = dataclasses.replace(MANIFEST, source=LocalFiles(files).describe(), limit=7)
+        source = LocalFiles(files, LeftOut(), {"text": "text"}).describe()
+        manifest = dataclasses.replace(MANIFEST, source=source, limit=7)
         words = shlex.split(manifest.command(force=True))
         assert words[:3] == ["make", "data", "DATASET=mine"]
         assert words[4:] == ["MIN_CHARACTERS=101", "LIMIT=7", "FORCE=1"]
         assert parse_files(words[3].removeprefix("FILES=")) == files
-    plain = dataclasses.replace(MANIFEST, source=LocalFiles({"train": paths[2:]}).describe())
+    source = LocalFiles({"train": paths[2:]}, LeftOut(), {"text": "text"}).describe()
+    plain = dataclasses.replace(MANIFEST, source=source)
     assert plain.command() == f'make data DATASET=mine FILES="train={paths[2]}" MIN_CHARACTERS=101'
     assert MANIFEST.command() == "make data DATASET=mine MIN_CHARACTERS=101"
