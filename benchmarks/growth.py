@@ -52,7 +52,7 @@ AXES = (
     Axis("batch", "rows", (2, 8, 32)),
     Axis("vocabulary", "vocabulary", (384, 4096, 32768)),
 )
-BY_CHUNKS = 1  # the axis of AXES whose attention is by chunks
+BY_CHUNKS = 1  # the index in AXES of the axis whose attention is by chunks
 
 Point = dict[str, Any]
 

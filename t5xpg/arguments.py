@@ -59,7 +59,7 @@ def path_of(text: str | None) -> Path | None:
 
 
 def words(text: str, name: str) -> list[str]:
-    """The words of the value of the variable `name`, split as a shell does. Raises UserError for an open quote."""
+    """The words of the value of the variable `name`, split as a shell does. Raises UserError where that cannot be."""
     try:
         return shlex.split(text)
     except ValueError as error:

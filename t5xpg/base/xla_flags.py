@@ -7,7 +7,7 @@ import importlib.metadata
 import importlib.util
 import os
 
-# Which operations XLA hands to YNNPACK, its kernel library for CPUs.
+# Which operations XLA hands to YNNPACK, a library of kernels for CPUs.
 _NAME = "xla_cpu_experimental_ynn_fusion_type"
 _JAXLIB = "0.10.2"
 # Products, with what stands around them, and sums: a step of byt5_tiny takes a quarter less time than with the default.

@@ -24,7 +24,7 @@ from t5xpg.base.signals import StopRequest
 
 LOST_VARIABLE = "T5XPG_LOST_SECONDS"  # without a heartbeat, after which a process counts as lost
 _LOST_SECONDS = 60.0
-_HEARTBEATS = 8  # in that time
+_HEARTBEATS = 8  # in that time: "signs of life" in messages. JAX's own are others, see `joining`
 _LOOK_SECONDS = 1.0  # between two looks for notices
 _REASON_SECONDS = 5.0  # for which the reason of a broken connection is waited for
 _EVER = 7 * 24 * 3600 * 1000  # milliseconds: what another process does first may be the caching of a large task

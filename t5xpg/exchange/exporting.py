@@ -14,7 +14,7 @@ from t5xpg.data.batch import PREFIX_LM
 from t5xpg.evaluate.trained_model import check_same_model, parameters_and_vocabulary
 from t5xpg.exchange.formats.weights import SAFETENSORS
 from t5xpg.exchange.huggingface.architectures import SEQ2SEQ, in_transformers
-from t5xpg.exchange.huggingface.config import generation_config, is_beam
+from t5xpg.exchange.huggingface.generation_config import generation_config, is_beam
 from t5xpg.exchange.huggingface.model_card import MARK, model_card
 from t5xpg.exchange.huggingface.tokenizer_files import check_tokenizer, write_tokenizer
 from t5xpg.exchange.huggingface.transformers_check import NOT_CHECKED, Checked, check_in_transformers

@@ -18,7 +18,8 @@ from t5xpg.base.files import write_json
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.exchange.formats.onnx_graph import Graph
 from t5xpg.exchange.huggingface.architectures import ENCODER_DECODERS, known_kind, unshared
-from t5xpg.exchange.huggingface.config import config_to_transformers, generation_config
+from t5xpg.exchange.huggingface.config import config_to_transformers
+from t5xpg.exchange.huggingface.generation_config import generation_config
 from t5xpg.exchange.to_engine import Engine
 from t5xpg.experiment.experiment import Experiment
 from t5xpg.models.biases import MASKED

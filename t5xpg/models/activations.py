@@ -25,7 +25,7 @@ class ActivationSharding(Protocol):
         """Whether a weight is stored split over devices that rows of a batch are split over, too."""
 
     def gathered(self, weight: jax.Array, axes: tuple[str, ...]) -> jax.Array:
-        """The weight, whole on each of those devices."""
+        """The weight, whole on every device that it is stored split over."""
 
     def summed_over_rows(self, product: Product, a: jax.Array, b: jax.Array, axes: tuple[str, ...]) -> jax.Array:
         """product(a, b) of the rows of all devices, with the sharding of a weight with these axes."""

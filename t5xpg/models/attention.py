@@ -190,7 +190,7 @@ def _query_init(head_dim: int) -> Initializer:
 
 @jax.custom_vjp
 def add_shared_bias(logits: jax.Array, bias: jax.Array) -> jax.Array:
-    """logits [B, H, Q, S] + bias [1, H, Q, S]; the gradient of the bias is `_summed_over_batch`."""
+    """logits [B, H, Q, S] + bias [1, H, Q, S], whose gradient is summed by `_summed_over_batch`."""
     return logits + bias
 
 

@@ -86,9 +86,10 @@ def self_geometries(
 ) -> Callable[[Any, int | jax.Array], Geometry]:
     """The geometry of a layer's self attention, by the layer and its index.
 
-    pairs: without a window and a table of relative positions. window: of the layers that have one. relpos_bias: the
-    stack's table, for all layers; None where every layer has its own, or none has. positions: of the rows, [T] or
-    [B, T], where they do not begin at 0. globals: of the stack.
+    pairs: their window and table of relative positions are put in here; the table is read in both directions unless
+    `is_causal`. window: of the layers that have one. relpos_bias: the stack's table, for all layers; None where every
+    layer has its own, or none has. positions: of the rows, [T] or [B, T], where they do not begin at 0. globals: of the
+    stack.
     """
     turned = rotations(config, jnp.arange(pairs.queries, dtype=jnp.int32) if positions is None else positions)
     everywhere = _EVERYWHERE if config.scan_layers else None  # scanned over, the two kinds have arrays of one shape

@@ -86,7 +86,8 @@ class PositionTable:
 
 
 class RelativePositionBias(nnx.Module):
-    """Bias of attention logits by bucketed distance, one table [H, buckets] for all layers of a stack."""
+    """The parameters of relative positions, of a stack or of a layer: a bias [H, buckets] and, where distances have
+    keys, those [H, K, buckets]."""
 
     def __init__(self, key: jax.Array, config: T5Config) -> None:
         self.num_buckets = config.relative_attention_num_buckets

@@ -28,7 +28,7 @@ class Prompt(nnx.Module):
 
 @dataclass(frozen=True)
 class PromptedEmbed:
-    """An `Embed` whose rows of ids begin with the `prompt_tokens` of a prompt, which any id but 0 stands for."""
+    """Embeds rows of ids that begin with the `prompt_tokens` of a prompt, which any id but 0 stands for."""
 
     embed: Embed
     prompt: Prompt
@@ -48,7 +48,10 @@ def make_prompt(key: jax.Array, config: T5Config) -> Prompt | None:
 
 
 def prompted(tokens: jax.Array, length: int, segment_ids: jax.Array | None = None) -> jax.Array:
-    """[B, S] int32 -> [B, P + S]: behind a prompt, whose positions are none of padding. segment_ids: of packed rows."""
+    """[B, S] int32 -> [B, P + S]: behind a prompt, whose positions are none of padding.
+
+    segment_ids: of packed rows, which can have no prompt.
+    """
     assert segment_ids is None or not length, "each text of a packed row would need the prompt"
     return jnp.pad(tokens, ((0, 0), (length, 0)), constant_values=1) if length else tokens
 

@@ -13,7 +13,7 @@ _FAINT = 3  # hundredths: less is not drawn
 
 
 def spark(run: SiteRun) -> Markup:
-    """A small curve of the validation loss, without its first value; "" where it has no two others."""
+    """A small curve of the validation loss, without its first value; "" where fewer than two are left."""
     steps, losses = next(iter(run.curves.values()))
     points = [(x, y) for x, y in zip(steps, losses, strict=True) if x and y is not None]
     if len(points) < 2:

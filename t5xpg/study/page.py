@@ -35,7 +35,7 @@ def batch_shape(trained: Mapping[str, Any], packed: str) -> str:
 
 
 def facts(rows: Iterable[Sequence[str]], sources: Mapping[str, list[Any]]) -> str:
-    """The table at the end of a block: rows of its own, and where the runs come from, as of `runs.sources`."""
+    """The table at the end of a block: rows of its own, and where the runs come from, as `runs.sources` gives it."""
     cores = " or ".join(map(str, sources["cores"])) + (" core" if sources["cores"] == [1] else " cores")
     versions = [", ".join(f"{name} {found}" for name, found in one.items() if found) for one in sources["versions"]]
     last = [

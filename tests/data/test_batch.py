@@ -84,10 +84,11 @@ def test_hash_depends_on_everything_but_order_and_layout() -> None:
 
 
 def test_the_hash_of_parts() -> None:
-    """Of the hashes of the parts, in their order; that of one part is the plain one."""
+    """Of the hashes of the parts, in their order; that of one part is its own."""
     batch = {"a": np.arange(12, dtype=np.int32).reshape(6, 2), "b": np.arange(6, dtype=np.int32).reshape(6, 1)}
     parts = [{name: array[rows] for name, array in batch.items()} for rows in (slice(0, 2), slice(2, 4), slice(4, 6))]
     assert hash_parts(batch, 3) == [hash_batch(part) for part in parts]
+    assert hash_parts(batch, 1) == [hash_batch(batch)]
     expected = hashlib.sha256("\n".join(map(hash_batch, parts)).encode()).hexdigest()
     assert hash_batch(batch, 3) == hash_of_parts(hash_parts(batch, 3)) == expected
     assert len({hash_batch(batch, count) for count in (1, 2, 3, 6)}) == 4

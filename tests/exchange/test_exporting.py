@@ -18,7 +18,8 @@ from t5xpg.evaluate.trained_model import parameters_and_vocabulary
 from t5xpg.exchange import exporting
 from t5xpg.exchange.huggingface import transformers_check
 from t5xpg.exchange.huggingface.architectures import SEQ2SEQ, Exported
-from t5xpg.exchange.huggingface.config import config_to_transformers, generation_config
+from t5xpg.exchange.huggingface.config import config_to_transformers
+from t5xpg.exchange.huggingface.generation_config import generation_config
 from t5xpg.exchange.huggingface.model_card import model_card
 from t5xpg.exchange.huggingface.tokenizer_files import SAMPLES, expected_ids, tokenizer_type
 from t5xpg.exchange.importing import import_checkpoint

@@ -74,7 +74,7 @@ def users_modules(task: Any, modules: Sequence[str]) -> dict[str, ModuleType]:
     while waiting:
         name = waiting.pop()
         module = sys.modules.get(name)
-        if module is None or name in found or not _is_third_party(module):
+        if module is None or name in found or not _may_be_users(module):
             continue
         found[name] = module
         if not is_installed(module):
@@ -133,7 +133,7 @@ def _functions_of(task: Any) -> Iterator[Any]:
         yield step if hasattr(step, "__qualname__") else type(step)
 
 
-def _is_third_party(module: ModuleType) -> bool:
+def _may_be_users(module: ModuleType) -> bool:
     """Whether a module has a file that is not of Python, of this package, or of what `record.PACKAGES` has."""
     file = getattr(module, "__file__", None)
     if not file or Path(file).is_relative_to(PACKAGE) or module.__name__.partition(".")[0] in PACKAGES:

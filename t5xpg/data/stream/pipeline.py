@@ -42,7 +42,7 @@ from t5xpg.data.tasks.providers import Provider, map_tasks, source_of, tasks_of
 
 PATIENCE = 5.0  # seconds for the first rows
 THREADS = 2  # of each pipeline; the training process computes on the same cores
-_CHECKPOINT = "position"
+_CHECKPOINT = "position"  # the name of TensorFlow's checkpoint of an iterator
 # Its files, by the names of the arrays that hold their bytes in a saved position.
 _CHECKPOINT_FILES = {"index": f"{_CHECKPOINT}.index", "data": f"{_CHECKPOINT}.data-00000-of-00001"}
 

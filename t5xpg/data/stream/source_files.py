@@ -76,7 +76,7 @@ class SourceFiles:
             # characters, then up to a slash: commonpath would make gs:/ of gs://
             folders = [os.path.dirname(file.path) + "/" for file in listed if file.task == task]
             self._folders[task] = os.path.commonprefix(folders).rpartition("/")[0] + "/"  # noqa: RUF071
-        self._next_look = time.monotonic() + _PERIOD
+        self._next_check = time.monotonic() + _PERIOD
 
     def names_and_sizes(self) -> str:
         """Their number, and a digest of their names and sizes."""
@@ -88,13 +88,13 @@ class SourceFiles:
         began = time.monotonic()
         found = [(file, change) for n, file in enumerate(self._files) if (change := self._change(n, file)) is not None]
         ended = time.monotonic()
-        self._next_look = ended + max(_PERIOD, _PAUSES * (ended - began))
+        self._next_check = ended + max(_PERIOD, _PAUSES * (ended - began))
         if found:
             self._refuse("The data has changed while it was being read", found)
 
     def check_in_passing(self) -> None:
         """`check`, unless that was done a moment ago."""
-        if time.monotonic() >= self._next_look:
+        if time.monotonic() >= self._next_check:
             self.check()
 
     def find_damage(self, error: Exception) -> None:

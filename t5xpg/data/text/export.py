@@ -6,7 +6,7 @@ import re
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from t5xpg.base.digests import MEMORY
 from t5xpg.base.errors import UserError, nearest
@@ -40,7 +40,7 @@ def export_dataset(
     limit: int | None = None,
     max_bytes: int | None = None,
     force: bool = False,
-    on_bad_line: str = "error",
+    on_bad_line: Literal["error", "skip"] = "error",
     min_characters: int | None = None,
     log: Callable[[str], None] = print,
 ) -> Manifest:
@@ -51,7 +51,7 @@ def export_dataset(
     shorter ones are left out (None: none; datasets that are known by name have a rule of their own). select: the text
     of some files, for `exported_name`. limit, max_bytes (of UTF-8): the first rows of each split, or of a source
     without splits.
-    on_bad_line: what to do with a line of the files that cannot be used: "error", or "skip" it. What is left out is
+    on_bad_line: what to do with a line of the files that cannot be used; "skip" leaves it out. What is left out is
     counted by reason, in the manifest and for the user. force: export again what is up to date, and replace an export
     of another text. log: gets lines for the user.
 

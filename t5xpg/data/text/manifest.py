@@ -136,14 +136,17 @@ class Manifest:
 
 def canonical_line(text: str) -> bytes:
     """`canonical_record` of one text: `{"text": "…"}`."""
-    return canonical_record((text,), TEXT)
+    return _encoded(f'{{"text": {encode_basestring(text)}}}\n')  # of every row of most exports
 
 
 def canonical_record(values: Sequence[str], fields: Sequence[str]) -> bytes:
     """The line of an export for the texts of its fields, with its line end. Escapes are only `\\"`, `\\\\`, `\\b`,
     `\\f`, `\\n`, `\\r`, `\\t` and `\\u00XX` for other control characters. Lone surrogates become U+FFFD."""
     pairs = [f"{encode_basestring(name)}: {encode_basestring(text)}" for name, text in zip(fields, values, strict=True)]
-    line = f"{{{', '.join(pairs)}}}\n"
+    return _encoded(f"{{{', '.join(pairs)}}}\n")
+
+
+def _encoded(line: str) -> bytes:
     try:
         return line.encode("utf-8")
     except UnicodeEncodeError:

@@ -1,4 +1,4 @@
-"""The config.json of transformers for the families of T5, there and back, and its generation_config.json.
+"""The config.json of transformers for the families of T5, there and back.
 
 What differs between them besides sizes: umT5 has a table of relative positions in every layer, and the decoder's output
 is divided by sqrt(D) before the output matrix if `tie_word_embeddings` is true (transformers 4; 5 saves that of T5 as
@@ -11,9 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from t5xpg.base.errors import UserError, nearest
-from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.models.config import T5Config
-from t5xpg.models.decoding import DecodingConfig
 
 # model_type -> what the names of its classes begin with
 FAMILIES: Mapping[str, str] = {"t5": "T5", "mt5": "MT5", "umt5": "UMT5", "longt5": "LongT5"}
@@ -159,25 +157,3 @@ def _number(config: Mapping[str, Any], name: str, default: float) -> float:
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise UserError(f"The checkpoint's {name} is {value!r}: expected a number.")
     return float(value)
-
-
-def generation_config(decoding: DecodingConfig, vocabulary: Vocabulary, longest: int, start_id: int) -> dict[str, Any]:
-    """The options of `generate`. longest: tokens of an answer, where `decoding` names no other number."""
-    found: dict[str, Any] = {
-        "decoder_start_token_id": start_id,
-        "eos_token_id": vocabulary.eos_id,
-        "pad_token_id": vocabulary.pad_id,
-        "max_new_tokens": decoding.max_decode_length or longest,
-    }
-    if is_beam(decoding):
-        found |= {"num_beams": decoding.decodes, "num_return_sequences": decoding.returned}
-        found |= {"length_penalty": decoding.alpha, "early_stopping": decoding.early_stopping}
-    elif decoding.method == "sample" and decoding.temperature > 0:
-        found |= {"do_sample": True, "num_return_sequences": decoding.returned, "temperature": decoding.temperature}
-        found |= {"top_k": decoding.topk, "top_p": decoding.topp or 1.0}
-    return found
-
-
-def is_beam(decoding: DecodingConfig) -> bool:
-    """Whether it is a beam search that `generate` does, too."""
-    return decoding.method == "beam" and decoding.length_penalty == "transformers"

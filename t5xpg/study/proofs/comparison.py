@@ -46,7 +46,7 @@ class Comparison:
 
 
 def compare(loaded: LoadedConfig, unbroken: Path, killed: Path, steps: int) -> Comparison:
-    """Compare two finished runs of an experiment: records, batches, and what their checkpoints after `steps` hold."""
+    """Compare two finished runs of `steps` updates: records, batches, and what their last checkpoints hold."""
     found = Comparison()
     ours, theirs = RunDirectory(unbroken), RunDirectory(killed)
     _compare_lines(found, ours.metrics_jsonl, theirs.metrics_jsonl)

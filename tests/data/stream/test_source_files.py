@@ -22,7 +22,7 @@ NEVER = 1e9  # seconds between looks in passing
 
 
 @pytest.fixture(autouse=True)
-def _rare_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+def _rare_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(source_files, "_PERIOD", NEVER)
     monkeypatch.setattr(source_files, "_PAUSES", 0)
 
@@ -219,7 +219,7 @@ def test_large_files_are_told_apart_by_blocks_all_over_them(folder: Path, monkey
         stream.save()
 
 
-def test_looks_take_a_small_part_of_the_time(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checks_take_a_small_part_of_the_time(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(float(second) for second in range(100))
     monkeypatch.setattr(source_files, "_PERIOD", 1.0)
     monkeypatch.setattr(source_files, "_PAUSES", 50)
