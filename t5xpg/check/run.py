@@ -46,7 +46,7 @@ def look_at(loaded: LoadedConfig, directory: RunDirectory, *, data: bool = True)
 def _identity(loaded: LoadedConfig, data: bool) -> dict[str, Any]:
     """What makes the run the run it is, as far as it is known before anything is made."""
     experiment = loaded.experiment
-    identity = run_identity(experiment)
+    identity = run_identity(experiment, None)
     row = data_state.row_of(experiment.train_dataset.mixture_or_task_name, experiment.needs)
     if data and row is not None and row.dataset is not None:
         with contextlib.suppress(UserError):  # not exported yet, or said where the data are looked at

@@ -106,7 +106,7 @@ class Predictor:
         return np.asarray(self.decode(inputs).tokens[:, 0])
 
     def answers(self, inputs: np.ndarray, first_row: int = 0) -> list[Answer]:
-        """An answer for each row. first_row: of `decode`."""
+        """An answer for each row. first_row: see `decode`."""
         found = self.decode(inputs, first_row)
         return [
             Answer(

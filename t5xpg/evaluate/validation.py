@@ -54,7 +54,8 @@ class Validation:
 
         "encoder_use" says whether the model looks at its encoder: the loss of batches whose encoder rows are
         `exchanged` less their loss, in nats per target token. About 0: the decoder is a language model of the targets
-        alone. progress: counts batches. Raises NothingToMeasureError where the split gives no target.
+        alone. Not there where no batch can be exchanged. progress: counts batches. Raises NothingToMeasureError where
+        the split gives no target.
         """
         window = Window()
         rise = exchanged_tokens = 0.0  # nats that exchanged rows cost, and the target tokens of these batches

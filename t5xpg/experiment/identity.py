@@ -58,7 +58,7 @@ _FREE_MODEL_SETTINGS = (
 _NONE = object()
 
 
-def run_identity(experiment: Experiment, source: "DataIdentity | None" = None) -> dict[str, Any]:
+def run_identity(experiment: Experiment, source: "DataIdentity | None") -> dict[str, Any]:
     """What makes a run the run it is; a start with another identity is refused.
 
     source: what `prepare.prepare` says of the text; None before that, for all else that makes the run.

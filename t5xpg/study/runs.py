@@ -90,7 +90,7 @@ class Run:
 
     def check(self) -> None:
         """Raise UserError where the plan has a mistake, or the folder can be no run's or is another's."""
-        self.directory.check(self.loaded.name, run_identity(self.experiment))
+        self.directory.check(self.loaded.name, run_identity(self.experiment, None))
 
 
 @dataclass(frozen=True)

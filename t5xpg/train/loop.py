@@ -28,7 +28,8 @@ from t5xpg.train.run_state import Position, RunState
 
 @dataclass(frozen=True)
 class Run:
-    """What one process trains with: made once, when the run is opened. All that changes is in a `RunState`.
+    """What one process trains with: made once, when the run is opened. All that changes is in a `RunState` and
+    the position of the stream.
 
     stream: the batches, of which this process reads its rows. position: in the data of all processes. place: puts a
     batch on the devices. train_step: (state, batch on devices) -> (state, metrics). weights: the parameters of a state

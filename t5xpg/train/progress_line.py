@@ -32,7 +32,7 @@ class ProgressLine:
         self._tokens, self._flops = 0, 0.0  # of the last update
         self._peak_flops = self.measure_peak()
         self._others = OthersLoad()
-        self._began = time.perf_counter()  # after the last report or pause
+        self._began = time.perf_counter()  # at the last report, or the end of the last pause
         self._seconds, self._steps, self._waited = 0.0, 0, stream.waited  # since the last report
         self._all_tokens, self._all_flops = 0, 0.0  # since then, too
         self._last_end: float | None = None
@@ -54,7 +54,7 @@ class ProgressLine:
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Do not count the time of the block."""
+        """Do not count the time of the block, in which there is no report and no other pause."""
         self._seconds += time.perf_counter() - self._began
         self._last_end = None
         try:

@@ -70,8 +70,9 @@ def record(loaded: LoadedConfig, *, steps: int, output: Path, force: bool = Fals
                 ended=False,
                 description=to_json(dataclasses.asdict(description) | {"vocabulary": description.vocabulary.to_json()}),
             )
-        found = to_json(dataclasses.asdict(source))
-        recording = Recording(_typed(loaded), records, found, environment.versions(), files={})
+        recording = Recording(
+            _typed(loaded), records, to_json(dataclasses.asdict(source)), environment.versions(), files={}
+        )
         if (output / MANIFEST).exists() and not force:
             _refuse_another(output, recording)
             print(f"{paths.shown(output)} holds these batches already")

@@ -1,4 +1,4 @@
-"""All of a run that is resumed, as one value: a checkpoint holds it, and nothing else of a run changes."""
+"""All of a run that is resumed but for its position in the data: a checkpoint holds both, and nothing else changes."""
 
 import contextlib
 import math

@@ -94,7 +94,8 @@ DOES_NOT_FIT = "does not fit"
 
 
 def fits(needed: float, device: Device) -> str:
-    """Says "fits", "may not fit" or "does not fit". needed: bytes, as `memory.estimate` says; see `memory.BAND`."""
+    """Says "fits", "may not fit" or "does not fit". needed: bytes, `Memory.total`; the truth lies between multiples
+    of it, `memory.BAND`."""
     usable = device.memory * USABLE_MEMORY
     if needed * BAND[0] > usable:
         return DOES_NOT_FIT

@@ -65,7 +65,7 @@ def test_bytes_sent_within_a_domain_and_beyond(kind, devices, near, far) -> None
     assert expected.sent_bytes(Collective(kind, 64, ("data",), devices), 4) == (near, far)
 
 
-def test_slices_end_a_domain() -> None:
+def test_a_smaller_domain_sends_more_over_the_network() -> None:
     sums = Collective("all-reduce", 32, ("slice", "data"), (0, 1, 2, 3))
     within, across = (expect({}, {sums: 1}, domain=size).beside for size in (4, 2))
     assert within == pytest.approx(2 * 24 / 8)

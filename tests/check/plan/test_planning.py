@@ -102,6 +102,9 @@ def test_what_does_not_fit_is_said_and_is_no_success(planned, monkeypatch, capsy
     monkeypatch.setattr(planning.device_table, "measured", lambda *_: planning.device_table.find("h200"))
     planning.plan(gin, [], [], device="cpu")
     assert fuses == [True, True, False]
+    h100 = planning.device_table.find("h100")  # 8 are joined by links
+    for mesh, domain in (({"data": 16}, 8), ({"slice": 4, "data": 4}, 4)):
+        assert planning.make({**found, "devices": 16, "mesh": mesh}, h100)["device"]["domain"] == domain
 
 
 def test_mistakes(planned) -> None:
