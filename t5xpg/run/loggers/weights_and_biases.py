@@ -68,7 +68,7 @@ class WeightsAndBiases(Logger):
             entity=self.entity,
             name=self.name or os.environ.get("WANDB_NAME") or run.directory.name,
             group=self.group,
-            tags=list(self.tags),
+            tags=list(self.tags) or None,
             id=run.id,
             resume="allow",
             mode=self.mode,
