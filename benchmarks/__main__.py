@@ -34,7 +34,7 @@ MODULES = (
 
 
 def measured(name: str, repeats: int | None) -> list[Row]:
-    """The rows of a module; one that says what went wrong where they cannot be had."""
+    """The rows of a module; if it fails, one row that says what went wrong."""
     try:
         return list(importlib.import_module(f"benchmarks.{name}").rows(repeats))
     except Exception as error:

@@ -1,8 +1,8 @@
 """How fast a task is cached, and in how much memory: by this program, and by SeqIO's script on Beam's local runner.
 
-Caches the span corruption task of as many megabytes of text as are asked for. Both make the same cache, byte for byte.
-Documents a second are of the caching alone, from the first document to the last file. Memory is the largest sum of the
-proportional set sizes (PSS) of all processes that cache.
+Both cache the span corruption task of MEGABYTES of text, and make the same cache, byte for byte; this program also
+caches MANY_MEGABYTES. Documents a second are of the caching alone, from the first document to the last file. Memory is
+the largest sum of the proportional set sizes (PSS) of all processes that cache.
 """
 
 import json
@@ -41,7 +41,7 @@ class Measured:
 
 
 class TimedProcess(CacheProcess):
-    """Notes how long it cached, from its first report on, and the largest memory of it and its children."""
+    """Notes how long it cached, from its first report on, and the largest memory of the process with its children."""
 
     seconds = 0.0
     peak: memory.Peak
@@ -60,7 +60,7 @@ class TimedProcess(CacheProcess):
 
 
 def make_text(megabytes: int, folder: Path) -> tuple[int, int]:
-    """Export so many megabytes of text: how many documents it has, its bytes."""
+    """Export `megabytes` of text; returns the number of its documents and of its bytes."""
     files: dict[str | None, list[Path]] = {split: [folder / f"{split}.jsonl"] for split in SPLITS}
     for split, size in zip(SPLITS, (megabytes * 10**6, 10**5), strict=True):
         with (folder / f"{split}.jsonl").open("w", encoding="utf-8") as file:
@@ -82,7 +82,7 @@ def measure(runner: str, documents: int, folder: Path) -> Measured:
 
 
 def rows(repeats: int | None) -> list[Row]:
-    """Documents a second of a small text beside Beam; the memory for that and for a text of many times the size."""
+    """Documents a second of a small text beside Beam; the memory for that text, and for one many times as large."""
     command.CacheProcess = TimedProcess  # type: ignore[misc]
     measured: dict[str, Measured] = {}
     with tempfile.TemporaryDirectory() as here:

@@ -1,7 +1,7 @@
 """How long training stands still for a checkpoint of a model of 250 million parameters.
 
-What stands still: the look at the parameters (are all finite?) and `Checkpointer.save`, until the next update may take
-the arrays. Synchronous is the same save, waited for: written, hashed, on the disk under its name.
+The time counts the check that all parameters are finite, and `Checkpointer.save`, until the next update may take the
+arrays. In the synchronous save, training also waits until all is written, hashed, and on the disk under its name.
 """
 
 from typing import Any
@@ -14,7 +14,7 @@ SAVES = 3
 
 
 def rows(repeats: int | None) -> list[Row]:
-    """Seconds that a save takes from training; milliseconds of what training computes meanwhile."""
+    """Seconds for which a save stops training; milliseconds of an update while a save is written, and otherwise."""
     report = report_of(["-m", "benchmarks.checkpointing_ours", "--saves", str(repeats or SAVES)])
     facts: dict[str, Any] = {name: report[name] for name in ("parameters", "bytes", "arrays", "check_seconds")}
     fixed = (

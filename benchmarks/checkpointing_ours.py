@@ -13,7 +13,7 @@ from t5xpg.base.xla_flags import set_xla_flags
 
 SIZE = 2048
 BEFORE = 3  # updates that are timed before every save
-MOST = 1000  # updates that are timed beside one that is written
+MOST = 1000  # updates that are timed while one state is written
 
 
 def main() -> None:

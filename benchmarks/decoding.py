@@ -14,7 +14,7 @@ SEARCHES = (("tiny", 1), ("small", 1), ("tiny", BEAMS), ("small, 8 rows", BEAMS)
 
 
 def rows(repeats: int | None) -> list[Row]:
-    """Tokens a second, encoding included; of beams those of the best."""
+    """Tokens a second, encoding included; with beams, only tokens of the best beam count."""
     return [row(name, beams, repeats) for name, beams in SEARCHES]
 
 
@@ -46,7 +46,7 @@ def row(name: str, beams: int, repeats: int | None) -> Row:
 
 
 def facts(reports: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """Versions, and how many rows of a peer's answer are ours, token for token."""
+    """Versions, and how many rows of a peer's answer equal ours, token for token."""
     answers = {name: found["answer"] for name, found in reports.items()}
     ours = answers.get(OURS, [])
     same = {

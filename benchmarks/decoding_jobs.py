@@ -50,9 +50,9 @@ def parse_options(description: str | None) -> argparse.Namespace:
 
 
 def measure(decode: Callable[[], np.ndarray], calls: int, targets: int, **facts: object) -> None:
-    """Call `decode` once unseen and then `calls` times, which returns tokens [batch, at most `targets`]; print a line.
+    """Call `decode`, which returns tokens [batch, at most `targets`], once untimed and `calls` times; print a line.
 
-    What stands behind the first end of a row is not counted.
+    Tokens after the first end of a row are not counted.
 
     {"tokens_per_second": of the median call, encoding included, "tokens": without padding, "answer": a digest of each
     row of tokens} and the facts.

@@ -47,7 +47,7 @@ def rows(repeats: int | None) -> list[Row]:
 
 
 def write(folder: Path) -> dict[str, int]:
-    """Files of both forms for each split; bytes of text by form."""
+    """Write files of both forms for each split; returns the bytes of text by form."""
     sizes = {"jsonl": 0, "txt": 0}
     for split, megabytes in zip(SPLITS, (MEGABYTES, 1), strict=True):
         with (folder / f"{split}.jsonl").open("w") as objects, (folder / f"{split}.txt").open("w") as lines:

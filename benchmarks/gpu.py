@@ -50,7 +50,7 @@ PARTS = {
 
 
 class Results:
-    """The file, by the kind of device: {"device", "parts": {name: {"rows", "missing", …}}}."""
+    """The results file: for each kind of device {"device", "parts": {name: {"rows", "missing", …}}}."""
 
     def __init__(self, file: Path | None, device: Mapping[str, Any]) -> None:
         self._file = file
@@ -69,7 +69,7 @@ class Results:
             write_json(self._file, self._all)
 
     def measure(self, name: str, given: Conditions, measure: Callable[[Conditions], Iterator[Row]]) -> None:
-        """Run a part; write each row as it comes, and why there are no more where it does not come to its end."""
+        """Run a part; write each row as it comes and, if the part does not come to its end, the reason."""
         began, rows = time.monotonic(), dict[str, dict[str, Any]]()
         part = self.parts[name] = {
             "time": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
@@ -102,7 +102,7 @@ def run(
     """Measure and print; returns 1 where a part has not come to its end."""
     if sys.platform == "linux":
         os.environ.setdefault("GLIBC_TUNABLES", TUNABLES)  # for the processes that are started
-    # what JAX takes of a device's memory at first, and can have: 75% otherwise
+    # the share of a device's memory that JAX reserves at first, which is also the most it can have: 75% by default
     os.environ.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", str(USABLE_MEMORY))
     try:
         device = report_of(["-m", "benchmarks.gpu_device"])

@@ -1,6 +1,6 @@
 """Whether a device computes what it should: the unit tests on it, and the same updates as on the CPU.
 
-Parts of `make gpu`: generators of rows. JAX_DEFAULT_MATMUL_PRECISION=highest, as GPUs else multiply float32 as TF32.
+Parts of `make gpu`: generators of rows. JAX_DEFAULT_MATMUL_PRECISION=highest is set, or GPUs multiply float32 as TF32.
 """
 
 import importlib.util
@@ -28,13 +28,13 @@ UNITS = {
     "tests/optim": ["tests/optim"],
 }
 SMALL_UNITS = {"tests/optim/test_schedules.py": ["tests/optim/test_schedules.py"]}
-# They start programs: nothing in them is particular to a device.
+# Left out, as these tests start programs and check nothing that depends on the device.
 NOT_OF_DEVICES = ("tests/models/test_architectures.py", "tests/models/test_custom_architecture.py")
 _VERDICTS = "PASSED|FAILED|ERROR|SKIPPED"
 TEST = re.compile(rf"tests/\S+\.py::.*?(?=\s+(?:{_VERDICTS})\b|\s*$)")
 VERDICT = re.compile(rf"\b({_VERDICTS})\b")
 
-PARITY = {"small": 6, "a layer of t5_1_1_base": 4}  # updates, after two that are compared, too
+PARITY = {"small": 6, "a layer of t5_1_1_base": 4}  # updates; the two before them that warm up are compared, too
 SMALL_PARITY = {"small": 1}
 MOST = {"losses": 1e-4, "gradient_norms": 1e-3}  # relative difference of float32
 
@@ -60,7 +60,7 @@ def units(given: Conditions) -> Iterator[Row]:
 
 
 def _run_tests(given: Conditions, paths: list[str], outcomes: dict[str, str]) -> None:
-    """Run tests; `outcomes` gets the verdict of each that has ended, also where the time is over before the last one.
+    """Run tests; `outcomes` gets the verdict of each test that has ended, even if the time ends before the last one.
 
     Raises NotMeasuredError where they do not come to their end.
     """

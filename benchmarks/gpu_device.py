@@ -22,7 +22,7 @@ SIZES = {"cpu": 1024, "gpu": 8192}  # of the matrices whose product is timed
 @dataclass(frozen=True)
 class Conditions:
     """device: what `main` prints. small: sizes for a CPU, to try the parts. ends: when the part's time is over, by
-    time.monotonic(). recordings: a folder with `train` and `resume` of `--record`. found: rows of parts by their names.
+    time.monotonic(). recordings: a folder that `--record` wrote. found: the rows measured so far, by name of the part.
     """
 
     device: Mapping[str, Any]
@@ -40,11 +40,11 @@ class Conditions:
         return seconds
 
     def share(self, of: int) -> "Conditions":
-        """With one of so many equal shares of the time that is left."""
+        """The same, with one of `of` equal shares of the time that is left."""
         return replace(self, ends=time.monotonic() + self.left / of)
 
     def peak_flops(self, dtype: str) -> float:
-        """Operations a second: as published, or measured where nothing is."""
+        """Operations a second: as published, or as measured where nothing is published."""
         return float(self.device["published_flops"][dtype] or self.device["measured_flops"][dtype])
 
     def run(
@@ -58,7 +58,7 @@ class Conditions:
 
 
 def row(part: str, what: str, unit: str, values: Found | float, **more: Any) -> Row:
-    """A row of a part, of this project alone where it has one value; `fixed` and whatever else a Row takes."""
+    """A row of a part; a single value is this project's. more: `fixed`, and whatever else a Row takes."""
     found = values if isinstance(values, Found) else Found({"t5xpg": (values,)})
     return Row(name=part, what=what, unit=unit, found=found, command=f"make gpu PARTS={part}", **more)
 

@@ -1,4 +1,4 @@
-"""Whole runs on a device: whether a killed one goes on exactly, and what a real training makes of it.
+"""Whole runs on a device: whether a killed run continues exactly, and which loss and speed a real training reaches.
 
 Parts of `make gpu`: generators of rows. Training reads its data with TensorFlow; where that is missing, recorded
 batches take its place, which `python -m benchmarks.gpu --record FOLDER` writes on a machine that has it.
@@ -27,7 +27,7 @@ from t5xpg.run.records import read_jsonl
 
 DETERMINISTIC = "--xla_gpu_deterministic_ops=true"
 KILLS, SMALL_KILLS = 20, 2
-SAYING, ENDING = 15.0, 90.0  # seconds between lines on a run; and at most until it has saved and ended
+SAYING, ENDING = 15.0, 90.0  # seconds between lines on a run; and that a run has at most to save and end
 NEVER = 1_000_000
 WARM_UP = 10  # updates of a training that are not counted
 
@@ -48,8 +48,8 @@ class Training:
         return ["-m", "t5xpg", name, self.experiment, *self.gin, *more]
 
 
-# Killed: a model whose steps take long enough to be killed in. Trained: ByT5 small, in the shape of its experiment for
-# one GPU.
+# RESUMED: a model whose steps last long enough for kills to fall into them. TRAINED: ByT5 small with the shapes of its
+# experiment for one GPU.
 _SAVING = ["--gin.TRAIN_STEPS=60", "--gin.CHECKPOINT_PERIOD=10", "--gin.EVAL_PERIOD=20", "--gin.EVAL_STEPS=2"]
 _SMALL_SAVING = ["--gin.TRAIN_STEPS=20", "--gin.CHECKPOINT_PERIOD=5", "--gin.EVAL_PERIOD=10", "--gin.EVAL_STEPS=2"]
 _ONLY_TRAINING = [f"--gin.EVAL_PERIOD={NEVER}", "--gin.EVAL_STEPS=1", f"--gin.CHECKPOINT_PERIOD={NEVER}"]
@@ -66,7 +66,7 @@ SMALL_TRAINED = Training("optimizers_tiny", [*_TINY, "--gin.STATS_PERIOD=5", *_O
 
 
 def resume(given: Conditions) -> Iterator[Row]:
-    """Whether killed runs equal an unbroken one under deterministic operations, and what those cost."""
+    """Whether killed runs equal an unbroken one with deterministic operations, and what these operations cost."""
     training, source = SMALL_RESUMED if given.small else RESUMED, _source(given, "resume")
     flags = {"XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {DETERMINISTIC}".strip()}
     kills = SMALL_KILLS if given.small else KILLS
@@ -92,7 +92,7 @@ def resume(given: Conditions) -> Iterator[Row]:
 def _proof(
     given: Conditions, training: Training, kills: int, variables: Mapping[str, str], source: Sequence[str]
 ) -> dict[str, Any]:
-    """The receipt of `make prove-resume`; a proof of the contrary has one, too."""
+    """The receipt of `make prove-resume`; there is one, too, if the runs were not equal."""
     with tempfile.TemporaryDirectory() as folder:
         log, receipt = Path(folder) / "proof.log", Path(folder) / "proof" / "receipt.json"
         command = training.command("prove-resume", f"--kills={kills}", f"--run={folder}/proof", *source)
@@ -104,7 +104,7 @@ def _proof(
 
 
 def train(given: Conditions) -> Iterator[Row]:
-    """A real training, for as long as the part has: its loss, and its loop against the step alone."""
+    """A real training, for as long as the part has time: its loss, and its loop against the step alone."""
     training, source = SMALL_TRAINED if given.small else TRAINED, _source(given, "train")
     if source and given.recordings is not None:
         from t5xpg.data.recording.manifest import read_recording
@@ -145,12 +145,12 @@ def train(given: Conditions) -> Iterator[Row]:
 
 
 def _losses(run: RunDirectory) -> list[tuple[int, float]]:
-    """The number of updates and the mean loss of those before it, of every record."""
+    """For every training record, the number of updates so far, and the mean loss that it holds."""
     return [(one["step"], one["loss"]) for one in read_jsonl(run.metrics_jsonl) if one["split"] == "train"]
 
 
 def _train(arguments: Sequence[str], run: RunDirectory, given: Conditions) -> None:
-    """Train until the end, or until the time is nearly over; what has been done by then is kept."""
+    """Train until the end, or until the time is nearly over; the run is then saved and keeps its records."""
 
     def reached() -> str:
         losses = _losses(run)
@@ -160,7 +160,7 @@ def _train(arguments: Sequence[str], run: RunDirectory, given: Conditions) -> No
     with _started(arguments, log) as process:
         _watch(process, given.left - min(ENDING, given.left / 2), reached)
         if process.poll() is None:
-            process.send_signal(signal.SIGTERM)  # it saves, and its records are whole
+            process.send_signal(signal.SIGTERM)  # so it saves, and its records are whole
             _watch(process, given.left, lambda: "saving")
     if process.returncode not in (0, 128 + signal.SIGTERM):
         raise NotMeasuredError(_failure(process, given, log))
@@ -170,7 +170,7 @@ def _train(arguments: Sequence[str], run: RunDirectory, given: Conditions) -> No
 def _started(
     arguments: Sequence[str], log: Path, variables: Mapping[str, str] | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A program, which is killed with all that it has started, and holds memory of the device, when the block ends."""
+    """Start a program. It and all that it has started hold memory of the device: all are killed when the block ends."""
     with log.open("wb") as printed:
         process = subprocess.Popen(
             [sys.executable, *arguments], cwd=REPOSITORY, env={**os.environ, **(variables or {})},
@@ -203,7 +203,7 @@ def _failure(process: subprocess.Popen[bytes], given: Conditions, log: Path) -> 
 
 
 def _source(given: Conditions, name: str) -> list[str]:
-    """The option of a training that reads recorded batches; none where TensorFlow and SeqIO are here."""
+    """The option to read recorded batches, if given; else none, or NotMeasuredError without TensorFlow and SeqIO."""
     if given.recordings is not None:
         return [f"--recorded={(given.recordings / name).absolute()}"]
     lacking = [library for library in ("tensorflow", "seqio") if importlib.util.find_spec(library) is None]

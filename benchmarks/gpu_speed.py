@@ -21,24 +21,24 @@ from t5xpg.base.files import read_json
 from t5xpg.check.plan.devices import DEVICES, HERE
 
 DTYPE = "bfloat16"
-# Ways of attention: settings of T5Config. Fused, every size is measured; whole, as on CPUs, it is what is planned.
+# Ways of attention: settings of T5Config. FUSED is measured for every size; WHOLE, as on CPUs, is what is planned.
 FUSED, WHOLE = "attention fused", "attention whole"
 WAYS: Mapping[str, Mapping[str, Any]] = {FUSED: {"attention_kernel": "fused"}, WHOLE: {}}
 BASE, SMALL = "t5_1_1_base", "small"  # the jobs that are measured in every way
 STEPS, SMALL_STEPS = 20, 2
-FIRST_MICROBATCHES = {BASE: 1, "t5_1_1_small": 1, "t5_1_1_large": 2}  # more of them where these do not fit
-SECONDS, MFU, TIMES_AS_GOOD = 0.11, 50.0, 1.4  # goals of base: on an H100, of a device, against torch.compile
+FIRST_MICROBATCHES = {BASE: 1, "t5_1_1_small": 1, "t5_1_1_large": 2}  # twice as many where these do not fit
+SECONDS, MFU, TIMES_AS_GOOD = 0.11, 50.0, 1.4  # goals of base: on an H100; of a device's peak; against torch.compile
 OUT_OF_MEMORY = re.compile("RESOURCE_EXHAUSTED|OUT_OF_MEMORY|out of memory", re.IGNORECASE)
-# The experiment whose step a job is, but for the optimiser and packing, which are given here.
+# The experiment that has the step of a job, with the packing, dtype and optimiser of PLAN_GIN.
 PLANNED = {BASE: "t5_1_1_base_c4", SMALL: "optimizers_tiny"}
 PLAN_GIN = ["--gin.PACK=True", f"--gin.DTYPE='{DTYPE}'", "--gin_file=gin/optimizers/adamw.gin"]
-OFF = 15.0  # %, of a plan
+OFF = 15.0  # goal: the largest error of a plan, in %
 
 
 def step(given: Conditions) -> Iterator[Row]:
     """The compiled update: seconds, share of the peak, tokens a second, memory; beside torch.compile's."""
     for job, microbatches in ({SMALL: 1} if given.small else FIRST_MICROBATCHES).items():
-        say(f"  {job}: {given.left:.0f} s left")  # where there are none, a job is not begun, and has no rows
+        say(f"  {job}: {given.left:.0f} s left")  # raises where none are left: the job is not begun and has no rows
         steps = SMALL_STEPS if given.small else STEPS
         options = ["--job", job, "--dtype", DTYPE, "--steps", str(steps)]
         in_all_ways = job in (BASE, SMALL)
@@ -64,7 +64,7 @@ def step(given: Conditions) -> Iterator[Row]:
 
 
 def _fitting(given: Conditions, arguments: list[str], microbatches: int) -> dict[str, Any]:
-    """What a contestant reports, with twice as many microbatches until they fit the memory."""
+    """What a contestant reports; the microbatches are doubled until they fit the memory."""
     module, _, job, *_ = arguments
     python = PEERS_PYTHON if module.endswith("transformers") and PEERS_PYTHON.exists() else sys.executable
     while True:
@@ -124,7 +124,7 @@ def _note(reports: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def plan(given: Conditions) -> Iterator[Row]:
-    """What `make plan` predicts of time and memory, beside what the part `step` has measured of the same way."""
+    """What `make plan` predicts of time and memory, beside what the part `step` has measured with that attention."""
     job = SMALL if given.small else BASE
     rows = [one for one in given.found.get("step", ()) if one.facts.get("job") == job]
     measured = rows[0].facts["reports"].get(WHOLE) if rows else None
@@ -147,7 +147,7 @@ def plan(given: Conditions) -> Iterator[Row]:
 
 
 def _planned(given: Conditions, experiment: str, microbatches: int) -> dict[str, Any]:
-    """The plan of `make plan` for the device; one that does not fit it is a plan, too."""
+    """The plan of `make plan` for the device, even if the job does not fit the device."""
     words = set(re.split("[^a-z0-9]+", given.device["kind"].lower()))
     names = [HERE] if given.small else [one.name for one in DEVICES if words.issuperset(one.name.split("-"))]
     if not names:

@@ -1,8 +1,8 @@
 """How the cost of a training step grows with the length, width, depth, batch and vocabulary.
 
-Each point is a process of its own (`benchmarks.growth_ours`). What is compared is a step's time with the operations of
-its matrix products (`EncoderDecoderModel.flops_per_example`): a size is varied, and from any point to any larger one
-time is to grow no faster than they do. bench/growth.json has all points, bench/growth.svg the picture.
+Each point is a process of its own (`benchmarks.growth_ours`). A step's time is compared with the operations of its
+matrix products (`Job.flops`): one size is varied, and from any point to any larger one, the time should not grow faster
+than the operations. bench/growth.json has all points, bench/growth.svg the picture.
 """
 
 import dataclasses
@@ -20,13 +20,13 @@ POINTS, PICTURE = REPOSITORY / "bench" / "growth.json", REPOSITORY / "bench" / "
 BASE = dataclasses.replace(JOBS["small"], batch=8)
 CHUNK = 256
 FIXED = "t5xpg, AdamW, float32, packed masks, dropout 0, 2 segments a row"
-# Two measurements of the same point differ by so much now and then; see the spread of the row `step`.
+# Two measurements of the same point differ by this factor now and then; see the spread of the row `step`.
 NOISE = 1.15
 
 
 @dataclass(frozen=True)
 class Axis:
-    """One size that is varied. label: as the picture names it. chunk: attention by chunks of so many queries."""
+    """One size that is varied. label: its name in the picture. chunk: the queries in a chunk of attention, or None."""
 
     name: str
     label: str
@@ -34,10 +34,10 @@ class Axis:
     chunk: int | None = None
 
     def job(self, size: int) -> Job:
-        """The job of one point: the small one at a batch of 8, and at long inputs of 1."""
+        """The job of one point: the small job with a batch of 8, or of 1 where the length is varied."""
         if self.name == "length":
             return dataclasses.replace(BASE, inputs=size, targets=size // 4, batch=1)
-        if self.name == "width":  # as many heads as it takes; T5's MLP is four times as wide
+        if self.name == "width":  # with more heads of the same size; T5's MLP is four times as wide
             return dataclasses.replace(BASE, emb=size, mlp=4 * size, heads=size // BASE.head_dim)
         if self.name == "depth":
             return dataclasses.replace(BASE, encoder_layers=size, decoder_layers=size // 2)
@@ -60,7 +60,7 @@ Point = dict[str, Any]
 def rows(repeats: int | None) -> list[Row]:
     """One row for each axis, all measured `repeats` times (once by default); writes the points and the picture."""
     rounds = [[_points(axis) for axis in AXES] for _ in range(repeats or 1)]
-    # the last round's points are published: what they are worth, the values of all rounds show
+    # the last round's points are published; the values of all rounds show how reliable they are
     record = [{**dataclasses.asdict(axis), "points": points} for axis, points in zip(AXES, rounds[-1], strict=True)]
     write_json(POINTS, {"fixed": FIXED, "axes": record})
     write_text(PICTURE, picture(rounds[-1]))
@@ -86,7 +86,7 @@ def _points(axis: Axis) -> list[Point]:
 
 
 def steepest(points: Sequence[Point], of: str, against: str) -> float | None:
-    """How many times as much as `against` grows `of` grows, from any point to any larger one, at most."""
+    """The growth of `of` over that of `against` from one point to a larger one: the largest of all such pairs."""
     found = [
         (larger[of] / smaller[of]) / (larger[against] / smaller[against])
         for index, smaller in enumerate(points)

@@ -27,7 +27,7 @@ def main() -> None:
 
 
 def measure(job: Job, chunk: int | None) -> dict[str, Any]:
-    """Seconds of a step, bytes that the process takes at most during steps, bytes and operations by the arithmetic."""
+    """Seconds of a step, the most bytes of the process during steps, bytes by XLA's analysis, computed operations."""
     from benchmarks.own_step import OwnStep, experiment
 
     own = experiment(job, attention_chunk_size=chunk)
@@ -53,7 +53,7 @@ def measure(job: Job, chunk: int | None) -> dict[str, Any]:
 
 
 def forget_peak() -> None:
-    """Give back what compiling has left, and let the kernel's record of the largest memory begin anew."""
+    """Give back the memory that compiling has left, and reset the kernel's record of the largest memory."""
     gc.collect()
     malloc.release_unused()
     if sys.platform == "linux":
@@ -62,7 +62,7 @@ def forget_peak() -> None:
 
 
 def peak() -> int:
-    """Bytes that this process has held at most since `forget_peak`; where the kernel does not say, since it began."""
+    """The most bytes that this process has held since `forget_peak`, or since its start if the kernel does not tell."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/self/status").read_text().splitlines():
             if line.startswith("VmHWM:"):

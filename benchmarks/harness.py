@@ -8,7 +8,7 @@ A module of rows has a function `rows(repeats)`, listed in `benchmarks.__main__.
         return [Row(name="decoding", what="greedy decoding", unit="tokens/s", better="higher", fixed="float32, …",
                     found=found, goal=Goal(at_least=2, against="transformers"))]
 
-`repeats` is None where the user named none: each module knows how many its time allows.
+`repeats` is None where the user gave no number: each module has its own default, as far as its time allows.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ _EXCEPTION = re.compile(r"[\w.]+(Error|Exception)\b")
 
 
 def chosen(names: Sequence[str], known: Collection[str], variable: str) -> list[str]:
-    """Those of `known` that were asked for, all by default. Raises UserError for a name that is none of them."""
+    """The entries of `known` that were asked for; all by default. Raises UserError for a name that is not known."""
     for name in names:
         if name not in known:
             raise UserError(f"{variable}: there is no {name!r}.{nearest(name, known)}")
@@ -48,10 +48,10 @@ class NotMeasuredError(Exception):
 
 @dataclass(frozen=True)
 class Goal:
-    """What is wanted of the first contestant of a row: its median in the row's unit, or as `against` says.
+    """The limit for the first contestant of a row: for its median in the row's unit, or for the ratio to `against`.
 
-    against: the name of another contestant; the limit is then a ratio, how many times as good the first one is (see
-    `Row.ratio`). Printed beside the result; nothing is asserted.
+    against: the name of another contestant. The ratio says how many times as good the first contestant is
+    (`Row.ratio`). The goal is printed beside the result; nothing is asserted.
     """
 
     at_most: float | None = None
@@ -71,7 +71,7 @@ class Found:
     missing: Mapping[str, str] = field(default_factory=dict)
 
     def renamed(self, names: Mapping[str, str]) -> "Found":
-        """Of some contestants alone, in the order and under the names of `names`."""
+        """The values of some contestants alone. names: {old name: new name}, in the new order."""
         values, missing = (
             {new: found[old] for old, new in names.items() if old in found} for found in (self.values, self.missing)
         )
@@ -101,12 +101,12 @@ class Row:
         object.__setattr__(self, "command", self.command or f"make bench ROWS={self.name}")
 
     def median(self, contestant: str) -> float | None:
-        """In the row's unit; None where there is no value."""
+        """The median in the row's unit; None where there is no value."""
         values = self.found.values.get(contestant)
         return statistics.median(values) if values else None
 
     def spread(self, contestant: str) -> float | None:
-        """Largest less smallest value, as a part of the median; None for fewer than two values."""
+        """The largest value minus the smallest, divided by the median; None for fewer than two values."""
         values = self.found.values.get(contestant, ())
         middle = self.median(contestant)
         return (max(values) - min(values)) / middle if len(values) > 1 and middle else None
@@ -124,7 +124,7 @@ class Row:
         return [*self.found.values, *(name for name in self.found.missing if name not in self.found.values)]
 
     def reached(self) -> bool | None:
-        """Whether the goal is reached; None where there is no goal or nothing to tell it from."""
+        """Whether the goal is reached; None where there is no goal, or no value to compare with it."""
         if self.goal is None:
             return None
         first = self.contestants[0]
@@ -135,7 +135,7 @@ class Row:
 
 
 def alternate(contestants: Mapping[str, Callable[[], float]], repeats: int) -> Found:
-    """Measure each contestant once, then each again, and so on; one that cannot be measured is left out then."""
+    """Measure each contestant once, then each again, and so on; one that cannot be measured is left out afterwards."""
     values: dict[str, list[float]] = {name: [] for name in contestants}
     missing: dict[str, str] = {}
     for repeat in range(repeats):
@@ -173,7 +173,7 @@ def output_of(
     environment: Mapping[str, str] | None = None,
     seconds: float = 600.0,
 ) -> str:
-    """Run `python <arguments>` alone in the repository; what it prints.
+    """Run `python <arguments>` in the repository's folder; returns what it prints.
 
     `environment` is added to this process's. Raises NotMeasuredError where the program ends with an error or takes
     longer than `seconds`.
@@ -197,7 +197,7 @@ def output_of(
 
 @contextlib.contextmanager
 def _without_spaces(python: Path | str) -> Iterator[str]:
-    """Another environment's interpreter by a path that torch.compile can hand to a C++ compiler."""
+    """A path without spaces to another environment's Python, as torch.compile needs it to call a C++ compiler."""
     if python == sys.executable or " " not in str(python):
         yield str(python)
         return
@@ -214,12 +214,12 @@ def _reason(lines: Sequence[str]) -> str:
 
 
 def number(value: float) -> str:
-    """With three digits that count, and commas."""
+    """A number as text: three significant digits or more, with commas for thousands."""
     if value >= 100:
         return f"{value:,.0f}"
     return f"{value:.1f}" if value >= 10 else f"{value:.2f}" if value >= 1 else f"{value:.3g}"
 
 
 def say(text: str) -> None:
-    """A line on how far the measurements are."""
+    """Print a line on how far the measurements are."""
     print(text, file=sys.stderr, flush=True)

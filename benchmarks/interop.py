@@ -28,20 +28,20 @@ FAMILIES = Path(__file__).parent.parent / "tests" / "goldens" / "families"
 
 
 def made(size: str, python: Path, scratch: Path) -> Path:
-    """The folder of a checkpoint of this size, with what transformers answers."""
+    """Make a checkpoint of this size and what transformers answers with it; returns the folder."""
     given = scratch / "given"
     subprocess.run([str(python), "-P", str(THEIRS), size, str(given)], check=True, stderr=subprocess.DEVNULL)
     return given
 
 
 def row(name: str, given: Path, scratch: Path) -> str:
-    """One checkpoint there and back: a row of the table."""
+    """A row of the table: one checkpoint, imported and exported again."""
     run, loaded, params = imported(given, scratch / "runs")
     answers = load_file(given / "answers.safetensors")
     model = loaded.experiment.model
     logits = logits_of(model, params, answers)
     difference = float(np.abs(logits - answers["logits"]).max())
-    is_decoder = "inputs" not in answers  # which goes on with a text, and is not exported
+    is_decoder = "inputs" not in answers  # a decoder continues a text, and is not exported
     decodes = model.for_decoding("LMFeatureConverter") if is_decoder else model
     decode = jax.jit(functools.partial(greedy, decodes, max_decode_length=answers["generated"].shape[1]))
     same = np.array_equal(

@@ -27,7 +27,7 @@ def sizes(program: Path) -> list[str]:
 
 
 def imported(checkpoint: Path, runs: Path, **options: Any) -> tuple[Path, config.LoadedConfig, Any]:
-    """The run that a checkpoint becomes, its experiment, and its parameters."""
+    """Import a checkpoint; returns its run, its experiment, and its parameters."""
     os.environ["T5XPG_RUNS_DIR"] = str(runs)
     run = import_checkpoint(str(checkpoint), runs, name="imported", **options)
     loaded = config.load("imported")
@@ -36,7 +36,7 @@ def imported(checkpoint: Path, runs: Path, **options: Any) -> tuple[Path, config
 
 
 def logits_of(model: Model, params: Any, tokens: Mapping[str, np.ndarray]) -> np.ndarray:
-    """tokens: `targets` [B, T] and, if there is an encoder, `inputs` [B, S]. Logits [B, T, V]."""
+    """Logits [B, T, V]. tokens: `targets` [B, T] and, if there is an encoder, `inputs` [B, S]."""
     targets = tokens["targets"]
     batch = {"decoder_target_tokens": targets, "decoder_input_tokens": np.pad(targets[:, :-1], ((0, 0), (1, 0)))}
     if "inputs" in tokens:

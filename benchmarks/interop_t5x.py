@@ -47,7 +47,7 @@ def difference_in_t5x(python: str, folder: Path, tokens: dict[str, np.ndarray], 
 
 
 def row(size: str, layout: str, python: str, scratch: Path) -> str:
-    """One size there and back: a row of the table."""
+    """A row of the table: one size, imported and exported again."""
     given = scratch / "given"
     given.mkdir()
     theirs(python, "make", size, layout, str(given))
@@ -63,7 +63,7 @@ def row(size: str, layout: str, python: str, scratch: Path) -> str:
 
 
 def decoder_row(python: str, scratch: Path) -> str:
-    """A decoder alone, with new parameters, out."""
+    """A row of the table: a decoder alone with new parameters, exported."""
     shape = {"emb_dim": 512, "num_heads": 6, "head_dim": 64, "mlp_dim": 1024}
     model = DecoderOnlyModel(T5Config(vocab_size=384, num_decoder_layers=8, **shape))  # type: ignore[arg-type]
     params = model.init(jax.random.key(0))

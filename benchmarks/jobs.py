@@ -17,7 +17,7 @@ SEGMENTS = 2  # packed into a row
 Z_LOSS = 1e-4
 LEARNING_RATE = 1e-3
 B1, B2, EPSILON = 0.9, 0.999, 1e-8  # AdamW, without weight decay and clipping
-NUM_BATCHES = 8  # different ones, after which they come again
+NUM_BATCHES = 8  # different batches, which are then repeated
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Job:
     vocabulary: int = 384
 
     def settings(self) -> dict[str, Any]:
-        """The model as transformers' config.json says it."""
+        """The model in the terms of transformers' config.json."""
         return {
             "model_type": "t5", "vocab_size": self.vocabulary, "d_model": self.emb, "d_kv": self.head_dim,
             "d_ff": self.mlp, "num_layers": self.encoder_layers, "num_decoder_layers": self.decoder_layers,
@@ -78,7 +78,7 @@ class Job:
         yield "lm_head.weight", (self.vocabulary, self.emb)
 
     def batches(self) -> list[dict[str, np.ndarray]]:
-        """Packed batches under SeqIO's names, int32: each row has SEGMENTS places of the text and what follows them."""
+        """Packed batches under SeqIO's names, int32: a row has SEGMENTS pieces of text, each with its continuation."""
         text = np.frombuffer(TEXT.read_bytes(), np.uint8).astype(np.int32) + BYTE_OFFSET
         rng = np.random.default_rng(1)
         return [self._packed(rng, text) for _ in range(NUM_BATCHES)]
@@ -139,7 +139,7 @@ def t5_1_1(emb: int, mlp: int, heads: int, layers: int, batch: int = 128) -> Job
     return Job(emb, mlp, 512, 114, heads, 64, layers, layers, batch, vocabulary=32_128)
 
 
-# Those of `make gpu`.
+# The jobs of `make gpu`.
 JOBS |= {
     "t5_1_1_small": t5_1_1(512, 1024, 6, 8),
     "t5_1_1_base": t5_1_1(768, 2048, 12, 12),

@@ -16,7 +16,7 @@ from t5xpg.base.xla_flags import set_xla_flags
 
 DTYPES = ("float32", "bfloat16")
 SIZE, SECONDS = 2048, 2.0
-# What of a processor's instructions decides how fast products are: flags of /proc/cpuinfo, and what they are called.
+# Instructions of a processor that decide how fast products are: their flags in /proc/cpuinfo, and their usual names.
 INSTRUCTIONS = {"avx2": "AVX2", "avx512f": "AVX-512", "avx512_bf16": "bf16", "amx_tile": "AMX"}
 
 
@@ -41,7 +41,7 @@ def describe() -> dict[str, Any]:
 
 
 def instructions(facts: Mapping[str, str]) -> str:
-    """ " (AVX2, AVX-512, bf16)": those that a processor has."""
+    """ " (AVX2, AVX-512, bf16)": the ones of INSTRUCTIONS that a processor has."""
     flags = facts.get("flags", "").split()
     known = ", ".join(name for flag, name in INSTRUCTIONS.items() if flag in flags)
     return f" ({known})" if known else ""

@@ -27,7 +27,7 @@ def pss(pid: int) -> int:
 
 
 def _runs(pid: int) -> bool:
-    """Whether a process has not ended. Between its fork and its program it may have no memory, and yet it runs."""
+    """Whether a process has not ended. It may run without memory for a moment, between its fork and its program."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:
@@ -35,14 +35,14 @@ def _runs(pid: int) -> bool:
 
 
 class Peak:
-    """The largest memory in bytes of a process, of its descendants, and of all together at one moment."""
+    """The largest memory in bytes of a process (`own`), and of it with its descendants at one moment (`total`)."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self.total = self.own = 0
 
     def sample(self) -> bool:
-        """Look once; whether the process is still there."""
+        """Measure once; returns whether the process is still running."""
         sizes = {one: pss(one) for one in tree(self.pid)}
         self.own = max(self.own, sizes.get(self.pid, 0))
         self.total = max(self.total, sum(sizes.values()))

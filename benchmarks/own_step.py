@@ -22,7 +22,7 @@ from t5xpg.optim.schedules import Constant
 
 
 class OwnStep:
-    """Called with a batch on devices, it updates its state and returns the metrics, when both are there."""
+    """Called with a batch on devices, it updates its state, waits for the result, and returns the metrics."""
 
     def __init__(self, experiment: Experiment) -> None:
         self.parts = assembly.assemble(experiment)

@@ -1,7 +1,7 @@
 """The measurements as tables: for the terminal, in docs/benchmarks.md (all of them) and in README.md (the main rows).
 
-bench/results.json has the numbers, of each kind of processor those that were measured last; both pages are made from it
-and from nothing else.
+bench/results.json has the numbers that were measured last on each kind of processor; both pages are made from it and
+from nothing else.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ NOTE = "<!-- Written by `make bench` from bench/results.json. Do not edit. -->"
 HEADER = ("what", "contestant", "goal", "median", "spread", "ours is")
 MISSING = "-"
 Machine = Mapping[str, Any]  # one kind of processor: `machine.describe`, and "rows"
-# The rows of the README: their quantities begin so.
+# The rows of the README: how their quantities begin.
 MAIN_ROWS = (
     "training step, emb 128",
     "training step, emb 256",
@@ -76,7 +76,7 @@ def publish(
     readme: Path = README,
     page: Path = PAGE,
 ) -> None:
-    """Write the results, in the place of those of the same kind of processor, and the block of each page. Raises
+    """Write the results, which replace earlier ones of the same kind of processor, and the block of each page. Raises
     UserError where a page has no markers for it."""
     texts = {file: file.read_text(encoding="utf-8") for file in (readme, page)}
     old = {file: block_of(text, BEGIN, END, file) for file, text in texts.items()}
@@ -92,7 +92,7 @@ def publish(
 
 
 def read_machines(results: Path = RESULTS) -> list[Machine]:
-    """What was measured, of each kind of processor, the newest first."""
+    """What was measured on each kind of processor, the newest first."""
     return list(read_json(results)["machines"])
 
 
@@ -156,7 +156,7 @@ def _measured(row: Row, name: str) -> str:
 
 
 def text(rows: Sequence[Row]) -> str:
-    """For a terminal: columns, what is the same for all contestants under each row, and the row's command."""
+    """The rows for a terminal: columns and, under each row, what is the same for all contestants, and its command."""
     found = [(row, list(cells(row))) for row in rows]
     widths = [
         max(map(len, column)) for column in zip(HEADER, *(line for _, lines in found for line in lines), strict=True)
@@ -176,7 +176,7 @@ def _columns(line: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def cells(row: Row) -> Iterator[list[str]]:
-    """Lines of the table for one row: a line a contestant, ours first. A value that is missing has its reason."""
+    """The table's lines for one row: one for each contestant, ours first; with the reason where a value is missing."""
     for index, name in enumerate(row.contestants):
         spread, ratio = row.spread(name), row.ratio(name) if index else None
         missing = row.found.missing.get(name, "") if row.median(name) is None else ""

@@ -3,8 +3,8 @@
     python -m benchmarks.restore_position 100000
 
 measures late at batch 100,000 instead of 10,000, which is all that `make bench` has time for. Measurements alternate
-between early and late: for cached, uncached, packed (and cached) data and a mixture. Each is made at another batch, a
-hundred apart: the size of a position varies with how full the buffers of the pipeline are. A restore is
+between early and late: for cached, uncached, packed (and cached) data and a mixture. Repeats are made at positions a
+hundred batches apart, as the size of a position varies with how full the buffers of the pipeline are. A restore is
 `Stream.restore` and the first batch that had not been read ahead when the position was saved, because tf.data may defer
 work until then. The text is made up, in a temporary folder.
 """
@@ -53,7 +53,7 @@ WORDS = ["the", "model", "reads", "sentence", "fills", "left", "out", "with", "w
 
 @dataclass
 class Place:
-    """Positions from one batch on, and what it cost to save and to restore them, in seconds."""
+    """Positions at one batch and after it, and the seconds that it took to save and to restore them."""
 
     batch: int
     states: list[dict[str, np.ndarray]]
@@ -78,7 +78,7 @@ def make_data(folder: Path) -> None:
 
 
 def places(stream: Stream, late: int, count: int, label: str) -> list[Place]:
-    """Read up to the early and the late batch, and save `count` positions from each on."""
+    """Read up to the early and the late batch, and save `count` positions at each and after it."""
     found = [Place(batch, [], [], []) for batch in (EARLY, late)]
     with Progress(label, late + count * APART, "batches") as progress:
         for place in found:
@@ -91,7 +91,7 @@ def places(stream: Stream, late: int, count: int, label: str) -> list[Place]:
 
 
 def measure(stream: Stream, place: Place, state: dict[str, np.ndarray]) -> None:
-    """Put a position back, then save it."""
+    """Time restoring a position, then saving it."""
     began = time.perf_counter()
     stream.restore(state)
     for _ in range(PREFETCH + 1):
@@ -120,7 +120,7 @@ def measured(late: int, repeats: int) -> dict[str, list[Place]]:
                 )
                 streams[kind] = service.open(config, prefetch=PREFETCH)
                 found[kind] = places(streams[kind], late, repeats, kind)
-            for kind, stream in streams.items():  # a first time, of which nothing is kept
+            for kind, stream in streams.items():  # to warm up: nothing of it is kept
                 measure(stream, Place(0, [], [], []), found[kind][0].states[0])
             for repeat in range(repeats):
                 for kind, stream in streams.items():

@@ -18,7 +18,7 @@ from t5xpg.train.compile_cache import VARIABLE as KEPT_PROGRAMS
 
 EXPERIMENT = "optimizers_tiny"
 ADAMW = "--gin_file=gin/optimizers/adamw.gin"
-MEMORY_STEPS = 40  # with two evaluations behind the first, and two checkpoints
+MEMORY_STEPS = 40  # with two evaluations after the one at the start, and two checkpoints
 REPEATS = 3
 _SECONDS = 180.0
 
@@ -56,7 +56,7 @@ _COMMANDS = {"help": ("--help",), "check": ("check", EXPERIMENT, "--run=benchmar
 
 
 def measure_start(kept: Path | None = None) -> float:
-    """Seconds from the start of `t5xpg train` until its first update is done. kept: the folder of kept programs."""
+    """Seconds from the start of `t5xpg train` to the end of its first update. kept: a folder of compiled programs."""
     with tempfile.TemporaryDirectory() as folder:
         reading, writing = os.pipe()
         variables = {PHASES: str(writing), KEPT_PROGRAMS: str(kept or 0)}
@@ -74,7 +74,7 @@ def measure_start(kept: Path | None = None) -> float:
 
 
 def measure_memory() -> tuple[int, int]:
-    """The largest proportional set sizes of a training run, in bytes: of all its processes together, of the trainer."""
+    """The largest proportional set sizes of a training run in bytes: of all processes together, and of the trainer."""
     with tempfile.TemporaryDirectory() as folder:
         steps = f"--gin.TRAIN_STEPS={MEMORY_STEPS} --gin.EVAL_PERIOD=20 --gin.CHECKPOINT_PERIOD=20 --gin.WARMUP_STEPS=5"
         with (
@@ -97,9 +97,9 @@ def measure_command(words: tuple[str, ...]) -> float:
 def _training(
     folder: Path, variables: Mapping[str, str], descriptors: tuple[int, ...], *options: str
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A training run in `folder`, which is ended with the block."""
+    """A training run in `folder`, which is killed when the block ends."""
     environment = {**os.environ, "GLIBC_TUNABLES": TUNABLES, **variables}
-    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # or no start finds bytecode
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # with it, no start would find bytecode
     process = subprocess.Popen(
         [sys.executable, "-m", "t5xpg", "train", EXPERIMENT, ADAMW, *options, f"--run={folder / 'run'}"],
         cwd=REPOSITORY, env=environment, pass_fds=descriptors, stdin=subprocess.DEVNULL,

@@ -19,7 +19,7 @@ T5X_PYTHON = "T5X_PYTHON"
 T5X_MISSING = f"not installed: it is in no package registry; {T5X_PYTHON}=/path/to/python names one that has it"
 STEPS = {"small": 10, "larger": 4}
 REPEATS = {"small": 3, "larger": 2}
-CONTESTANTS = {  # the slower ones only once, for the time that it takes
+CONTESTANTS = {  # the slower ones only for the small job, as they take long
     "small": (OURS, PLAIN, EAGER, COMPILED, T5X, FLOOR, BFLOAT16),
     "larger": (OURS, PLAIN, COMPILED, FLOOR, BFLOAT16),
 }
@@ -66,7 +66,7 @@ def rows_of(name: str, repeats: int | None) -> list[Row]:
 
 
 def facts(job: Job, reports: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """FLOPs and tokens of a step, memory, versions, and how far losses differ from ours at most."""
+    """FLOPs and tokens of a step, memory, versions, and the largest difference between each peer's losses and ours."""
     found: dict[str, Any] = {
         "flops": job.flops(),
         "tokens": job.tokens,
@@ -81,7 +81,7 @@ def facts(job: Job, reports: dict[str, dict[str, Any]]) -> dict[str, Any]:
 
 
 def difference(ours: Iterable[float], theirs: Iterable[float]) -> float:
-    """The largest relative difference of two lists."""
+    """The largest relative difference between two lists of numbers."""
     return max(abs(a - b) / abs(a) for a, b in zip(ours, theirs, strict=True))
 
 

@@ -1,4 +1,4 @@
-"""What contestants of the training step that are jax and optax, and nothing of ours, have in common."""
+"""What the contestants of the training step that use jax and optax, and nothing of t5xpg, have in common."""
 
 from collections.abc import Callable
 from typing import Any

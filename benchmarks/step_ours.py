@@ -32,7 +32,7 @@ def main() -> None:
         return float(metrics["loss"])
 
     def device_memory() -> int | None:
-        """Bytes of arrays and of XLA's temporaries at most, where the device keeps count."""
+        """The most bytes of arrays and of XLA's temporaries; None where the device does not count them."""
         return (jax.local_devices()[0].memory_stats() or {}).get("peak_bytes_in_use")
 
     facts = {"device": step.parts.devices["kind"], "compile_seconds": step.compile_seconds, "gradient_norms": norms}

@@ -29,7 +29,7 @@ class Product(NamedTuple):
 
 
 def products(jaxpr: Any) -> Iterator[Product]:
-    """Those of a program, in loops as often as they are run."""
+    """The matrix products of a program; those in a scan as often as it repeats them."""
     for equation in jaxpr.eqns:
         if equation.primitive.name == "dot_general":
             left, right = (variable.aval for variable in equation.invars)
@@ -54,7 +54,7 @@ def _programs(values: Any) -> Iterator[Any]:
 
 
 def program(found: Sequence[Product]) -> Any:
-    """A function to be compiled: the factors of all products, (left, right) each, -> a number of each result."""
+    """A function to be compiled: it takes (left, right) for each product, and returns one number of each result."""
     import jax.numpy as jnp
     from jax import lax
 
@@ -69,7 +69,7 @@ def program(found: Sequence[Product]) -> Any:
 
 
 def factors_of(found: Sequence[Product]) -> list[Any]:
-    """Numbers for the factors of each; every array is one of its own, or equal products would be computed once."""
+    """Random factors for each product; all arrays differ, as equal products would be computed only once."""
     import jax.numpy as jnp
     import numpy as np
 

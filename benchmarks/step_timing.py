@@ -28,10 +28,10 @@ def parse_options(description: str | None) -> argparse.Namespace:
 
 
 def measure(step: Callable[[int], float], steps: int, **facts: object) -> None:
-    """Call `step` with the numbers of batches, which returns the loss when all of the update is done; print a line.
+    """Call `step` with numbers of batches; it returns the loss once the whole update is done. Then print a line.
 
     {"ms": the median of the timed steps, "each_ms": all of them, "losses": of all steps, the first ones included,
-    "memory": bytes of the process at most} and the facts; one that is a function is asked for when all steps are done.
+    "memory": the most bytes of the process} and the facts; a fact that is a function is called after all steps.
     """
     losses, seconds = [], []
     for number in range(WARM_UP + steps):

@@ -78,7 +78,7 @@ def main() -> None:
     def step(number: int) -> float:
         optimizer.zero_grad(set_to_none=True)
         whole = torch.zeros((), device=given.device)
-        for part in range(given.microbatches):  # of equally many tokens: the mean of their means is that of all
+        for part in range(given.microbatches):  # parts have equally many tokens: the mean of their means is the batch's
             rows = {name: array.chunk(given.microbatches)[part] for name, array in batches[number].items()}
             with torch.autocast(given.device, torch.bfloat16, enabled=given.dtype == "bfloat16"):
                 loss = compute(rows) / given.microbatches

@@ -96,13 +96,13 @@ def compare(
 
 
 def in_halves(dataset: DatasetConfig) -> DatasetConfig:
-    """Twice as many rows, half as long: examples of span corruption fill their rows, and would be packed one by one."""
+    """Twice as many rows, half as long: examples of span corruption fill a row, so that packing would join none."""
     lengths = {name: length // 2 for name, length in dataset.task_feature_lengths.items()}
     return dataclasses.replace(dataset, pack=False, task_feature_lengths=lengths, batch_size=2 * dataset.batch_size)
 
 
 def two_in_each_row(batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """As SeqIO packs them."""
+    """A batch with two rows in each row, as SeqIO packs them."""
     made = {}
     for name, array in batch.items():
         rows, length = array.shape[0] // 2, array.shape[1]

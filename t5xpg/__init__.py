@@ -20,7 +20,7 @@ __all__ = ["Experiment", "Model", "Run", "experiment", "load"]
 
 
 def __getattr__(name: str) -> Any:
-    """What `t5xpg.api` has, imported when it is first asked for: JAX takes seconds, and most commands do without."""
+    """Import a name of `t5xpg.api` when it is first used: JAX takes seconds to import, and most commands need none."""
     if name not in __all__:
         raise AttributeError(f"module 't5xpg' has no attribute {name!r}")
     from t5xpg import api

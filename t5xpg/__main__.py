@@ -23,7 +23,7 @@ def main() -> int:
     from t5xpg import cli
 
     code = cli.main()
-    if code:  # a signal or a mistake: what threads are at, such as a compilation, is not waited for
+    if code:  # after a signal or a mistake, do not wait for the other threads, such as a compilation
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
@@ -31,7 +31,7 @@ def main() -> int:
 
 
 def _start_data_process() -> None:
-    """Let TensorFlow load while this process imports JAX, reads the experiment and compiles; unless nothing uses it."""
+    """Let TensorFlow load while this process imports JAX, reads the experiment and compiles, unless nothing uses it."""
     without = ("-h", "--help", "--engine=t5x")
     if any(argument in without or argument.startswith("--recorded") for argument in sys.argv):
         return
@@ -41,7 +41,7 @@ def _start_data_process() -> None:
 
 
 def _with_tuned_malloc() -> None:
-    """Start again with malloc's settings, which it has to know before it begins."""
+    """Restart this process with malloc's settings, which malloc reads only when a process starts."""
     if sys.platform != "linux" or "GLIBC_TUNABLES" in os.environ:
         return
     os.environ["GLIBC_TUNABLES"] = malloc.TUNABLES

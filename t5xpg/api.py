@@ -1,4 +1,4 @@
-"""t5xpg in Python, as `t5xpg.load` and `t5xpg.experiment`: use what was trained, and train, in a line each."""
+"""The Python interface, `t5xpg.load` and `t5xpg.experiment`: use a trained model, or train one, in one line each."""
 
 import dataclasses
 import functools
@@ -31,13 +31,13 @@ from t5xpg.train import training
 if TYPE_CHECKING:
     import pandas
 
-_CONFIG = "operative.gin"  # config.gin also has what its fragments set and nothing read
+_CONFIG = "operative.gin"  # config.gin also has bindings that nothing reads
 
 
 class Model:
-    """Trained parameters with their vocabulary. Texts name sentinels `<extra_id_0>`, whatever their ids are.
+    """A trained model: parameters and vocabulary. Texts write sentinels as `<extra_id_0>`, whatever their ids are.
 
-    step: the update after which the parameters are; 0 for an imported checkpoint.
+    step: the update after which the parameters were saved (of a mean: the last one); 0 for an imported checkpoint.
     """
 
     def __init__(self, loaded: LoadedConfig, run: Path, step: Step = None) -> None:
@@ -55,9 +55,9 @@ class Model:
     def generate(self, texts: Sequence[str], *, num_beams: int = 1, **options: Any) -> list[str]:
         """The best answer to each text.
 
-        num_beams: 1 for the most probable token each time, more for beam search. options: other fields of
-        `DecodingConfig`, such as max_decode_length (tokens; default: the longest targets in training), alpha, or
-        method="sample" with temperature, topk, topp and seed. Raises UserError for values that cannot be.
+        num_beams: 1 for greedy decoding (the most probable token at each step), more for beam search. options: other
+        fields of `DecodingConfig`, such as max_decode_length (in tokens; default: the maximum target length in
+        training), alpha, or method="sample" with temperature, topk, topp and seed. Raises UserError for invalid values.
         """
         method = "beam" if num_beams > 1 else "greedy"
         beams = {"num_decodes": num_beams} if num_beams > 1 else {}
@@ -70,9 +70,9 @@ class Model:
         return found
 
     def loss(self, inputs: Sequence[str], targets: Sequence[str]) -> np.ndarray:
-        """float32 [B]: the loss of each target given its input, in nats per token, the end token among them.
+        """The loss of each target given its input: float32 [B], in nats per token. The end token counts as a token.
 
-        Raises UserError for a model that is no encoder-decoder, and for lists of different lengths.
+        Raises UserError for a model that is not an encoder-decoder, and for lists of different lengths.
         """
         if self._encode is None:
             raise UserError(f"loss is of models with an encoder and a decoder, which {self.run.name} is not.")
@@ -85,9 +85,10 @@ class Model:
         return np.asarray(-scores / (tokens != self.vocabulary.pad_id).sum(axis=1), np.float32)
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """What the encoder makes of each text: float32 [S, D], a row for each of its tokens and its end.
+        """The encoder's output for each text: float32 [S, D], one row for each token and for the end token.
 
-        Raises UserError for a model that is no encoder-decoder.
+        A model with a deletion gate has rows only for the tokens that the gate keeps. Raises UserError for a model
+        that is not an encoder-decoder.
         """
         if self._encode is None:
             raise UserError(f"encode is of models with an encoder and a decoder, which {self.run.name} is not.")
@@ -104,7 +105,7 @@ class Model:
         return self._predictors[chosen]
 
     def _tokens(self, texts: Sequence[str]) -> np.ndarray:
-        """int32 [B, S], each text with its end, padded to a multiple of `LENGTH_MULTIPLE`."""
+        """int32 [B, S], each text with its end token, padded to a multiple of `LENGTH_MULTIPLE`."""
         ids = [[*self.vocabulary.encode(text), self.vocabulary.eos_id] for text in texts]
         S = -(-max(map(len, ids), default=1) // LENGTH_MULTIPLE) * LENGTH_MULTIPLE
         tokens = np.full((len(ids), S), self.vocabulary.pad_id, np.int32)
@@ -121,47 +122,50 @@ class Run:
 
     @property
     def metrics(self) -> "pandas.DataFrame":
-        """A row for each record of metrics.jsonl: "step", "split" ("train", "validation", "infer_eval"), "loss" in nats
-        per target token, "nats_per_byte", "accuracy", and what else was recorded; NaN where a record has none."""
+        """One row for each record of metrics.jsonl, with NaN where the record lacks a value.
+
+        Columns: "step", "split" ("train", "validation", "infer_eval", or "skipped" for an update that was not finite),
+        "loss" in nats per target token, "nats_per_byte", "accuracy", and whatever else was recorded ("metrics.bleu").
+        """
         import pandas
 
         return pandas.json_normalize(list(read_jsonl(RunDirectory(self.path).metrics_jsonl)))
 
     def evaluate(self) -> dict[str, Any]:
-        """What `make eval` measures of the last checkpoint on the validation split, as evaluation.json has it."""
+        """Evaluate the last checkpoint on the validation split, like `make eval`; returns what evaluation.json has."""
         evaluation.evaluate(_loaded(self.path), self.path)
         stores.push(self.path)
         found: dict[str, Any] = read_json(RunDirectory(self.path).evaluation_json)
         return found
 
     def model(self, step: Step = None) -> Model:
-        """The model after an update: a number, "best", or None for the last checkpoint."""
+        """The model of a checkpoint. step: its number, "best", "mean:N" (mean of the last N), or None for the last."""
         return Model(_loaded(self.path), self.path, step)
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """An experiment with overrides: values of macros or bindings, by their names in gin, and further gin files."""
+    """An experiment with gin files that are read over its own, and overrides ("NAME=value") of macros or bindings."""
 
     name: str
     overrides: tuple[str, ...] = ()
     gin_files: tuple[str, ...] = ()
 
     def override(self, *gin_files: str, **macros: Any) -> "Experiment":
-        """The same with these gin files over it, and these macros: `override(TRAIN_STEPS=200)`."""
+        """A copy with these gin files and these values of gin macros added: `override(TRAIN_STEPS=200)`."""
         bindings = tuple(f"{name}={value!r}" for name, value in macros.items())
         return dataclasses.replace(
             self, overrides=(*self.overrides, *bindings), gin_files=(*self.gin_files, *gin_files)
         )
 
     def load(self) -> LoadedConfig:
-        """The values it has. Raises UserError for mistakes, all of them in one message."""
+        """The values of the experiment. Raises UserError, with one message that names all mistakes."""
         return config.load(self.name, self.overrides, self.gin_files)
 
     def train(self, run: str | None = None) -> Run:
-        """Train it, or go on with what is there, as `make train` does. run: its directory, or a name in runs/ (default:
-        the experiment's). Raises UserError for mistakes, and KeyboardInterrupt where a signal stopped it: the step is
-        saved then, and the same call goes on."""
+        """Train the experiment, or continue its run, as `make train` does. run: the run directory, or a name in runs/
+        (default: the experiment's model_dir, else its name). Raises UserError for mistakes, and KeyboardInterrupt if a
+        signal stopped the training: the step is then saved, and the same call continues."""
         loaded = self.load()
         path = paths.run_directory(run or loaded.experiment.model_dir or loaded.name)
         if training.train(loaded, path):
@@ -170,17 +174,17 @@ class Experiment:
 
 
 def experiment(name: str) -> Experiment:
-    """A folder of experiments/ by its name, or a gin file. Raises UserError where there is none."""
+    """An experiment by name (a folder of experiments/, or an imported run) or gin file. Raises UserError if absent."""
     config.find_experiment(name)
     return Experiment(name)
 
 
 def load(name: str, *, step: Step = None) -> Model:
-    """A trained model: of a run (its directory, or its name in runs/), of a folder that transformers, T5X or
-    Mesh-TensorFlow wrote, or of the Hugging Face hub ("google/byt5-small").
+    """A trained model: from a run (its directory, or its name in runs/), from a folder that transformers, T5X or
+    Mesh-TensorFlow wrote, or from the Hugging Face hub ("google/byt5-small").
 
-    step: of a run's checkpoint, "best", or None for the last one. What is not a run becomes one, once, in runs/. Raises
-    UserError where there is no such model.
+    step: the step of the run's checkpoint, "best", "mean:N" (the mean of the last N), or None for the last one. A model
+    that is not a run is imported into runs/ the first time. Raises UserError if there is no such model.
     """
     path = paths.run_directory(name)
     stores.pull(path)
@@ -190,16 +194,16 @@ def load(name: str, *, step: Step = None) -> Model:
 
 
 def _imported(name: str) -> Path:
-    """The run of a checkpoint of another program, which is imported the first time."""
+    """The run that holds an imported checkpoint of another program; the checkpoint is imported the first time."""
     runs = paths.runs_directory()
     stores.pull_all(runs, RunDirectory.is_record)
     wanted = {name, str(Path(name).expanduser().resolve())}
     for path in runs.glob("*"):
         run = RunDirectory(path)
         if run.exists() and (found := run.imported()):
-            names = {found["source"], found["source"].partition("@")[0]}  # of the hub also without its commit
+            names = {found["source"], found["source"].partition("@")[0]}  # a hub name also without its commit
             if found["format"] == "t5x":
-                names.add(str(Path(found["source"]).parent))  # the folder that its checkpoint is in
+                names.add(str(Path(found["source"]).parent))  # the folder that holds the checkpoint
             if wanted & names:
                 return path
     if "/" not in name and not Path(name).exists():
@@ -211,7 +215,7 @@ def _imported(name: str) -> Path:
 
 
 def _loaded(path: Path) -> LoadedConfig:
-    """The experiment that a run is of, with the values that it had."""
-    own = path / f"{path.name}.gin"  # of an imported one
+    """The experiment of a run, with the values that the run was made with."""
+    own = path / f"{path.name}.gin"  # an imported run has one
     loaded = config.load(str(own if own.exists() else path / _CONFIG))
     return dataclasses.replace(loaded, name=RunDirectory(path).read()["experiment"])

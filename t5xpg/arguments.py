@@ -1,4 +1,4 @@
-"""What the options of a command name: experiments with what was laid over them, run directories, paths, words."""
+"""What the options of a command name: experiments with their overrides, run directories, paths, words."""
 
 import shlex
 from argparse import Namespace
@@ -15,7 +15,7 @@ chosen_runs: list[Path] = []  # the run directories that the command works in
 
 
 def overrides(options: Namespace) -> tuple[list[str], list[str]]:
-    """("NAME=value", …) and the gin files that were laid over the experiment."""
+    """The overrides ("NAME=value", …) and the gin files that were given for the experiment."""
     from t5xpg.experiment import config
 
     laid_over, files = config.split_overrides(" ".join([options.gin_overrides, *options.overrides]))
@@ -24,7 +24,7 @@ def overrides(options: Namespace) -> tuple[list[str], list[str]]:
 
 
 def without_overrides(options: Namespace, message: str) -> None:
-    """Raise UserError with the message where something is laid over the experiment."""
+    """Raise UserError with `message` if overrides or gin files were given for the experiment."""
     if any(overrides(options)):
         raise UserError(message)
 
@@ -47,7 +47,7 @@ def run_directory(options: Namespace, otherwise: str) -> Path:
 
 
 def pulled_run(chosen: str) -> Path:
-    """`paths.run_directory`, with what its store has."""
+    """`paths.run_directory`, pulled from its object store if it has one."""
     path = paths.run_directory(chosen)
     stores.pull(path)
     chosen_runs.append(path)
@@ -59,7 +59,7 @@ def path_of(text: str | None) -> Path | None:
 
 
 def words(text: str, name: str) -> list[str]:
-    """The words of the value of the variable `name`, split as a shell does. Raises UserError where that cannot be."""
+    """`text`, the value of the variable `name`, split into words as a shell does. Raises UserError if that fails."""
     try:
         return shlex.split(text)
     except ValueError as error:

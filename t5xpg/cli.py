@@ -1,4 +1,4 @@
-"""The command line: reads what was typed, lets it be done, says in one message what went wrong."""
+"""The command line: reads the arguments, runs the command, and reports a mistake in one message."""
 
 import os
 import signal
@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options.overrides = overrides
     if options.verify:
         os.environ[VERIFY_VARIABLE] = "1"
-    # Cleaning up is left to the blocks that the exception passes; training takes the signal over while it runs.
+    # The exception makes `with` and `finally` blocks clean up. While training runs, it handles the signal itself.
     signal.signal(signal.SIGTERM, _end)
     try:
         if commands.COMMANDS[options.command].one_process:
@@ -69,7 +69,7 @@ def _add_completion(parser: ArgumentParser) -> None:
 
 
 def _end(number: int, frame: object) -> None:
-    """Raise SystemExit, once: what cleans up is not to be interrupted."""
+    """Raise SystemExit, once: a second signal must not interrupt the cleaning up."""
     signal.signal(number, signal.SIG_IGN)
     sys.exit(128 + number)
 

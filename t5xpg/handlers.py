@@ -1,6 +1,6 @@
-"""What each command does: the options that were typed, handed to the room that does the work.
+"""What each command does: it hands the options that were typed to the room (subpackage) that does the work.
 
-Rooms are imported by the command that needs them: `t5xpg --help` takes a fraction of a second.
+A room is imported only by the commands that need it, so that `t5xpg --help` takes a fraction of a second.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ def handle(options: Namespace) -> int:
     arguments.chosen_runs.clear()
     with _kept_programs() if options.command in _EVALUATES else contextlib.nullcontext():
         code = globals()["_" + options.command.replace("-", "_")](options) or 0
-    for run in arguments.chosen_runs if options.command != "train" else ():  # which does that itself
+    for run in arguments.chosen_runs if options.command != "train" else ():  # training pushes by itself
         stores.push(run)
     return code
 
@@ -428,7 +428,7 @@ def _prove_hosts(options: Namespace) -> int:
 
 
 def _proof(options: Namespace, name: str) -> tuple[list[str], Path]:
-    """The overrides as arguments of the runs that a proof starts, and its folder."""
+    """The overrides, as arguments for the runs that a proof starts, and the folder of the proof."""
     from t5xpg.experiment import config
 
     named, _ = config.find_experiment(options.experiment)

@@ -1,6 +1,6 @@
 """`make help`: all commands, or the variables of some, before `make install` has installed anything.
 
-It needs Python's own library alone, of any version from 3.8 on.
+It needs only Python's standard library, in any version from 3.8 on.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from t5xpg.commands import COMMANDS, GROUPS, Command
 def help_page(names: Sequence[str] = (), width: int = 100) -> str:
     """What `make help` prints: all commands, or the variables of those that are named.
 
-    Raises LookupError for a name that is none.
+    Raises LookupError for a name that is not a command.
     """
     for name in names:
         if name not in COMMANDS:

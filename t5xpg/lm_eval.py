@@ -32,8 +32,8 @@ _BATCH_SIZE = 32
 class T5xpgLM(LM):
     """A trained model as the harness asks for it.
 
-    run, step: as of `t5xpg.load`. scoring: of `t5xpg.evaluate.likelihood`. batch_size: rows at a time. Others of the
-    harness' own options are not read: the devices are JAX's. Raises UserError for what there is not.
+    run, step: as in `t5xpg.load`. scoring: see `t5xpg.evaluate.likelihood`. batch_size: rows at a time. The harness'
+    other options are ignored: JAX chooses the devices. Raises UserError if the model or the scoring does not exist.
     """
 
     def __init__(
@@ -58,18 +58,18 @@ class T5xpgLM(LM):
         )
 
     def loglikelihood(self, requests: Sequence[Instance], **_: Any) -> list[Score]:
-        """For each (context, continuation) its log-likelihood in nats, and whether greedy decoding would say it."""
+        """For each (context, continuation) its log-likelihood in nats, and whether it is what greedy decoding gives."""
         return list(self._scorer.scores([request.args for request in requests]))
 
     def loglikelihood_rolling(self, requests: Sequence[Instance], **_: Any) -> list[float]:
-        """The log-likelihood of each (text,); windows are as long as in training. Raises UserError for models that are
-        no language models."""
+        """The log-likelihood of each (text,), read in windows as long as in training. Raises UserError for a model that
+        is not a language model."""
         window = self._dataset.task_feature_lengths["targets"]
         return self._scorer.rolling([request.args[0] for request in requests], window)
 
     def generate_until(self, requests: Sequence[Instance], **_: Any) -> list[str]:
-        """The answer to each (context, options), up to the first text of `until`. Raises UserError for options that
-        cannot be."""
+        """The answer to each (context, options), cut before the first of the texts in `until`. Raises UserError for
+        invalid options."""
         groups: dict[str, list[int]] = {}
         for number, request in enumerate(requests):
             groups.setdefault(repr(request.args[1]), []).append(number)
@@ -83,8 +83,8 @@ class T5xpgLM(LM):
 
 
 def _decoding(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The keywords of `api.Model.generate` for normalised options of the harness, of which greedy decoding and beam
-    search read no others than their length and `num_beams`."""
+    """The keywords of `api.Model.generate` for normalised options of the harness. Greedy decoding and beam search read
+    only the length and `num_beams`."""
     others = {name: value for name, value in options.items() if name not in ("until", "max_gen_toks", "do_sample")}
     if unknown := sorted(set(others) - {*_SAMPLING, "num_beams"}):
         raise UserError(f"No model here reads generation_kwargs named {', '.join(unknown)}.")

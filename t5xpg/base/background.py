@@ -7,7 +7,7 @@ from typing import Any
 
 
 def in_background(*functions: Callable[[], Any]) -> list[Future[Any]]:
-    """Call `functions` one after the other in a thread of their own; a future of each. After an error all have it."""
+    """Call `functions` in order in one new thread; returns a future for each. An error also fails all later futures."""
     futures: list[Future[Any]] = [Future() for _ in functions]
 
     def work() -> None:

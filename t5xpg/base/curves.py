@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 WIDTH, HEIGHT = 880, 430
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56, 190, 74, 54
-_BEFORE_NAME, _LETTER = 98, 8.5  # at the right of the plot: a label's line and value, and a letter of its name at most
+_BEFORE_NAME, _LETTER = 98, 8.5  # right of the plot, the widths of: a label's line and value; a letter of its name
 _LABEL_DISTANCE = 21.0  # between the labels at the ends of the curves
-_MARKED_POINTS = 40  # more points than this stand for themselves
+_MARKED_POINTS = 40  # with more points than this, only the last one is marked
 _TICKS = 7
-_CLIFF = 0.1  # of the steps: there a loss may fall more than in all the others together
+_CLIFF = 0.1  # of the steps: in this first part a loss may fall more than in all later steps
 
 _STYLE = """
     text { font: 14px system-ui, -apple-system, "Segoe UI", Helvetica, Arial, "DejaVu Sans", sans-serif; fill: #57606a }
@@ -48,9 +48,9 @@ _COMPARED_STYLE = """
 class Curve:
     """One line of the picture. Values that are None leave a gap.
 
-    band: at each step the lowest and the highest of what the value is the mean of, drawn behind the line; or nothing.
-    kind: "own" (thick, with marks), "thin" (the noisy one behind it) or "wide" (a band under both: what is compared);
-    or, in a picture of equals, one of `COMPARED`.
+    band: at each step the lowest and the highest of the values whose mean is shown, drawn behind the line; or empty.
+    kind: "own" (thick, with marks), "thin" (a noisy curve behind it) or "wide" (a broad line under both, to compare
+    with); or, in a picture of curves of equal rank, one of `COMPARED`.
     """
 
     name: str
@@ -68,7 +68,7 @@ class Curve:
 
 
 def draw(title: str, x_label: str, y_label: str, curves: Sequence[Curve], *, without_cliff: bool = False) -> str:
-    """An SVG of the curves over steps, each labelled with its name and last value. ValueError where none has one.
+    """An SVG of the curves over steps, each labelled with its name and last value. ValueError if none has a value.
 
     without_cliff: cut off the high values of the first steps where they would take most of the height, and say so.
     """
@@ -143,8 +143,8 @@ def draw(title: str, x_label: str, y_label: str, curves: Sequence[Curve], *, wit
 
 
 def _end_of_cliff(curves: Sequence[Curve]) -> float | None:
-    """The highest value behind the first part of the steps, where the values before it take more than half of the
-    height; else None."""
+    """The highest value after the first part of the steps (`_CLIFF`), if the values before that take more than half of
+    the height; else None."""
     end = max(step for curve in curves for step in curve.steps)
     points = [(s, v) for curve in curves for s, v in zip(curve.steps, curve.values, strict=True) if v is not None]
     later = [value for step, value in points if step >= _CLIFF * end]
@@ -153,7 +153,7 @@ def _end_of_cliff(curves: Sequence[Curve]) -> float | None:
 
 
 def ticks(low: float, high: float, *, whole: bool = False) -> list[float]:
-    """Between four and eight round numbers, evenly spaced, around `low` and `high`. whole: none but whole numbers."""
+    """Between four and eight round numbers, evenly spaced, around `low` and `high`. whole: only whole numbers."""
     if high <= low:
         low, high = low - 0.5, high + 0.5
     rough = (high - low) / _TICKS
@@ -167,7 +167,7 @@ def ticks(low: float, high: float, *, whole: bool = False) -> list[float]:
 
 
 def spread(positions: Sequence[float], distance: float, low: float, high: float) -> list[float]:
-    """The positions moved apart to at least `distance`, as little as possible in their order, kept within the bounds.
+    """The positions moved apart to at least `distance`, in the same order, as little as possible, within the bounds.
 
     Neighbours that are too close form a group around its own mean; groups that meet become one.
     """

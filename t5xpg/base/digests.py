@@ -1,8 +1,8 @@
-"""SHA-256 of files, remembered: a file is read again only when its size or its times say that it may be another.
+"""SHA-256 of files, remembered: a file is read again only if its size or its times say that it may have changed.
 
-What is remembered lies beside the files, in `.t5xpg_digests.json` of their folder, unless told otherwise. It saves
-reading, and nothing else depends on it: it may be deleted, and where it cannot be written every start reads the files.
-T5XPG_VERIFY=1 in the environment (`--verify`, `make … VERIFY=1`) has every file read.
+The digests are kept in `.t5xpg_digests.json` in the folder of the files, unless another file is given. This only saves
+reading: the file may be deleted, and where it cannot be written, every start reads all files.
+With T5XPG_VERIFY=1 in the environment (`--verify`, `make … VERIFY=1`), every file is read.
 """
 
 import contextlib
@@ -19,21 +19,21 @@ from t5xpg.base.files import json_object_if_any, sha256_of_file, write_json
 VERIFY_VARIABLE = "T5XPG_VERIFY"
 MEMORY = ".t5xpg_digests.json"
 _FORMAT = 1
-# A file that changed so shortly before it was read could change again without a later time: it is not remembered.
+# A file that changed less than this before it was read could change again with the same time: it is not remembered.
 _SETTLED_NS = 2_000_000_000
 _SHOWN = 4  # files that a message names
 _DIGITS = 12  # of a digest in a message
 
 
 def verifying() -> bool:
-    """Whether remembered digests are not to be believed."""
+    """Whether all files are to be read, whatever digests are remembered."""
     return os.environ.get(VERIFY_VARIABLE, "") not in ("", "0")
 
 
 def digests(folder: Path, names: Iterable[str], memory: Path | None = None) -> dict[str, str]:
     """Hex SHA-256 of files below `folder` by their names ("a.txt", "b/c.txt"); what is not a file is left out.
 
-    memory: the file that remembers them, where it is not to lie in the folder itself, because that is not ours.
+    memory: the file that keeps the digests, for a folder that is not ours to write in (default: in `folder`).
     Raises OSError where a file cannot be read.
     """
     memory = memory or folder / MEMORY
@@ -100,7 +100,7 @@ def _difference(path: Path, found: str | None, wanted: str, inside: bool) -> str
 
 
 def is_inside(name: str) -> bool:
-    """Whether a name that others recorded is one of a file below the folder."""
+    """Whether a name from a record leads to a place below the folder: the record may be from others."""
     path = PurePosixPath(name)
     return bool(name) and "\0" not in name and not path.is_absolute() and ".." not in path.parts
 
@@ -117,7 +117,7 @@ def _marks(path: Path) -> list[int] | None:
 
 
 def _remembered(memory: Path) -> dict[str, list[Any]]:
-    """The entries of the file; none where it is not there, or not ours: the files are read."""
+    """The entries of the file; none if it is missing or not ours: then all files are read."""
     recorded = json_object_if_any(memory)
     files = recorded.get("files")
     if recorded.get("format") != _FORMAT or not isinstance(files, dict):

@@ -16,7 +16,7 @@ import t5xpg
 
 # What `make report` writes, and other pages: they change no run.
 _PAGES = (":(exclude)*.md", ":(exclude)*.svg", ":(exclude)experiments/*/*.json")
-# What decides the numbers of a run, by the name shown, and the distributions that provide it under another one.
+# The libraries that decide a run's numbers; below, the distributions that provide one under another name.
 _LIBRARIES = ("jax", "jaxlib", "flax", "optax", "orbax", "seqio", "t5", "tensorflow", "numpy", "sentencepiece")
 _DISTRIBUTIONS = {"orbax": ("orbax-checkpoint",), "tensorflow": ("tensorflow-cpu", "tensorflow")}
 
@@ -46,8 +46,8 @@ def host() -> dict[str, Any]:
 
 
 def cpu_model(file: Path = Path("/proc/cpuinfo")) -> str | None:
-    """The processor's name as the system gives it, with family and model: of a virtual machine the name alone often
-    tells no two kinds apart, whose numbers differ in their last bits."""
+    """The processor's name as the system gives it, with family and model: on virtual machines, processors whose results
+    differ in the last bits often have the same name."""
     if sys.platform == "darwin":
         return output_of(["sysctl", "-n", "machdep.cpu.brand_string"])
     facts = cpu_facts(file)
@@ -57,12 +57,12 @@ def cpu_model(file: Path = Path("/proc/cpuinfo")) -> str | None:
 
 
 def is_same_cpu(published: str | None, here: str | None) -> bool:
-    """Whether two of `cpu_model` may be one kind. Results of before families were named name none, and may be any."""
+    """Whether two values of `cpu_model` may be one kind. Older results name no family: they match every family."""
     return here == published or f"{here}".startswith(f"{published}, family ")
 
 
 def cpu_facts(file: Path = Path("/proc/cpuinfo")) -> Mapping[str, str]:
-    """What the system says of the processor, of several the first; nothing outside of Linux."""
+    """What the system says about the (first) processor: {"model name": …}; empty outside of Linux."""
     facts: dict[str, str] = {}
     with contextlib.suppress(OSError):
         for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
@@ -87,8 +87,8 @@ def git_state(folder: Path | None = None) -> dict[str, Any] | None:
 
     None where git is missing, or t5xpg is not tracked in a checkout. folder: the root of the checkout, by default where
     the package lies. Untracked files count, as they could be imported; those that git ignores do not, nor do pages and
-    published results, which publishing changes. In an image, T5XPG_REVISION says what it was made of: a commit, with a
-    + behind it where the tree had changes.
+    published results, which publishing changes. In a container image, T5XPG_REVISION holds the commit that it was made
+    from, with a + after it if the tree had changes.
     """
     revision = os.environ.get("T5XPG_REVISION", "")
     if folder is None and re.fullmatch(r"[0-9a-f]{40}\+?", revision):
@@ -131,7 +131,7 @@ def memory_limit() -> int | None:
 
 
 def output_of(command: Sequence[str]) -> str | None:
-    """What a command printed, stripped; None where it is missing or fails."""
+    """What a command printed, stripped; None if the command is missing or fails."""
     # inside a git hook, variables such as GIT_DIR point at the hook's repository
     variables = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     try:

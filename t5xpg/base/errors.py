@@ -27,12 +27,12 @@ class UserError(Exception):
 
 
 def printable(text: str) -> str:
-    """`text` with control characters but tabs and line ends, and lone surrogates, as escapes: `\\x1b`."""
+    """`text` with control characters (except tabs and line ends) and lone surrogates as escapes: `\\x1b`."""
     return _UNPRINTABLE.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), text)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """A sentence that names the known names closest to `name`; the known ones where none is close, a few of many.
+    """A sentence with the known names that are closest to `name`; if none is close, with all known ones, or a few.
 
     Starts with a space, so that it can follow a sentence; empty where nothing is known.
     """
@@ -53,5 +53,5 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def _on_one_line(name: str) -> str:
-    """A name as it stands in a sentence: its line ends and tabs as escapes, too."""
+    """A name for use in a sentence: its line ends and tabs become escapes, too."""
     return re.sub(r"[\t\n]", lambda match: repr(match[0])[1:-1], name)

@@ -49,7 +49,7 @@ def write_atomically(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
 def replaced_together(*paths: Path) -> Iterator[None]:
     """Put the files back as they were if the block ends with an error; those that were not there are removed.
 
-    Until then they have a second name, so that putting them back needs no room.
+    During the block they have a second name, so that putting them back needs no room on the disk.
     """
     for folder in {path.parent for path in paths}:
         remove_abandoned(folder)
@@ -100,7 +100,7 @@ def directory_atomically(path: Path) -> Iterator[Path]:
 
 
 def copy_file(source: Path, target: Path) -> None:
-    """Copy a file, whole or not at all, for no more readers and writers than it has."""
+    """Copy a file, whole or not at all. The copy can be read and written by no more users than the file."""
     mode = source.stat().st_mode & 0o666 | 0o600
     with write_atomically(target, mode) as copy, source.open("rb") as file:
         shutil.copyfileobj(file, copy)
@@ -123,9 +123,9 @@ def read_json(path: Path) -> Any:
 
 
 def json_object_of(path: Path, saying: str = "") -> Mapping[str, Any]:
-    """The object in a JSON file of another program; an empty one where there is no file, or another value in it.
+    """The object in a JSON file of another program; an empty one if there is no file, or it holds another value.
 
-    saying: what the file is read for, to be named in a message. Raises UserError for what is not JSON.
+    saying: what the file says, for the message. Raises UserError for a file that is not JSON.
     """
     try:
         value = read_json(path) if path.is_file() else {}
@@ -143,7 +143,7 @@ def json_object_if_any(path: Path) -> dict[str, Any]:
 
 
 def last_lines(log: Path | BinaryIO, count: int) -> list[str]:
-    """The last lines of a log, by its path or opened, which may be long; none where it cannot be read."""
+    """The last lines of a log (a path or an open file), which may be long; none if it cannot be read."""
     with contextlib.suppress(OSError), log.open("rb") if isinstance(log, Path) else contextlib.nullcontext(log) as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - _LONGEST_TAIL))
         return file.read().decode("utf-8", errors="replace").splitlines()[-count:]
@@ -151,13 +151,13 @@ def last_lines(log: Path | BinaryIO, count: int) -> list[str]:
 
 
 def is_disk_full(error: BaseException) -> bool:
-    """Whether it says that a disk, a quota or the greatest size of a file is reached."""
+    """Whether the error says that the disk is full, or that a quota or the largest size of a file is reached."""
     return isinstance(error, OSError) and error.errno in DISK_FULL
 
 
 @contextlib.contextmanager
 def room_for(what: str, folder: Path, remedy: str) -> Iterator[None]:
-    """Raise UserError where the disk of `folder` is full: the error of a write says neither what for nor what to do."""
+    """Raise UserError if the disk of `folder` is full: the error of a write says neither what for nor what to do."""
     try:
         yield
     except OSError as error:
@@ -173,12 +173,12 @@ def room_for(what: str, folder: Path, remedy: str) -> Iterator[None]:
 
 
 def temporary_prefix(name: str) -> str:
-    """What the names of this process's temporary files for `name` start with: they tell whose they are."""
+    """The beginning of the names of temporary files for `name`: it names this machine and process."""
     return f".{name}.{_host()}-{os.getpid()}."
 
 
 def remove_abandoned(folder: Path) -> list[str]:
-    """Remove the temporary files and folders that killed processes of this machine left in `folder`; their names.
+    """Remove temporary files and folders that killed processes of this machine left in `folder`; returns their names.
 
     A folder that had been moved aside to be replaced, and whose replacement never came, is put back.
     """
@@ -196,7 +196,7 @@ def remove_abandoned(folder: Path) -> list[str]:
 
 
 def remove(path: Path, *, ignore_errors: bool = False) -> None:
-    """Remove a file, a link or a whole folder, where it is there."""
+    """Remove a file, a link or a whole folder, if it exists."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=ignore_errors)
     else:

@@ -1,4 +1,4 @@
-"""What other programs take of the processors while a run goes on."""
+"""How much of the processors other programs use while a run goes on."""
 
 import os
 from pathlib import Path
@@ -9,8 +9,8 @@ from t5xpg.base.environment import usable_cores
 class OthersLoad:
     """The share of this process's cores that other programs used since the last call, 0 to 1.
 
-    Others are all but this process and those that it started; what a host takes of a virtual machine counts. Read from
-    Linux's /proc, once a call; None on other systems, and in a container that may use less than the cores it sees.
+    Other programs are all except this process and those that it started; time that a host takes from a virtual machine
+    counts. Read from Linux's /proc, once a call; None elsewhere, and in a container that may use less than it sees.
     """
 
     def __init__(self, proc: Path = Path("/proc")) -> None:
@@ -18,7 +18,7 @@ class OthersLoad:
         self._before = self._ticks()
 
     def share(self) -> float | None:
-        """The share since the call before, or since this was made; None where it cannot be known."""
+        """The share since the last call, or since this object was made; None where it cannot be known."""
         before, now = self._before, self._ticks()
         self._before = now
         if before is None or now is None or now[0] <= before[0]:
@@ -27,7 +27,7 @@ class OthersLoad:
         return min(1.0, max(0.0, (busy - own) / whole))
 
     def _ticks(self) -> tuple[int, int, int] | None:
-        """Ticks of the system's clock since it started: of the cores, of those not idle, and of this program."""
+        """Clock ticks since the system started: of all our cores, of the busy ones, and of this program."""
         try:
             names = {f"cpu{core}" for core in os.sched_getaffinity(0)}
             if usable_cores() < len(names):
@@ -37,11 +37,11 @@ class OthersLoad:
             cores = [list(map(int, line[1:9])) for line in lines if line[0] in names]
             whole = sum(map(sum, cores))
             return whole, whole - sum(core[3] + core[4] for core in cores), self._own()
-        except (AttributeError, IndexError, OSError, ValueError):  # no Linux, or another form of it
+        except (AttributeError, IndexError, OSError, ValueError):  # not Linux, or another format of the file
             return None
 
     def _own(self) -> int:
-        """Ticks of this process and all that it started, also of those that have ended."""
+        """Ticks of this process and of all processes that it started, also those that have ended."""
         parents, ticks = {}, {}
         for file in self._proc.glob("[0-9]*/stat"):
             try:

@@ -1,7 +1,7 @@
 """Locks on folders: one process at a time; the message for others names the process that holds it.
 
 A lock is a file that a process holds with flock, so that it ends with the process: the lock of a dead process is free.
-The record of the holder in the file serves the message alone.
+The record of the holder in the file is only for the message.
 """
 
 import contextlib
@@ -23,9 +23,9 @@ _POLL_SECONDS = 0.2
 def hold(path: Path, *, doing: str, instead: str, wait: Callable[[str], None] | None = None) -> Iterator[None]:
     """Hold the lock file `path` for the block.
 
-    doing: what the holder does, for the messages of others ("training in runs/x"). instead: what they can do but wait.
+    doing: what the holder does, for the messages of others ("training in runs/x"). instead: what they can do instead.
     wait: called once with a line that names the holder, after which this process waits for it; None to raise UserError
-    at once. A file system without locks goes without.
+    at once. On a file system without locks, nothing is locked.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+", encoding="utf-8") as file:

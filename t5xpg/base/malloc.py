@@ -1,4 +1,4 @@
-"""How glibc's malloc keeps freed memory or returns it to the system. Without glibc nothing of this has an effect."""
+"""How glibc's malloc keeps freed memory or returns it to the system. Without glibc, none of this has an effect."""
 
 import contextlib
 import ctypes

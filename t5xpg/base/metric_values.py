@@ -1,7 +1,7 @@
-"""What a metric can be, without SeqIO: a number, a text, or something that only a picture shows.
+"""The values that a metric can have, without SeqIO: a number, a text, or something that only a picture shows.
 
-`t5xpg.data.stream.evaluator` makes them of `seqio.metrics.MetricValue`s, in the process that has TensorFlow; records
-take them as JSON (`to_record`), `run.records.TensorBoardWriter` as what they are.
+`t5xpg.data.stream.evaluator` makes them from `seqio.metrics.MetricValue`s, in the process that has TensorFlow. Records
+hold them as JSON (`to_record`); `run.records.TensorBoardWriter` writes them as they are.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ _BINS = 30  # of a histogram that does not say how many, as in TensorFlow
 
 @dataclass(frozen=True)
 class Histogram:
-    """The distribution of `values` (of any shape) in so many equal bins."""
+    """The distribution of `values` (of any shape). bins: how many bins of equal width; None for TensorFlow's 30."""
 
     values: np.ndarray
     bins: int | None = None
@@ -28,7 +28,7 @@ class Histogram:
         return values[np.isfinite(values)]
 
     def counted(self) -> tuple[np.ndarray, np.ndarray]:
-        """The finite values counted: int64 [bins] and the edges, float64 [bins + 1]; two empty arrays of none."""
+        """The finite values counted: int64 [bins], and the edges, float64 [bins + 1]; both empty if none is finite."""
         finite = self.finite()
         if not finite.size:
             return np.zeros(0, np.int64), np.zeros(0)
@@ -55,7 +55,7 @@ MetricValue = int | float | str | None | Histogram | Image | Generic
 
 
 def to_record(value: MetricValue) -> Any:
-    """The value as JSON: numbers and texts as they are, of pictures their shape and digest."""
+    """The value as JSON: numbers and texts as they are, pictures as their shape, dtype and digest."""
     if isinstance(value, Histogram):
         counts, edges = value.counted()
         return {"histogram": {"counts": counts.tolist(), "edges": edges.tolist()}}
@@ -68,12 +68,12 @@ def to_record(value: MetricValue) -> Any:
 
 
 def is_number(value: MetricValue) -> TypeGuard[int | float]:
-    """Whether it is one number."""
+    """Whether the value is a single number."""
     return isinstance(value, int | float)
 
 
 def shown(value: MetricValue) -> str:
-    """The value for people, on one line: a number with four digits, a text, or of what kind it is."""
+    """The value for people, on one line: a number with four digits, a whole number, a text, or its kind and shape."""
     if value is None or isinstance(value, str):
         return "-" if value is None else value
     if isinstance(value, int) or (isinstance(value, float) and value.is_integer() and abs(value) < 1e6):
@@ -85,7 +85,7 @@ def shown(value: MetricValue) -> str:
 
 
 def pack(values: Mapping[str, MetricValue]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """The values as a JSON object and arrays under their names: what `unpack` makes them of."""
+    """The values as a JSON object and as arrays, both by name; `unpack` turns them back."""
     message: dict[str, Any] = {}
     arrays: dict[str, np.ndarray] = {}
     for name, value in values.items():

@@ -6,12 +6,12 @@ Programs work in the mirror: `pull` gives it what the store has, `push` stores w
     <folder>/<name>.<digest>.<suffix>  what has replaced a file of that name
     <folder>/manifests/<number>.json   the state: {"files": {name: [object, size, sha256]}, "trainer", "push"}
 
-A reader trusts the last manifest alone. What it names is never written again, and the next one is written last, where
-none of its number is there yet: an interruption leaves this state or the next, and of two writers at once the second
-takes in what the first one wrote. What no manifest names is removed by later pushes.
+A reader trusts only the last manifest. The objects that it names are never overwritten. A push writes the next manifest
+last, and only if none has its number yet: so an interruption leaves this state or the next, and of two writers at once
+the second takes in what the first one wrote. Later pushes remove the objects that no manifest names.
 
-`.t5xpg_store.json` in the mirror holds what was last pulled or pushed. A folder without it was never a mirror, so that
-a whole mirror can be deleted; a file that is deleted in one is deleted in the store by the next push.
+`.t5xpg_store.json` in the mirror holds what was last pulled or pushed. A folder without this file counts as no mirror,
+so a whole mirror can be deleted; but a file that is deleted in a mirror is deleted in the store by the next push.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ _RECORD, _MANIFESTS = ".t5xpg_store.json", "manifests"
 _LOCAL = re.compile(r"\..*|\d+\.(unfinished|removed|orbax).*|damaged")
 _FROZEN = "checkpoints/"  # their files never change
 _KEPT_MANIFESTS = 3  # so that none gets the number of one that was removed
-_ORPHANED = timedelta(days=1)  # what nobody named since then is of a push that was interrupted
+_ORPHANED = timedelta(days=1)  # an object that no manifest names for so long is left from an interrupted push
 _TRIES, _TRANSFERS = 5, 8
 
 
@@ -57,8 +57,8 @@ class _Manifest:
 
 @dataclass
 class _Record:
-    """What the mirror had of the store: files: {name: [sha256, size, mtime_ns]}, the latter two as they are here; sent:
-    those of a push that may have been interrupted."""
+    """What the mirror had of the store. files: {name: [sha256, size, mtime_ns]}, with size and time of the file here.
+    sent: the same, of a push that may have been interrupted."""
 
     number: int = 0
     files: dict[str, list[Any]] = field(default_factory=dict)
@@ -66,7 +66,7 @@ class _Record:
     sent: dict[str, list[Any]] = field(default_factory=dict)
 
     def known(self, name: str, sha256: str) -> list[Any] | None:
-        """The file as it was when the mirror had these bytes of it; None where it never had."""
+        """The entry of the file from when the mirror had these bytes of it; None if it never had them."""
         had = (self.files.get(name), self.sent.get(name))
         return next((one for one in had if one is not None and one[0] == sha256), None)
 
@@ -133,7 +133,7 @@ class Mirror:
     # --- to this machine ---
 
     def pull(self, wanted: Callable[[str], bool] = lambda name: True) -> None:
-        """Give the mirror what the store has, of the names that are wanted."""
+        """Update the mirror from the store, for the files whose names are wanted."""
         with self._locked() as record:
             for attempt in range(_TRIES):
                 manifest = self.newest()
@@ -152,7 +152,7 @@ class Mirror:
                         raise UserError(f"{self.url} is damaged: a file that its manifest names is missing.") from None
 
     def _take(self, manifest: _Manifest, record: _Record, wanted: Callable[[str], bool]) -> None:
-        """Make the mirror what the manifest says; what was changed here since the last exchange stays, unless the run
+        """Bring the mirror to the state of the manifest. Changes made here since the last exchange stay, unless the run
         was trained elsewhere in the meantime."""
         here = self._scan()
         reset = record.trainer != manifest.trainer or not record.number
@@ -206,7 +206,7 @@ class Mirror:
     def _scan(self) -> dict[str, list[int]]:
         """[size, mtime_ns] of the files of the mirror by their names; folders in it that are mirrors are left out.
 
-        All are listed before one is looked at: records are then as long as the checkpoints that are listed.
+        All files are listed before any is looked at, so that records reach as far as the checkpoints that are listed.
         """
 
         def inside(parent: str, name: str) -> bool:
@@ -228,7 +228,7 @@ class Mirror:
     # --- to the store ---
 
     def push(self, trainer: str | None = None, *, begin: bool = False) -> None:
-        """Store what was changed here. trainer: who trains the run meanwhile. begin: say so, and store nothing yet."""
+        """Store what was changed here. trainer: the process that trains the run. begin: only name it in the store."""
         with self._locked() as record, self._reached("written"), contextlib.ExitStack() as stack:
             sent: dict[str, list[Any]] = {}  # by their names
             own = uuid.uuid4().hex
@@ -272,7 +272,7 @@ class Mirror:
 
     @contextlib.contextmanager
     def _frozen(self, names: Iterable[str]) -> Iterator[Path]:
-        """A folder with these files as they are now: they may be appended to or removed while they are sent."""
+        """A folder with these files as they are now: the originals may grow or be removed while these are sent."""
         with self._scratch("push") as folder:
             for name in names:
                 copy = Path(folder, name)
@@ -292,7 +292,7 @@ class Mirror:
         sent: dict[str, list[Any]],
         name: str,
     ) -> list[Any]:
-        """Store a file, unless that is done; what a manifest says of it. taken: the objects that one names."""
+        """Store a file unless that is done; returns its manifest entry. taken: the objects that a manifest names."""
         size, sha256 = (folder / name).stat().st_size, files.sha256_of_file(folder / name)
         for known in (stored.get(name), sent.get(name)):
             if known is not None and known[1:] == [size, sha256]:
@@ -310,7 +310,7 @@ class Mirror:
             self._fs.put_file(str(file), self._manifest(manifest.number), mode="create")
 
     def _sweep(self, before: _Manifest, now: _Manifest) -> None:
-        """Remove what no manifest names: what the one before still did, and what interrupted pushes left."""
+        """Remove what the new manifest does not name: objects of the one before, and those of interrupted pushes."""
         found = set(self._fs.find(self._root))
         ends = [name.find(f"/{_MANIFESTS}/", len(self._root) + 1) for name in found]
         others = tuple({name[: end + 1] for name, end in zip(found, ends, strict=True) if end >= 0})
@@ -331,7 +331,7 @@ class Mirror:
             self._fs.rm(self._root, recursive=True)
 
     def names(self) -> list[str]:
-        """The folders in it."""
+        """The names of the folders in this one."""
         with self._reached("read"), contextlib.suppress(FileNotFoundError):
             listed = self._fs.ls(self._root, detail=True)
             return [PurePosixPath(one["name"]).name for one in listed if one["type"] == "directory"]

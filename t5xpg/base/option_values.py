@@ -1,4 +1,4 @@
-"""Readers of the values of options: the text that was typed to a value, for `argparse`. Python's own library alone."""
+"""Readers of option values for `argparse`: they turn the typed text into a value. Only Python's standard library."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def _reader(what: str, read: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Reads the text of a value by `read`, which returns None or raises ValueError for what is not `what`."""
+    """A reader that applies `read`, which returns None or raises ValueError for a text that `what` describes."""
 
     def reader(text: str) -> Any:
         value = None

@@ -1,4 +1,4 @@
-"""Text, numbers and tables for people: as Markdown that shows exactly them, and in columns for a terminal."""
+"""Text, numbers and tables for people: as Markdown that shows them exactly, and in columns for a terminal."""
 
 import re
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ UNKNOWN = "-"
 _LONGEST_MARKDOWN, _LONGEST_COLUMN = 240, 60  # characters of a cell
 
 _ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
-# An underscore inside a word, a colon and a dot mark up nothing, but for addresses, which would become links.
+# An underscore inside a word, a colon and a dot are no markup, except in addresses, which would become links.
 _MARKUP = re.compile(
     r"[\\`*\[\]<>|~$&]"
     r"|(?<![0-9A-Za-z])_|_(?![0-9A-Za-z])"
@@ -32,10 +32,10 @@ def cut(text: str, longest: int = _LONGEST_MARKDOWN) -> str:
 
 
 def escape(text: str) -> str:
-    """Text as Markdown that shows exactly it, on one line, in a table too.
+    """Text as Markdown that shows it exactly, on one line, also in a table.
 
-    Characters that Markdown, HTML or GitHub could read as more than themselves become entities, which none of them
-    reads as markup; see `one_line` for line ends and control characters. Runs of spaces are kept.
+    Characters that Markdown, HTML or GitHub could read as markup become entities, which none of them reads as
+    markup; see `one_line` for line ends and control characters. Runs of spaces are kept.
     """
     shown = _MARKUP.sub(lambda match: _ENTITIES.get(match[0], f"&#{ord(match[0])};"), one_line(text))
     return re.sub(r"^ +| +$|(?<= ) +", lambda match: "&nbsp;" * len(match[0]), shown)
@@ -47,7 +47,7 @@ def code(text: str) -> str:
 
 
 def cell(given: Any) -> str:
-    """A value of a record as a Markdown cell: a number with four digits, a text cut to fit, of a digest its start."""
+    """A value of a record as a Markdown cell: a float with four digits, a text cut to fit, the start of a digest."""
     if isinstance(given, bool) or given is None:
         return UNKNOWN if given is None else str(given).lower()
     if isinstance(given, int | float):

@@ -45,7 +45,7 @@ def recordings_directory() -> Path:
 
 
 def user_cache() -> Path:
-    """The user's folder for what can be made again: XDG_CACHE_HOME, or ~/.cache; `t5xpg` in it is ours."""
+    """The user's cache folder: XDG_CACHE_HOME, or ~/.cache. Its subfolder `t5xpg` is ours."""
     return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
 
 
@@ -55,7 +55,7 @@ _URL = re.compile(r"([a-z][a-z0-9+.-]*)://(.+)")
 def local(chosen: str) -> Path:
     """A folder of this machine: the path that was typed, or the mirror of the folder of a store ("s3://bucket/runs").
 
-    Raises UserError for an address that no folder can be named by.
+    Raises UserError for an address with . or .. in it, which cannot name a mirror.
     """
     found = _URL.fullmatch(chosen.rstrip("/"))
     if found is None or found[1] == "file":
@@ -67,7 +67,7 @@ def local(chosen: str) -> Path:
 
 
 def url_of(path: Path) -> str | None:
-    """What a folder is the mirror of ("s3://bucket/runs/mine"); None of one that is none."""
+    """The address that a folder is the mirror of ("s3://bucket/runs/mine"); None for a folder that is no mirror."""
     try:
         scheme, *inside = path.absolute().relative_to(_mirrors().absolute()).parts
     except ValueError:
@@ -80,7 +80,7 @@ def _mirrors() -> Path:
 
 
 def shown(path: Path) -> str:
-    """A path as short as it can be said from here."""
+    """A path as messages show it: relative to the working directory if it lies in it."""
     try:
         return str(path.resolve().relative_to(Path.cwd()))
     except ValueError:
@@ -93,7 +93,7 @@ def run_directory(chosen: str) -> Path:
 
 
 def require_no_pattern(path: Path, wildcards: str, library: str, options: str) -> None:
-    """Raise UserError for a folder that a library takes for a pattern of names. options: what names another one."""
+    """Raise UserError for a folder that a library takes for a pattern. options: those that name another folder."""
     if wrong := sorted(set(wildcards) & set(str(path.absolute()))):
         raise UserError(
             f"The folder {path.absolute()} has {' and '.join(wrong)} in its name, which {library} takes for a pattern. "

@@ -1,7 +1,7 @@
 """The phases of a training run, reported to the process that watches it: `make prove-resume` kills runs in each.
 
-Where the environment names a file descriptor, the begin and the end of a phase are a line each, written to it;
-otherwise this costs nothing.
+If the environment variable names a file descriptor, one line is written to it at the beginning of each phase and one at
+its end; otherwise this costs nothing.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ PHASES = ("compile", "step", "save", "evaluate", "restore")
 
 @contextlib.contextmanager
 def phase(name: str, step: int | None = None) -> Iterator[None]:
-    """The block is the phase `name`, one of PHASES; of the update `step` where it belongs to one."""
+    """Report the block as the phase `name`, one of PHASES. step: the update that it belongs to, if any."""
     begin(name, step)
     try:
         yield
@@ -23,7 +23,7 @@ def phase(name: str, step: int | None = None) -> Iterator[None]:
 
 
 def begin(name: str, step: int | None = None) -> None:
-    """Report the begin of a phase: "begin save 12"."""
+    """Report the beginning of a phase: "begin save 12"."""
     _report(f"begin {name}", step)
 
 

@@ -11,7 +11,7 @@ from typing import ClassVar, Self, TextIO
 
 _REDRAW_SECONDS = 0.1  # on a terminal
 _LINE_SECONDS = 5.0  # elsewhere
-_FIRST_LINE_SECONDS = 1.0  # there, too: short work says only that it is done, long work says early that it moves
+_FIRST_LINE_SECONDS = 1.0  # elsewhere, too: short work prints only its last line, long work soon shows that it moves
 _RATE_SECONDS = 30.0  # the rate is that of the last half minute
 _BAR_WIDTH = 24
 _FALLBACK_COLUMNS = 80

@@ -1,4 +1,4 @@
-"""Which processes train together: as they were named, or as the scheduler says that started them. Without JAX."""
+"""Which processes train together: as the user named them, or as the scheduler says. Needs no JAX."""
 
 import importlib.util
 from collections.abc import Mapping
@@ -7,11 +7,11 @@ from pathlib import Path
 
 from t5xpg.base.errors import UserError
 
-# What JAX's own programs call them, and what other launchers do; the first that is set counts.
+# The variables of JAX's own programs, then those of other launchers; the first that is set counts.
 COORDINATOR = ("JAX_COORDINATOR_ADDRESS", "COORDINATOR_ADDRESS")
 PROCESSES = ("JAX_NUM_PROCESSES",)
 PROCESS = ("JAX_PROCESS_ID",)
-# A step of a Slurm job, as `srun` starts it: a batch script by itself has no such list.
+# Set in a step of a Slurm job, which `srun` starts. A batch script by itself has no SLURM_STEP_NODELIST.
 _SLURM = ("SLURM_JOB_ID", "SLURM_STEP_NODELIST", "SLURM_NTASKS", "SLURM_PROCID", "SLURM_LOCALID")
 _OPEN_MPI = "OMPI_COMM_WORLD_SIZE"
 _TPU_HOSTS = ("TPU_PROCESS_ADDRESSES", "TPU_WORKER_HOSTNAMES")
@@ -20,10 +20,10 @@ _MOST = 1 << 16
 
 @dataclass(frozen=True)
 class RequestedHosts:
-    """The processes that a user named, or where they are known from.
+    """The processes that a user named, or the scheduler that knows them.
 
-    coordinator: "host:port" of the first one. All three are None where JAX is to ask the scheduler, `cluster`, which
-    can turn out to have one process alone.
+    coordinator: "host:port" of the first process. The first three fields are None if JAX is to ask the scheduler,
+    `cluster`, which may turn out to have started only one process.
     """
 
     coordinator: str | None = None
@@ -62,7 +62,7 @@ def requested_hosts(
 
 
 def require_alone(command: str, environment: Mapping[str, str]) -> None:
-    """Raise UserError where several processes are asked for by the environment, and the command is one process's."""
+    """Raise UserError if the environment asks for several processes: `command` is the work of one process."""
     found = requested_hosts(None, None, None, environment)
     if found is None or found.cluster == "TPU":  # one host of a TPU slice may be used alone
         return
@@ -95,7 +95,7 @@ def _address(text: str) -> str:
 
 
 def _cluster(environment: Mapping[str, str]) -> str | None:
-    """The scheduler that started several processes, where one did and JAX can ask it."""
+    """The scheduler that started several processes; None if none did, or JAX cannot ask it."""
     if all(name in environment for name in _SLURM):
         return "Slurm" if environment["SLURM_NTASKS"] != "1" else None
     if environment.get(_OPEN_MPI, "1") != "1":

@@ -11,15 +11,15 @@ from packaging.utils import canonicalize_name
 
 
 def lock_name(hardware: Mapping[str, Any]) -> str:
-    """The lock that `make install` takes on a machine, which is given as under "hardware" of a results.json."""
+    """The name of the lock file that `make install` uses on a machine. hardware: as in results.json."""
     kinds = {"gpu": "cuda", "cuda": "cuda", "tpu": "tpu"}
     return kinds.get(hardware["devices"]["platform"]) or ("apple" if hardware["platform"] == "Darwin arm64" else "cpu")
 
 
 def text(lock: str, hardware: Mapping[str, Any], versions: Mapping[str, str | None]) -> str:
-    """The document as JSON: of a lock's text, what it installs on a machine with a Python, as results.json has them.
+    """The document as JSON: the packages that a lock, given as its text, installs on a machine.
 
-    Licences are those in the metadata of packages that are installed here in the locked version.
+    hardware, versions: as in results.json. Licences are known for packages installed here in the locked version.
     """
     system, _, machine = hardware["platform"].partition(" ")
     python = str(versions["python"])
@@ -49,7 +49,7 @@ def text(lock: str, hardware: Mapping[str, Any], versions: Mapping[str, str | No
 
 
 def _licences(package: Distribution) -> list[dict[str, Any]]:
-    """An SPDX expression, else names; a licence in full is left out."""
+    """The licences: an SPDX expression if there is one, else names. Full licence texts are left out."""
     named = {name: package.metadata.get_all(name) or [] for name in ("License-Expression", "License", "Classifier")}
     if named["License-Expression"]:
         return [{"expression": named["License-Expression"][0]}]

@@ -8,7 +8,7 @@ SEED_LIMIT = 2**31  # what fits the signed 32-bit seeds of TensorFlow
 
 
 def check_seed(seed: int) -> int:
-    """`seed` itself, where it is a whole number in [0, 2**31); a UserError otherwise."""
+    """`seed` itself, if it is a whole number in [0, 2**31). Raises UserError otherwise."""
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < SEED_LIMIT:
         raise UserError(f"RANDOM_SEED is {seed!r}; it has to be a whole number from 0 to {SEED_LIMIT - 1}.")
     return seed

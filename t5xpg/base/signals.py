@@ -19,7 +19,7 @@ class NothingToSave(BaseException):
 
 
 class StopRequest:
-    """A context manager that notes the first SIGINT or SIGTERM instead of dying of it. at_once: it ends the block."""
+    """A context manager that notes the first SIGINT or SIGTERM and goes on. at_once: the signal ends the block."""
 
     def __init__(self) -> None:
         self.number: int | None = None
@@ -59,7 +59,7 @@ class StopRequest:
 
 
 def end_with_parent() -> None:
-    """Get SIGTERM when the input ends, where ENDS_WITH_INPUT is set: the process that started this one has ended."""
+    """Send this process SIGTERM when its input ends, if ENDS_WITH_INPUT is set: then its parent has ended."""
     if os.environ.pop(ENDS_WITH_INPUT, None):
         threading.Thread(target=_wait_for_end_of_input, daemon=True).start()
 

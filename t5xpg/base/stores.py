@@ -24,7 +24,7 @@ def _worked_in(folder: Path) -> bool:
 
 
 def pull(folder: Path, wanted: Callable[[str], bool] = lambda name: True) -> None:
-    """Give a mirror what its store has, of the names that are wanted; any other folder stays as it is."""
+    """Update a mirror from its store, for the names that are wanted. A folder that is no mirror stays as it is."""
     if (store := _of(folder)) is not None and not _worked_in(folder):
         store.pull(wanted)
 
@@ -37,7 +37,7 @@ def pull_all(root: Path, wanted: Callable[[str], bool] = lambda name: True) -> N
 
 
 def push(folder: Path) -> None:
-    """Store what has changed in a mirror; nothing of any other folder."""
+    """Store what has changed in a mirror. Does nothing for a folder that is no mirror."""
     if (store := _of(folder)) is not None and not _worked_in(folder):
         store.push()
 
@@ -49,13 +49,13 @@ def push_all(root: Path) -> None:
 
 
 def remove(folder: Path) -> None:
-    """Remove from its store what was a mirror."""
+    """Remove from the store the folder that `folder` was a mirror of."""
     if (store := _of(folder)) is not None:
         store.remove()
 
 
 class Uploads:
-    """The run that this process trains, stored beside the training; of a folder that is no mirror, nothing."""
+    """Stores the run that this process trains while it trains. Does nothing for a folder that is no mirror."""
 
     def __init__(self, folder: Path | None) -> None:
         self._store = None if folder is None else _of(folder)
@@ -67,7 +67,7 @@ class Uploads:
             self._store.pull()
 
     def begin(self) -> None:
-        """Say in the store who trains. Raises SupersededError where another process just did."""
+        """Name this process in the store as the trainer. Raises SupersededError if another process has just done so."""
         if self._store is not None:
             since = datetime.now(UTC).isoformat(" ", "milliseconds")
             self._trainer = f"process {os.getpid()} on {platform.node()}, since {since}"
@@ -76,7 +76,7 @@ class Uploads:
             self._thread.start()
 
     def soon(self) -> None:
-        """Store what there is now, in the background. Raises SupersededError where that was found out before."""
+        """Store the current state in the background. Raises SupersededError if a push before found another trainer."""
         if self._superseded is not None:
             raise self._superseded
         self._due.set()
@@ -117,7 +117,7 @@ class Uploads:
 
 @contextlib.contextmanager
 def training(folder: Path | None) -> Iterator[Uploads]:
-    """Pull a run, and store it until the end of the block, whatever that is. None: another process of the run does."""
+    """Pull a run, and store it until the block ends, also with an error. None: another process of the run does this."""
     uploads = Uploads(folder)
     try:
         yield uploads

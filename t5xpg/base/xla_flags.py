@@ -1,4 +1,4 @@
-"""What XLA's compilers for CPUs and GPUs are told. Before JAX is imported.
+"""The flags for XLA's compilers for CPUs and GPUs. They must be set before JAX is imported.
 
 The flags are for the versions of jaxlib that are named here: an unknown flag ends the process.
 """
@@ -10,7 +10,7 @@ import os
 # Which operations XLA hands to YNNPACK, a library of kernels for CPUs.
 _NAME = "xla_cpu_experimental_ynn_fusion_type"
 _JAXLIB = "0.10.2"
-# Products, with what stands around them, and sums: a step of byt5_tiny takes a quarter less time than with the default.
+# Products with operations around them, and sums: a step of byt5_tiny takes a quarter less time than with the default.
 _PARTS = "LIBRARY_FUSION_TYPE_DOT,LIBRARY_FUSION_TYPE_REDUCE"
 _FLAG = f"--{_NAME}={_PARTS}"
 # For one program: single products, too, without which bfloat16 factors have no float32 result.
@@ -23,7 +23,7 @@ _CUDA_PLUGINS = ("jax_cuda12_plugin", "jax_cuda13_plugin")
 
 
 def set_xla_flags() -> None:
-    """Add these to XLA_FLAGS, unless the user has decided them; those of GPUs where JAX has its plugin for CUDA."""
+    """Add these flags to XLA_FLAGS unless the user has set them; those for GPUs only if JAX has its CUDA plugin."""
     given, jaxlib = os.environ.get("XLA_FLAGS", ""), importlib.metadata.version("jaxlib")
     added = []
     if jaxlib == _JAXLIB and _NAME not in given:
@@ -42,8 +42,8 @@ def multiplies_bfloat16() -> bool:
 
 
 def wide_product_options(dtype: str, platform: str) -> dict[str, str | bool] | None:
-    """What a program is compiled with whose products of `dtype` have float32 results, as its processor computes them
-    itself; None where it does not, or where the user decided the flags."""
+    """The compiler options for a program whose products of `dtype` have float32 results, if the processor computes such
+    products itself; None if it does not, or if the user has set the flags."""
     allowed = _FLAG in os.environ.get("XLA_FLAGS", "").split()
     is_for_it = dtype == "bfloat16" and platform == "cpu" and allowed and multiplies_bfloat16()
     return SINGLE_PRODUCTS if is_for_it else None

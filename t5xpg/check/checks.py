@@ -1,7 +1,8 @@
 """`make check`: everything that can be known before anything expensive is done; before `make train` by itself.
 
-Nothing is compiled, exported, cached or written. TensorFlow is started only for tasks that users registered, of which
-nothing is known without it. What `make train` would make first is no problem.
+Nothing is compiled, exported, cached or written. What `make train` would make first is no problem. TensorFlow is
+started only for what cannot be known without it: tasks that users registered, the lengths of supervised examples,
+caches whose task has changed, and names of task metrics.
 """
 
 from collections.abc import Iterator, Sequence
@@ -41,9 +42,9 @@ def check(
     """Print what an experiment needs and whether it is there, as a table or as JSON; returns 0 where it can be trained,
     1 otherwise.
 
-    overrides, gin_files: as `config.load` takes them. run: the run directory, by default the experiment's own.
-    device: what is to train it, where that is not here; the devices that are here pass for it.
-    Mistakes in the configuration do not keep the rest from being looked at, where it can be built without them.
+    overrides, gin_files: as `config.load` takes them. run: the run directory, by default the experiment's own. device:
+    what is to train it, if not this machine; the devices that are here then stand for it. Where the experiment can be
+    built in spite of mistakes in its configuration, the rest is checked too.
     """
     loaded, mistakes = config.examine(name, overrides, gin_files)
     found = [Finding("gin", mistake, problem=True) for mistake in mistakes]
@@ -61,8 +62,8 @@ def check(
 def require(loaded: LoadedConfig, directory: RunDirectory, *, data: bool = True) -> None:
     """Raise one UserError with everything that stands in the way of training `loaded` in `directory`.
 
-    data: whether the task's text is looked at; a run from a recording needs none. Users' tasks are left to the data
-    process, which says as much of them.
+    data: whether the task's text is checked; a run from a recording needs none. Users' tasks are left to the data
+    process, which reports the same about them.
     """
     found = dict.fromkeys(findings(loaded, directory, data=data, quick=True))
     problems = [each.text for each in found if each.problem]
@@ -81,9 +82,9 @@ def findings(
     quick: bool = False,
     device: Device | None = None,
 ) -> Iterator[Finding]:
-    """What there is to say of an experiment and the directory of its run. data: as of `require`.
+    """All findings about an experiment and the directory of its run. data: as for `require`.
 
-    quick: without what only informs, and without TensorFlow. device: as of `check`.
+    quick: without what is only information, and without TensorFlow. device: as for `check`.
     """
     experiment = loaded.experiment
     mesh, finding = _mesh(experiment)
@@ -110,7 +111,7 @@ def _loggers(experiment: Experiment) -> Iterator[Finding]:
 
 
 def _mesh(experiment: Experiment) -> tuple[Mesh, Finding]:
-    """The mesh, or where devices are lacking its sizes alone, which is what the rest is looked at with."""
+    """The mesh; where devices are missing, an abstract mesh of the same sizes, with which the checks go on."""
     wanted = experiment.mesh
     try:
         mesh = distributed.make_mesh(wanted)
@@ -165,7 +166,7 @@ def _model(experiment: Experiment, mesh: Mesh, quick: bool, device: Device | Non
 
 
 def _memory(needed: memory.Memory, mesh: Mesh, device: Device | None) -> Finding:
-    """What a step takes, against what there is. A problem only where it cannot fit: the estimate is one."""
+    """Whether a step fits into the memory. As its need is only estimated, it is a problem only where it cannot fit."""
     kinds = {"state": needed.state, "gradients": needed.gradients, "activations": needed.activations}
     parts = ", ".join(f"{kind} {size / 2**20:,.0f}" for kind, size in kinds.items())
     text = f"about {needed.total / 2**20:,.0f} MiB a device ({parts})"
@@ -175,7 +176,7 @@ def _memory(needed: memory.Memory, mesh: Mesh, device: Device | None) -> Finding
     available = hardware.device_memory(first) if device is None else int(device.memory * USABLE_MEMORY)
     if available is None:
         return Finding("memory", text)
-    # devices simulated on one CPU
+    # devices simulated on one CPU share its memory
     sharing = max(1, len(mesh.local_devices)) if first.platform == "cpu" and device is None else 1
     least = (needed.state + needed.gradients + needed.batch + needed.activations * memory.BAND[0]) * sharing
     if least > available:

@@ -21,7 +21,7 @@ from t5xpg.experiment.needs import PlannedIds
 
 
 def look_at(dataset: DatasetConfig, experiment: Experiment, *, quick: bool) -> Iterator[Finding]:
-    """What there is to say of a stream. quick: without starting TensorFlow, so nothing of users' tasks."""
+    """The findings about a stream. quick: without starting TensorFlow, so without reading users' tasks."""
     state = data_state.state_of(dataset, experiment.needs, compare=not quick)
     if state.row is not None:
         yield from _task_of_table(state, state.row, dataset, experiment, quick=quick)
@@ -104,7 +104,7 @@ def _readable(task: str, dataset: DatasetConfig, cached: str, documents: int | N
 
 
 def _lengths(part: task_names.Part, vocabulary: Vocabulary, dataset: DatasetConfig, before: str) -> Iterator[Finding]:
-    """Whether the examples of a task fit the lengths of its features. before: what its line begins with."""
+    """Whether the examples of a task fit the lengths of its features. before: the beginning of its line."""
     objective, lengths = dataset.objective or part.objective, dataset.task_feature_lengths
     if objectives.name_of(objective) != objectives.name_of(part.objective):
         fragment = task_names.UL2_MIXTURE if part.mode is not None else objectives.name_of(part.objective)
@@ -175,7 +175,7 @@ def describe(service: DataService, dataset: DatasetConfig) -> TaskDescription:
 
 
 def _metrics(dataset: DatasetConfig, experiment: Experiment, *, has_metrics: bool) -> Iterator[Finding]:
-    """Whether there are the metrics that are to be computed while training."""
+    """Report that there are no metrics, where they are to be computed while training."""
     if dataset is experiment.eval_dataset and experiment.infer_eval_period is not None and not has_metrics:
         yield Finding("metrics", no_metrics(dataset.mixture_or_task_name), problem=True)
 

@@ -33,8 +33,8 @@ _WARM_UP, _FEWEST, _MOST = 2, 5, 200
 def estimate(loaded: LoadedConfig, price_per_hour: float | None, *, as_json: bool = False) -> int:
     """Print parameters, operations, memory, time and cost of the whole run of `loaded` on this machine, or as JSON.
 
-    Nothing is kept. Where the text is there, its data process is started beside, as in training; the timed steps are
-    on made-up batches. price_per_hour: of the machine, in any currency. Returns 0. Raises UserError as training would.
+    Nothing is kept. Where the text exists, the data process starts at the same time, as in training; the timed steps
+    are on made-up batches. price_per_hour: of the machine, in any currency. Returns 0. UserError as in training.
     """
     experiment = loaded.experiment
     before = _seconds_since_the_command()
@@ -75,7 +75,7 @@ def estimate(loaded: LoadedConfig, price_per_hour: float | None, *, as_json: boo
 
 
 def _start(built: Assembly) -> tuple[int | None, tuple[Any, Any]]:
-    """Batches of one evaluation where that is known, and the compiled steps; the time it takes is that of training."""
+    """How many batches an evaluation has (None: unknown), and the compiled steps. Takes as long as in training."""
     experiment = built.experiment
     configs = [
         data_config(each, experiment.random_seed) for each in (experiment.train_dataset, experiment.eval_dataset)
@@ -94,13 +94,13 @@ def _start(built: Assembly) -> tuple[int | None, tuple[Any, Any]]:
 
 
 def _is_there(dataset: DatasetConfig) -> bool:
-    """Whether a stream of the table can be read without making something first."""
+    """Whether a stream is of the table and of our own text, and can be read without making something first."""
     state = data_state.state_of(dataset)
     return state.row is not None and state.row.dataset is not None and state.ready
 
 
 def _time_updates(built: Assembly, step: Callable[..., Any], state: TrainState) -> tuple[float, TrainState]:
-    """Seconds of an update: the median, between the loop's waits for the metrics of the one before."""
+    """The median seconds of an update. As in the training loop, each one waits for the metrics of the one before."""
     token_bytes, batches = _token_bytes(built), made_up_batches(built.experiment, built.experiment.train_dataset)
     seconds: list[float] = []
     pending: Any = None
@@ -130,7 +130,7 @@ def _time_evaluation(built: Assembly, step: Callable[..., Any], state: TrainStat
 
 
 def _time_save(experiment: Experiment, state: TrainState) -> float:
-    """Seconds of writing a checkpoint where runs lie. Training goes on meanwhile, but not as fast."""
+    """The seconds to write a checkpoint where runs are. Training goes on meanwhile, but more slowly."""
     runs = paths.runs_directory()
     runs.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".estimate-", dir=runs) as folder:
@@ -166,7 +166,7 @@ def _token_bytes(built: Assembly) -> jax.Array:
 
 
 def _seconds_since_the_command() -> float:
-    """What starting the program and reading the configuration took; 0 where the system does not say."""
+    """The seconds for starting the program and reading the configuration; 0 where the system does not tell."""
     try:
         ticks = int(Path("/proc/self/stat").read_text(encoding="ascii").rpartition(")")[2].split()[19])
         return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK"))

@@ -82,7 +82,7 @@ def show(
 
 
 def _arrays(row: Row, layout: BatchLayout, vocabulary: Vocabulary) -> Iterator[str]:
-    """Each array of ids as text and as numbers; of the others the numbers."""
+    """Each array of ids as text and as numbers; the other arrays as numbers."""
     for name, array in row.items():
         values = array[0]
         used = int(np.max(np.flatnonzero(values), initial=-1)) + 1
@@ -94,7 +94,7 @@ def _arrays(row: Row, layout: BatchLayout, vocabulary: Vocabulary) -> Iterator[s
 
 
 def _text(ids: np.ndarray, vocabulary: Vocabulary) -> str:
-    """The text of ids, its ends shown: a row can hold several."""
+    """The text of ids with the end tokens shown: a row can hold several texts."""
     parts = np.split(ids, np.flatnonzero(ids == vocabulary.eos_id) + 1)
     return "".join(
         one_line(vocabulary.decode(part)) + ("</s>" if part.size and part[-1] == vocabulary.eos_id else "")
@@ -103,7 +103,7 @@ def _text(ids: np.ndarray, vocabulary: Vocabulary) -> str:
 
 
 def _positions(row: Row, layout: BatchLayout, vocabulary: Vocabulary) -> Iterator[str]:
-    """What is fed and asked for at the positions around the first one that counts in the loss."""
+    """What is fed and what has to be predicted, at the positions around the first one that counts in the loss."""
     targets, weights = row[layout.targets][0], row[layout.weights][0]
     fed_name = layout.targets.replace("target", "input")
     fed = row[fed_name][0] if fed_name in row else np.zeros_like(targets)
@@ -124,9 +124,9 @@ def _piece(token: int, vocabulary: Vocabulary) -> str:
 
 
 def drawing(row: Row, layout: BatchLayout) -> Iterator[str]:
-    """The masks of attention of a row, as `t5xpg.models` has them, without windows and gates, and its loss weights.
+    """The attention masks of a row, as in `t5xpg.models` but without windows and gates, and its loss weights.
 
-    A prefix is drawn as seeing all of itself, as a model does unless its `inputs_bidirectional_attention` is False.
+    A prefix is drawn with full attention to itself, as in a model unless its `inputs_bidirectional_attention` is False.
     """
     masks = {}
     encoder, decoder = (row.get(name) for name in ("encoder_input_tokens", "decoder_target_tokens"))
@@ -156,13 +156,13 @@ def drawing(row: Row, layout: BatchLayout) -> Iterator[str]:
 
 
 def _pairs(queries: int, keys: np.ndarray, *segments: np.ndarray | None, **more: object) -> np.ndarray:
-    """Boolean [Q, K]."""
+    """Which keys each query sees: boolean [Q, K]."""
     visible = Pairs(queries, *jax.tree.map(np.asarray, (keys, *segments)), **more).visible  # type: ignore[arg-type]
     return np.broadcast_to(np.asarray(visible)[0, 0], (queries, keys.shape[1]))
 
 
 def drawn(seen: np.ndarray, size: int) -> list[str]:
-    """Boolean [Q, K] as lines: each character stands for `size` positions of each axis; of one row alone for a line."""
+    """Boolean [Q, K] as lines of text. Each character stands for `size` x `size` positions; one row makes one line."""
     rows = np.add.reduceat(seen, range(0, len(seen), size), axis=0, dtype=np.int64)
     counts = np.add.reduceat(rows, range(0, seen.shape[1], size), axis=1)
     ones = np.ones_like(seen, dtype=np.int64)

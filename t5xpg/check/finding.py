@@ -15,7 +15,7 @@ class Finding:
     looked_at: bool = True
 
     def __str__(self) -> str:
-        """The line; a text of several goes on below its beginning."""
+        """The line of the table; further lines of the text are indented below."""
         verdict = "NO" if self.problem else "ok" if self.looked_at else "--"
         return f"{self.what:<9}{verdict:<4}" + ("\n" + " " * 13).join(self.text.splitlines())
 

@@ -16,14 +16,14 @@ from t5xpg.run.directory import RunDirectory, differences
 
 
 def look_at(loaded: LoadedConfig, directory: RunDirectory, *, data: bool = True) -> Iterator[Finding]:
-    """New, continued, or another one. data: whether the run reads the text that is exported here."""
+    """Say whether the run is new, continued, or another one. data: whether it reads the text that is exported here."""
     identity = _identity(loaded, data)
     try:
         if directory.exists():
             directory.check_trains()
             recorded = directory.read()
         else:
-            directory.check(loaded.name, {})  # no folder of somebody else's
+            directory.check(loaded.name, {})  # refuses a folder of other files
             recorded = _of_checkpoint(directory)
             known = recorded["identity"].get("settings", {})
             identity = {"settings": {name: value for name, value in identity["settings"].items() if name in known}}
@@ -44,19 +44,19 @@ def look_at(loaded: LoadedConfig, directory: RunDirectory, *, data: bool = True)
 
 
 def _identity(loaded: LoadedConfig, data: bool) -> dict[str, Any]:
-    """What makes the run the run it is, as far as it is known before anything is made."""
+    """The identity of the run, as far as it is known before anything is made."""
     experiment = loaded.experiment
     identity = run_identity(experiment, None)
     row = data_state.row_of(experiment.train_dataset.mixture_or_task_name, experiment.needs)
     if data and row is not None and row.dataset is not None:
-        with contextlib.suppress(UserError):  # not exported yet, or said where the data are looked at
+        with contextlib.suppress(UserError):  # not exported yet, or reported where the data is checked
             manifest = read_manifest(paths.data_directory() / row.dataset)
             identity["data"] = prepare.identity_of_text(row, manifest)
     return identity
 
 
 def _of_checkpoint(directory: RunDirectory) -> dict[str, Any]:
-    """The model's settings that stand in the last checkpoint, for a folder whose run.json is gone."""
+    """The model settings recorded in the last checkpoint, for a folder whose run.json is gone."""
     meta = last_meta(directory.checkpoints)
     if not meta or not isinstance(meta.get("settings"), dict):
         return {"experiment": "", "identity": {}}

@@ -1,4 +1,4 @@
-"""What a run starts from, and what it is selected by: whether they are there, and fit the task."""
+"""What a run starts from, and the metric that it is selected by: whether they exist, and fit the task."""
 
 import dataclasses
 import functools
@@ -27,7 +27,7 @@ from t5xpg.train import initial_state
 
 
 def look_at(loaded: LoadedConfig, directory: RunDirectory, *, data: bool, quick: bool) -> Iterator[Finding]:
-    """data: whether the task is the one that is known here. quick: without starting TensorFlow."""
+    """The findings on what a run starts from. data: as for `checks.require`. quick: without starting TensorFlow."""
     experiment = loaded.experiment
     meta = None
     if experiment.initial is not None:
@@ -78,7 +78,7 @@ def _teacher(experiment: Experiment, teacher: Teacher) -> Finding:
 
 
 def _of_task(experiment: Experiment, trained: Mapping[str, Any] | None, quick: bool) -> Iterator[Finding]:
-    """trained: the record of the vocabulary to start from, where there is one."""
+    """Whether the task fits the start and the selection. trained: the start's vocabulary record, if there is one."""
     dataset, selection = experiment.eval_dataset, experiment.selection
     state = data_state.state_of(dataset, experiment.needs)
     row = state.row
@@ -95,7 +95,7 @@ def _of_task(experiment: Experiment, trained: Mapping[str, Any] | None, quick: b
     with DataService() as service:
         try:
             described = describe(service, dataset)
-        except UserError:  # said where the data are looked at
+        except UserError:  # reported where the data is checked
             return
         if trained is not None:
             yield from _vocabulary(described.vocabulary, trained, experiment)
@@ -112,7 +112,7 @@ def _vocabulary(task: Vocabulary, trained: Mapping[str, Any], experiment: Experi
 
 
 def _best(selection: BestMetric, require: Callable[[], None]) -> Finding:
-    """require: raises UserError where what is selected by is not measured."""
+    """Whether the run can be selected so. require: raises UserError where the metric is not measured."""
     try:
         require()
     except UserError as error:

@@ -5,16 +5,16 @@ A batch is a dict of int32 arrays with the names that SeqIO's feature converters
 | name | shape | holds |
 |---|---|---|
 | encoder_input_tokens | [B, S] | token ids, 0 where padded |
-| encoder_target_tokens | [B, S] | encoders alone: the ids that are asked for |
-| encoder_loss_weights | [B, S] | encoders alone: 1 where the loss counts, else 0 |
+| encoder_target_tokens | [B, S] | encoder-only models: the ids to predict |
+| encoder_loss_weights | [B, S] | encoder-only models: 1 where the loss counts, else 0 |
 | decoder_target_tokens | [B, T] | token ids, 0 where padded |
 | decoder_input_tokens | [B, T] | the targets shifted right by one, 0 at the start of each example |
 | decoder_loss_weights | [B, T] | 1 where the loss counts, else 0 |
 | decoder_causal_attention | [B, T] | prefix LM: 1 where an input position belongs to the prefix, else 0 |
-| encoder_segment_ids, encoder_positions | [B, S] | packed only: number of the example in its row, from 1; place in it |
-| decoder_segment_ids, decoder_positions | [B, T] | packed only: the same of the targets |
+| encoder_segment_ids, encoder_positions | [B, S] | packed only: example's number in its row, from 1; position in it |
+| decoder_segment_ids, decoder_positions | [B, T] | packed only: the same for the targets |
 
-Which of them there are, and how long they are, is the `BatchLayout` of the feature converter.
+The `BatchLayout` of the feature converter says which of these arrays a batch has, and how long they are.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ import numpy as np
 from t5xpg.base.errors import UserError, nearest
 
 Batch = dict[str, np.ndarray]
-# The features of a task whose lengths, added up, are the length of an array.
+# Features of a task. The length of an array is the sum of their lengths.
 Length = tuple[str, ...]
 
 ENC_DEC = "EncDecFeatureConverter"
@@ -38,8 +38,8 @@ MASKED_LM = "MaskedLMFeatureConverter"
 
 @dataclass(frozen=True)
 class BatchLayout:
-    """The arrays that a feature converter makes of a task's features, with their lengths. only_packed: of packed
-    batches alone. targets, weights: of the loss. tokens: those of vocabulary ids."""
+    """The arrays that a feature converter makes, each with the task features whose lengths add up to its length.
+    only_packed: arrays of packed batches only. targets, weights: arrays for the loss. tokens: arrays of token ids."""
 
     arrays: Mapping[str, Length]
     only_packed: tuple[str, ...] = ()
@@ -49,17 +49,17 @@ class BatchLayout:
 
     @property
     def task_features(self) -> tuple[str, ...]:
-        """The features of a task that it is made of."""
+        """The task features that the arrays are made of."""
         return tuple(dict.fromkeys(feature for length in self.arrays.values() for feature in length))
 
     @property
     def token_features(self) -> tuple[str, ...]:
-        """Those of them that hold ids of the model's vocabulary."""
+        """The task features that hold ids of the model's vocabulary."""
         lengths = [length for name, length in self.arrays.items() if name in self.tokens]
         return tuple(dict.fromkeys(feature for length in lengths for feature in length))
 
     def check_lengths(self, task_feature_lengths: Mapping[str, int]) -> None:
-        """Raise UserError where a feature has no length, a length no feature, or the arrays of a stack several."""
+        """Raise UserError for a feature without length, a length without feature, and a stack with several lengths."""
         expected = self.task_features
         if set(task_feature_lengths) != set(expected):
             given = ", ".join(map(repr, task_feature_lengths)) or "nothing"
@@ -74,7 +74,7 @@ class BatchLayout:
                 )
 
     def lengths(self, task_feature_lengths: Mapping[str, int], packed: bool) -> dict[str, int]:
-        """How long every array is. Raises KeyError for a feature without a length."""
+        """The length of every array, by name. Raises KeyError for a feature without a length."""
         return {
             name: sum(task_feature_lengths[feature] for feature in length)
             for name, length in self.arrays.items()
@@ -108,7 +108,7 @@ _LAYOUTS = {
 
 
 def layout_of(feature_converter: str) -> BatchLayout:
-    """The layout of a feature converter's batches, by its name. Raises UserError for one that is not known."""
+    """The layout of a feature converter's batches, by the converter's name. Raises UserError for an unknown name."""
     if feature_converter not in _LAYOUTS:
         raise UserError(
             f"There is no feature converter named {feature_converter!r}.{nearest(feature_converter, _LAYOUTS)} "
@@ -118,7 +118,7 @@ def layout_of(feature_converter: str) -> BatchLayout:
 
 
 def add_layout(feature_converter: str, layout: BatchLayout) -> None:
-    """Make a feature converter known. Raises UserError where another one has the name."""
+    """Make a feature converter known by its name. Raises UserError where the name is known with another layout."""
     if _LAYOUTS.setdefault(feature_converter, layout) != layout:
         raise UserError(f"There is a feature converter named {feature_converter!r} already, with another layout.")
 
@@ -144,12 +144,12 @@ class BatchSpec:
 
 
 def longest_array(batch: Mapping[str, Any]) -> int:
-    """The length of the longest array of a batch, of NumPy or on devices."""
+    """The length of the longest array of a batch, whether its arrays are NumPy arrays or on devices."""
     return max((length for array in batch.values() for length in array.shape[1:]), default=0)
 
 
 def validate(batch: Mapping[str, np.ndarray], spec: BatchSpec) -> None:
-    """Raise ValueError, naming every array that is missing, unknown, or of a shape, dtype or range not in `spec`."""
+    """Raise ValueError, naming every array that is missing or unknown, or has a shape, dtype or range not in `spec`."""
     expected = spec.features()
     problems = [f"{name} is missing" for name in expected if name not in batch]
     problems += [f"{name} is not part of a batch" for name in batch if name not in expected]
@@ -172,13 +172,13 @@ def validate(batch: Mapping[str, np.ndarray], spec: BatchSpec) -> None:
 
 
 def hash_batch(batch: Mapping[str, np.ndarray], parts: int = 1) -> str:
-    """Hex SHA-256 over names, dtypes, shapes and bytes, the same on every machine, or of the hashes of equal `parts` of
-    rows."""
+    """Hex SHA-256 of a batch's names, dtypes, shapes and bytes, the same on every machine. parts: where it is above 1,
+    the rows are divided into that many equal parts, and the result is the hash of their hashes."""
     return hash_of_parts(hash_parts(batch, parts))
 
 
 def hash_parts(batch: Mapping[str, np.ndarray], parts: int) -> list[str]:
-    """The hashes of so many equal parts of the rows, in order."""
+    """The hashes of `parts` equal parts of the rows, in order."""
     rows = len(next(iter(batch.values()))) // parts
     return [_hash({name: array[n * rows : (n + 1) * rows] for name, array in batch.items()}) for n in range(parts)]
 
@@ -207,13 +207,13 @@ def _limit(name: str, length: int, spec: BatchSpec) -> int | None:
     return length if name.endswith("_positions") else None
 
 
-# The converters of which `inputs_and_targets` knows the batches.
+# The converters whose batches `inputs_and_targets` can take apart.
 BUILT_IN_CONVERTERS = (ENC_DEC, PREFIX_LM, LM, MASKED_LM)
 
 
 def inputs_and_targets(batch: Mapping[str, np.ndarray], spec: BatchSpec) -> tuple[np.ndarray, np.ndarray]:
-    """int32 [B, S] and [B, T], padded with 0: of a prefix LM the prefix and the rest, of a language model the halves of
-    a row, of a masked one the row with and without masks. Raises KeyError for converters of the user's own."""
+    """Inputs and targets, int32 [B, S] and [B, T], padded with 0. Prefix LM: the prefix and the rest. Language model:
+    the halves of a row. Masked LM: the row with and without masks. Raises KeyError for the user's own converters."""
     converter = spec.feature_converter
     if converter in (ENC_DEC, MASKED_LM):
         return batch["encoder_input_tokens"], batch[spec.layout.targets]
@@ -232,7 +232,7 @@ def inputs_and_targets(batch: Mapping[str, np.ndarray], spec: BatchSpec) -> tupl
 
 
 def with_targets(batch: Mapping[str, np.ndarray], targets: np.ndarray, spec: BatchSpec) -> Batch:
-    """The batch (encoder-decoder or prefix LM) with other targets, int32 [B, T], padded with 0: they alone count in the
+    """The batch (encoder-decoder or prefix LM) with other targets, int32 [B, T], padded with 0. Only these count in the
     loss."""
     if spec.feature_converter == ENC_DEC:
         return {**batch, **_decoder_arrays(targets, np.zeros(len(targets), np.int32))}
@@ -247,12 +247,12 @@ def with_targets(batch: Mapping[str, np.ndarray], targets: np.ndarray, spec: Bat
 
 
 def _prefix_lengths(batch: Mapping[str, np.ndarray]) -> np.ndarray:
-    """[B] int32. The position before the first target is of the prefix, too: that of its last token."""
+    """[B] int32. The attention has one position more: where the last prefix token is the input for the first target."""
     return np.maximum(batch["decoder_causal_attention"].sum(axis=1, dtype=np.int32) - 1, 0)
 
 
 def _decoder_arrays(tokens: np.ndarray, first: np.ndarray) -> Batch:
-    """tokens [B, T], of which those from `first` [B] on count."""
+    """The decoder's arrays for tokens [B, T]. In each row, tokens from position `first` [B] on count in the loss."""
     counts = (tokens != 0) & (np.arange(tokens.shape[1]) >= first[:, None])
     return {
         "decoder_target_tokens": tokens,

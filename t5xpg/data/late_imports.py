@@ -1,9 +1,9 @@
-"""Imports TensorFlow, SeqIO and t5 without what they load and a stream of batches does not use.
+"""Imports TensorFlow, SeqIO and t5 without the packages that they load but that a stream of batches does not use.
 
 TensorFlow and TensorFlow Text load Keras; t5 loads scikit-learn, SciPy, NLTK and sacrebleu for its metrics; SeqIO loads
-JAX and Flax for its own, TensorFlow Text, which bytes do not need, and PyGlove, for rates of mixtures that are searched
-for. Left out, the import takes half the processor time. What is imported later is the real thing; what has kept a
-stand-in gets the real thing by it.
+JAX and Flax for its metrics, TensorFlow Text, which byte vocabularies do not need, and PyGlove, which searches mixture
+rates. Without them, the import takes half the processor time. A later import gets the real module; code that has kept a
+stand-in reaches the real module through it.
 """
 
 import contextlib
@@ -41,7 +41,7 @@ class LateFunctions(LateModule):
 
 
 class LateText(LateModule):
-    """Stands for TensorFlow Text, which vocabularies of pieces use, and bytes do not."""
+    """Stands for TensorFlow Text, which subword vocabularies use and byte vocabularies do not."""
 
     def __getattr__(self, name: str) -> Any:
         with in_place({_KERAS_OF_TEXT: LateModule(_KERAS_OF_TEXT)}):
@@ -49,7 +49,7 @@ class LateText(LateModule):
 
 
 def import_libraries() -> None:
-    """Import TensorFlow, SeqIO and t5 so. Raises UserError without t5, which pip leaves out (pyproject.toml)."""
+    """Import TensorFlow, SeqIO and t5 this way. Raises UserError without t5, which pip leaves out (pyproject.toml)."""
     if importlib.util.find_spec("t5") is None:
         raise UserError(
             "The package t5 is not installed: pip would install with it what writes over seqio. Type: "
@@ -63,7 +63,7 @@ def import_libraries() -> None:
     # the two names that SeqIO asks these modules for while it is imported
     late["seqio.metrics"].MetricFnCallable = Callable[..., Mapping[str, Any]]  # type: ignore[attr-defined]
     late["seqio.evaluation"].Evaluator = None  # type: ignore[attr-defined]
-    # None: TensorFlow does without the optimisers of Keras, and TensorFlow Lite without JAX, where importing them fails
+    # None makes an import fail: TensorFlow then does without Keras's optimisers, and TensorFlow Lite without JAX
     with in_place({**late, "keras.src.optimizers": None, "jax": None}):
         import t5.data  # noqa: F401
     import seqio
@@ -74,7 +74,7 @@ def import_libraries() -> None:
 
 
 def _exported_late(name: str) -> Any:
-    """What `seqio` exports of evaluation and loggers, where it was imported without them."""
+    """A name that `seqio` exports from its modules evaluation and loggers, where it was imported without them."""
     if not name.startswith("_"):
         evaluation, loggers = (importlib.import_module(f"seqio.{module}") for module in ("evaluation", "loggers"))
         exported = {**vars(loggers), "loggers": loggers, "Evaluator": evaluation.Evaluator}
@@ -85,7 +85,7 @@ def _exported_late(name: str) -> Any:
 
 @contextlib.contextmanager
 def in_place(modules: Mapping[str, types.ModuleType | None]) -> Iterator[None]:
-    """Put modules where an import finds them; those that are there already stay. None: importing it fails."""
+    """Put modules into `sys.modules` inside the context; those there already stay. None: importing the module fails."""
     absent = {name: module for name, module in modules.items() if name not in sys.modules}
     sys.modules.update(absent)  # type: ignore[arg-type]
     try:

@@ -18,8 +18,8 @@ from t5xpg.data.objectives import Objective, SpanCorruption
 __all__ = ["DatasetConfig", "SpanCorruption"]
 
 _BEYOND = 2**63  # no counter of the data libraries holds it
-_MOST_NUMBERS = 2**31 - 1  # in one array of a batch: what its frameworks can index
-# The rows of a length bucket are a multiple of it, as far as those of BATCH_SIZE are: batches divide over devices.
+_MOST_NUMBERS = 2**31 - 1  # the most in one array of a batch that its frameworks can index
+# The rows of a length bucket are a multiple of gcd(BATCH_SIZE, this number), so that batches divide over devices.
 _DIVIDES = 8
 
 
@@ -27,13 +27,13 @@ _DIVIDES = 8
 class DatasetConfig:
     """One stream of batches. The names are those of T5X's `utils.DatasetConfig` where it has one.
 
-    `batch_size` is the global batch, to which each of `num_virtual_shards` shards of the data gives as many rows,
-    however many processes read. `num_epochs=None` repeats for ever; with a number the stream ends, its last batch
-    padded with rows of zeros. `feature_converter`: SeqIO's, or one of `batch.add_layout`, by name; None for what the
-    model takes. `loss_on_targets_only`: as in `seqio.PrefixLMFeatureConverter`. `length_buckets`: ascending lengths in
-    tokens, up to the longest of `task_feature_lengths`; examples of about one length form a batch (see `buckets`).
-    `metrics`: of `t5xpg.data.metrics` by name, or "module.function", instead of those of the task. Raises UserError for
-    values that cannot be.
+    `batch_size` is the global batch. Each of the `num_virtual_shards` shards of the data gives the same number of its
+    rows, however many processes read. `num_epochs=None` repeats for ever; with a number the stream ends, its last batch
+    padded with rows of zeros. `feature_converter`: the name of one of SeqIO's, or of one that `batch.add_layout` added;
+    None for the model's. `loss_on_targets_only`: as in `seqio.PrefixLMFeatureConverter`. `length_buckets`: ascending
+    lengths in tokens, up to the longest of `task_feature_lengths`; examples of about one length form a batch (see
+    `buckets`). `metrics`: names in `t5xpg.data.metrics`, or "module.function"; they replace the task's metrics. Raises
+    UserError for values that are not allowed.
     """
 
     mixture_or_task_name: str
@@ -133,11 +133,11 @@ class DatasetConfig:
 
     @functools.cached_property
     def buckets(self) -> Mapping[int, "DatasetConfig"]:
-        """The config of the batches of each length bucket, by its length, ascending; itself alone without buckets.
+        """The config of the batches of each length bucket, by its length, ascending; without buckets, this config.
 
-        An example belongs to the first bucket that holds the longest of its features. Batches of a bucket have at most
-        as many tokens a feature as `batch_size` rows of the longest one: rows = batch_size * longest // length, rounded
-        down to a multiple of 8 (or of what of 8 divides `batch_size`), and their arrays are no longer than the bucket.
+        An example belongs to the first bucket that holds the longest of its features. A bucket's batches have at most
+        as many tokens per feature as `batch_size` rows of the longest bucket: rows = batch_size * longest // length,
+        rounded down to a multiple of gcd(8, batch_size). Their arrays are no longer than the bucket.
         """
         if self.length_buckets is None:
             return {max(layout_of(self.converter).lengths(self.task_feature_lengths, self.pack).values()): self}
@@ -153,12 +153,12 @@ class DatasetConfig:
         }
 
     def of_batch(self, batch: Mapping[str, Any]) -> "DatasetConfig":
-        """Which of `buckets` a batch is of, by the length of its longest array; itself for a length that none has."""
+        """The config in `buckets` for the length of a batch's longest array; this config where there is none."""
         return self.buckets.get(longest_array(batch), self)
 
     @property
     def shapes(self) -> str:
-        """Rows and lengths of the batches, for people: "64 x 512/114"; with length buckets those of each."""
+        """Rows and lengths of the batches, for people: "64 x 512/114"; with length buckets, those of each bucket."""
         return " or ".join(
             f"{each.batch_size} x {'/'.join(str(length) for length in each.task_feature_lengths.values())}"
             for each in self.buckets.values()
@@ -175,7 +175,7 @@ class DatasetConfig:
         return layout_of(self.converter).token_features
 
     def batch_spec(self, rows: int | None = None, vocab_size: int | None = None) -> BatchSpec:
-        """What its batches are. rows: of a part of a batch, where it is that."""
+        """The spec of the stream's batches. rows: those of a part of a batch; None for a whole batch."""
         size = self.batch_size if rows is None else rows
         return BatchSpec(size, self.task_feature_lengths, self.pack, vocab_size, self.converter)
 
@@ -198,7 +198,7 @@ def _at_least_one(name: str, value: Any) -> None:
 
 
 def unpacked(config: DatasetConfig) -> DatasetConfig:
-    """The same examples one by one, with the targets alone in the loss: what is predicted and scored."""
+    """The config for prediction and scoring: the same examples, not packed, with only the targets in the loss."""
     return dataclasses.replace(config, pack=False, loss_on_targets_only=True, length_buckets=None)
 
 

@@ -1,11 +1,11 @@
-"""One mesh of devices, of which one device is the smallest case, what lies where on it, and the hosts that share it.
+"""The mesh of devices, where arrays lie on it, and the hosts that share it. One device is the smallest mesh.
 
 Arrays carry logical axis names ("vocab", "mlp", ...); rules map those to the axes of the mesh. The batch is split over
-"slice" and "data". Parameters and their optimiser statistics are split over "model", and under rules that say so over
-"data" too; then they are gathered where they are used.
+"slice" and "data". Parameters and their optimiser statistics are split over "model". Some rules split them over "data"
+too; parameters are then gathered where they are used.
 
 On several hosts every process runs the same program. Each reads the rows of a batch that its devices hold (`rows`), and
-all of them compute. What a run writes, the first one writes; to checkpoints all of them add their parts.
+all of them compute. The first process writes the run's files; to checkpoints, every process writes its own part.
 """
 
 # ruff: noqa: F401  what other rooms and gin files name

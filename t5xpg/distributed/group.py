@@ -1,10 +1,10 @@
-"""The processes that train together, and what they say to each other beside the arrays.
+"""The processes that train together, and the messages between them, beside the arrays.
 
-Words go through the store of JAX's coordination service, which process 0 holds: small texts, of which nothing is
-compiled, and for which no device is waited. A process that fails leaves its message there. Every other one looks for
-such notices once a second and ends with the message: its own main thread may be waiting in a collective operation that
-never comes to its end. A process that dies without a word is missed by the first one; where that is the first one, the
-store has gone with it, and JAX ends the others.
+Messages are small texts in the key-value store of JAX's coordination service, which process 0 holds: they need no
+compiled program and wait for no device. A process that fails writes a notice there. Every other process looks for
+notices once a second, in a thread of its own, and ends with that message, because its main thread may be waiting in a
+collective operation that never ends. When a process dies without a notice, process 0 misses its heartbeats. When
+process 0 itself dies, the store is gone, and JAX ends the others.
 """
 
 import contextlib
@@ -22,21 +22,21 @@ from typing import Any
 from t5xpg.base.errors import UserError
 from t5xpg.base.signals import StopRequest
 
-LOST_VARIABLE = "T5XPG_LOST_SECONDS"  # without a heartbeat, after which a process counts as lost
+LOST_VARIABLE = "T5XPG_LOST_SECONDS"  # seconds without a heartbeat until a process counts as lost
 _LOST_SECONDS = 60.0
-_HEARTBEATS = 8  # in that time: "signs of life" in messages. JAX's own are others, see `joining`
+_HEARTBEATS = 8  # in that time; messages call them "signs of life". JAX has others of its own, see `joining`
 _LOOK_SECONDS = 1.0  # between two looks for notices
-_REASON_SECONDS = 5.0  # for which the reason of a broken connection is waited for
-_EVER = 7 * 24 * 3600 * 1000  # milliseconds: what another process does first may be the caching of a large task
+_REASON_SECONDS = 5.0  # how long to wait for the reason of a broken connection
+_EVER = 7 * 24 * 3600 * 1000  # milliseconds: another process may have to cache a large task first
 _STORE = "t5xpg"
 _FAILED, _STOP = f"{_STORE}/notice/failed", f"{_STORE}/notice/stop"
 _ALIVE = f"{_STORE}/alive"
-# In the texts of what collective operations and the store raise when another process has gone.
+# Found in the messages of the errors that collective operations and the store raise when another process is gone.
 _BROKEN = re.compile("[Gg]loo|NCCL|UNAVAILABLE|Connection|coordination service|CoordinationService|Barrier")
 
 
 class Stop:
-    """Whether a run stops before its end; of one process, as it is asked itself."""
+    """Whether a run stops before its end. This class is for a run of one process, which hears only its own requests."""
 
     def __init__(self, request: StopRequest) -> None:
         self.request = request
@@ -47,19 +47,19 @@ class Stop:
 
     @property
     def number(self) -> int | None:
-        """The signal that asked for it, of whichever process; None while none has."""
+        """The signal that asked for the stop, in whichever process; None while there is none."""
         return self.request.number
 
     def overdue(self, seconds: float) -> bool:
-        """Whether it was asked for so long ago, and this process may end without the others."""
+        """Whether the stop was requested at least `seconds` ago, and this process may end without the others."""
         return self.request.requested and self.request.age >= seconds
 
 
 class StopTogether(Stop):
-    """Of several processes, which all stop after the same update.
+    """The `Stop` of several processes, which all stop after the same update: the largest that any of them promises.
 
-    step: updates that have been begun. promise: tells the others a number; promises: waits for those of all processes.
-    `hear` is called by a thread that waits for nothing, `reached` by the loop.
+    step: updates begun so far. promise: tells the others a number; promises: waits for the numbers of all processes.
+    `hear` is called by a thread that waits for no other process, `reached` by the training loop.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class StopTogether(Stop):
         self._last: int | None = None
 
     def hear(self, number: int) -> None:
-        """A process was asked to stop, by this signal. This one may be beginning the next update right now."""
+        """A process was asked to stop, by this signal: promise the update that may be beginning here right now."""
         self._heard = number
         with self._lock:
             if self._promised:
@@ -102,28 +102,28 @@ class StopTogether(Stop):
 
 
 class Group:
-    """The processes of a run; this class is one alone. Calls of one name come in the same order in every process."""
+    """The processes of a run; this class is for one. Each process makes the calls of one name in the same order."""
 
     process, count = 0, 1
 
     @property
     def first(self) -> bool:
-        """Whether this process writes what one alone writes."""
+        """Whether this is process 0, which writes what only one process writes."""
         return self.process == 0
 
     def broadcast(self, name: str, value: bytes = b"") -> bytes:
-        """What the first process gives as `value`; those of the others count for nothing."""
+        """The `value` of the first process, in every process; the values of the others are ignored."""
         return value
 
     def gather(self, name: str, value: bytes) -> list[bytes]:
-        """The values of all processes, in their order, on the first one; an empty list on the others, at once."""
+        """On the first process the values of all, in process order; on the others an empty list, without waiting."""
         return [value]
 
     def barrier(self, name: str) -> None:
         """Return when all processes have called it."""
 
     def follow(self, request: StopRequest, step: int) -> Stop:
-        """How this run hears of requests to stop, of which `request` is this process's. step: updates so far."""
+        """The `Stop` of this run. request: requests to stop that reach this process. step: updates begun so far."""
         return Stop(request)
 
 
@@ -178,15 +178,15 @@ class Processes(Group):
         self._watcher.start()
 
     def close(self) -> None:
-        """Wait for the others, which have come to their end as well."""
+        """Wait until the others have come to their end as well, and look for notices no more."""
         self.barrier("end")
         self._ended.set()
         self._watcher.join()
 
     def explain(self, error: BaseException) -> str | None:
-        """What ended another process, where `error` only follows from that; otherwise the others are told of it.
+        """Why another process ended, where `error` only follows from that; None where this process itself failed.
 
-        Returns None where this process is the one that failed.
+        Tells the others of `error`, unless another process has given its reason already.
         """
         broken = not isinstance(error, UserError) and _BROKEN.search(str(error)) is not None
         if broken and (reason := self._reason_of_another()) is not None:
@@ -227,7 +227,7 @@ class Processes(Group):
             stop.hear(numbers[0])
 
     def _exchange_heartbeats(self, notices: dict[str, str]) -> None:
-        """Send a heartbeat. The first process looks for those of the others, and tells of one that is lost."""
+        """Send a heartbeat when it is due. The first process also checks the others' and reports a lost process."""
         now = time.monotonic()
         if now >= self._next_beat:
             self._beats, self._next_beat = self._beats + 1, now + self._lost_seconds / _HEARTBEATS
@@ -251,7 +251,7 @@ class Processes(Group):
 
     def _end(self, text: str) -> None:
         """End this process, whatever its main thread waits for: what it has saved is whole."""
-        sys.stderr.write(f"t5xpg: error: {text}\n")  # whole: other processes may write to the same place
+        sys.stderr.write(f"t5xpg: error: {text}\n")  # in one piece: other processes may write to the same place
         sys.stderr.flush()
         self._part()
         os._exit(1)
@@ -265,7 +265,7 @@ class Processes(Group):
             self._part()
 
     def _part(self) -> None:
-        """The service ends with the first process: that one leaves last, once the others have read the message."""
+        """Wait for the others: the service ends with process 0, which must leave after they have read the message."""
         with contextlib.suppress(Exception):
             self._client.wait_at_barrier(f"{_STORE}/parting", int(_REASON_SECONDS * 1000))
 
@@ -286,7 +286,7 @@ ALONE = Group()
 
 
 def lost_seconds() -> float:
-    """How long a process may send no heartbeat. Raises UserError where the environment says what cannot be."""
+    """Seconds without a heartbeat until a process is lost. Raises UserError for a value other than whole seconds."""
     text = os.environ.get(LOST_VARIABLE, "")
     if not text:
         return _LOST_SECONDS
@@ -302,6 +302,6 @@ def _named(error: BaseException) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """Of what an error says."""
+    """The first line of an error's message, or the error's class where the message is empty."""
     text = str(error).strip()
     return text.splitlines()[0][:300] if text else type(error).__name__

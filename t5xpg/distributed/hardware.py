@@ -1,4 +1,4 @@
-"""What the hardware can do at most: operations a second, of which a share is reached, and bytes of memory."""
+"""The limits of the hardware: peak operations a second, of which training reaches a share, and bytes of memory."""
 
 import contextlib
 import functools
@@ -16,7 +16,7 @@ from t5xpg.base.files import json_object_if_any, write_json
 
 # Dense matrix products, in 10^12 operations a second of one jax device, as published by the makers (without sparsity).
 # float32 is what jax multiplies float32 arrays with by default: TF32 on NVIDIA's Ampere and later, bfloat16 on TPUs.
-# A device kind matches the first entry all of whose words it has.
+# A device takes the first entry whose words are all in its kind.
 PEAK_TERAFLOPS: tuple[tuple[str, dict[str, float]], ...] = (
     ("B200", {"bfloat16": 2250.0, "float16": 2250.0, "float32": 1125.0}),
     ("GH200", {"bfloat16": 989.4, "float16": 989.4, "float32": 494.7}),
@@ -55,8 +55,8 @@ def peak_flops(device: jax.Device, dtype: str) -> float | None:
 def measured_peak_flops(dtype: str, *, size: int = 1024, seconds: float = 0.3) -> float:
     """Floating point operations a second of a square matrix product on the default device: the best of several.
 
-    A stand-in for the peak of a CPU, whose makers publish none; too low where other programs are running. Computed as
-    in updates: of bfloat16 with a float32 result where those have one.
+    A stand-in for the peak of a CPU, whose makers publish none; too low where other programs are running. The product
+    is computed as in updates: with bfloat16, its result is float32 where theirs is.
     """
     matrix = jnp.ones((size, size), jnp.dtype(dtype))
     options = xla_flags.wide_product_options(dtype, jax.default_backend())
@@ -77,7 +77,7 @@ def best_peak_flops(dtype: str, *, again: bool) -> float:
     """The best `measured_peak_flops` of this machine, now and at earlier starts of the same jaxlib: other programs can
     only make a measurement too low.
 
-    again: whether it is measured also where it is known; it takes half a second. It is kept in `t5xpg/peaks.json` of
+    again: measure even if a value is stored; this takes half a second. The best is stored in `t5xpg/peaks.json` of
     the user's cache folder (XDG_CACHE_HOME); where that cannot be written, every start measures.
     """
     jaxlib, cores = importlib.metadata.version("jaxlib"), environment.usable_cores()
@@ -98,7 +98,7 @@ def best_peak_flops(dtype: str, *, again: bool) -> float:
 def peak_flops_of_mesh(mesh: Mesh, dtype: str, *, again: bool = False) -> float | None:
     """Floating point operations a second of all devices of a mesh together, for a share of the peak.
 
-    Published where it is; measured for CPUs, as of one machine however many devices are simulated; None for others.
+    The published value; for CPUs one measured on the whole machine, however many devices it simulates; else None.
     """
     first = mesh.devices.flat[0]
     published = peak_flops(first, dtype)
@@ -113,9 +113,9 @@ def share_of_peak(flops_per_second: float, peak: float | None) -> float | None:
 
 
 def device_memory(device: jax.Device) -> int | None:
-    """Bytes that arrays can take on a device: what its allocator may use; of a CPU, what this process may have.
+    """Bytes that arrays can take on a device: what its allocator may use, or on a CPU what this process may use.
 
-    Devices that are simulated on a CPU share that. None where it cannot be found out.
+    Devices that are simulated on a CPU share that memory. None where it cannot be found out.
     """
     if device.platform == "cpu":
         return environment.memory_limit()

@@ -1,4 +1,4 @@
-"""Joining the other processes of a run, and leaving them: at the end, or with the reason why there is another end."""
+"""Joining the other processes of a run, and leaving them: at the end, or earlier with the reason for it."""
 
 import contextlib
 import os
@@ -10,14 +10,15 @@ from t5xpg.base.errors import UserError
 from t5xpg.base.requested_hosts import RequestedHosts
 from t5xpg.distributed.group import ALONE, Group, Processes, first_line, lost_seconds
 
-WAIT_SECONDS = 300.0  # for the processes to come
+WAIT_SECONDS = 300.0  # how long to wait for the other processes
 
 
 @contextlib.contextmanager
 def join(requested: RequestedHosts | None) -> Iterator[Group]:
     """Join the other processes for the block. To be called before any device is used.
 
-    Raises UserError where they do not come, and for what has ended another process.
+    Raises UserError where they cannot be joined, and with the reason where another process has ended. Ends this process
+    where not all of them have come after WAIT_SECONDS.
     """
     group = None if requested is None else _joined(requested)
     if group is None:
@@ -42,12 +43,12 @@ def _joined(requested: RequestedHosts) -> Processes | None:
     import jax
 
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
-    # signals are agreed upon here: see `group.StopTogether`
+    # the processes agree on signals in this package: see `group.StopTogether`
     jax.config.update("jax_enable_preemption_service", False)
     where = requested.coordinator or f"the first process of {requested.cluster}"
     if requested.processes is not None:
         print(f"process {requested.process} of {requested.processes}: joining the others at {where}", flush=True)
-    # the client of the service ends the process by itself when it has waited long enough, without saying for whom
+    # JAX's client would end the process by itself after its own timeout, without saying for whom it has waited
     waiting = threading.Timer(WAIT_SECONDS, _not_come, (where,))
     waiting.daemon = True
     waiting.start()
@@ -57,7 +58,7 @@ def _joined(requested: RequestedHosts) -> Processes | None:
             requested.processes,
             requested.process,
             initialization_timeout=int(2 * WAIT_SECONDS),
-            heartbeat_timeout_seconds=int(2 * lost_seconds() + 60),  # after it, JAX ends all, and says less
+            heartbeat_timeout_seconds=int(2 * lost_seconds() + 60),  # then JAX ends all, and says less
             cluster_detection_method=None if requested.cluster else "deactivate",
         )
     except (ValueError, RuntimeError) as error:
@@ -69,7 +70,7 @@ def _joined(requested: RequestedHosts) -> Processes | None:
         ) from error
     finally:
         waiting.cancel()
-    from jax._src import distributed  # where its client is to be had, which orbax asks for in the same way
+    from jax._src import distributed  # has the client; orbax takes it from there too
 
     state = distributed.global_state
     return Processes(state.client, int(state.process_id), int(state.num_processes))
@@ -88,7 +89,7 @@ def _not_come(where: str) -> None:
 
 @contextlib.contextmanager
 def _quiet(first: bool) -> Iterator[None]:
-    """One process prints what all of them would; errors come from each."""
+    """Silence stdout and progress in all processes but the first, which prints for all; errors come from each."""
     if first:
         yield
         return

@@ -11,7 +11,7 @@ from jax.sharding import AxisType, Mesh, PartitionSpec
 
 from t5xpg.base.errors import UserError, nearest
 
-# Of a mesh, from the slowest connection to the fastest: slices of hardware, which a network connects; batches; layers.
+# Axes of a mesh, from the slowest connection to the fastest: slices of hardware (joined by a network), batches, layers.
 SLICE, DATA, MODEL = "slice", "data", "model"
 BATCH_AXES = (SLICE, DATA)  # a batch is split over them
 MeshAxes = str | tuple[str, ...] | None
@@ -26,8 +26,8 @@ def standard_logical_axis_rules(
     """T5X's rules under T5X's name and arguments (t5x/partitioning.py), for meshes with slices too.
 
     parameter_partitioning_dims: 1 splits parameters over "model" alone, 2 over "data" too (FSDP). activation_...: 2
-    splits activations over "model" also where they are as wide as the embedding. additional_rules: looked at after all
-    others. Raises UserError for other numbers of dims.
+    splits activations over "model" also where they are as wide as the embedding. additional_rules: tried after all
+    others. Raises UserError for dims other than 1 and 2.
     """
     for name, dims in (("activation", activation_partitioning_dims), ("parameter", parameter_partitioning_dims)):
         if dims not in (1, 2):
@@ -90,11 +90,11 @@ def as_tuple(axes: MeshAxes) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class MeshConfig:
-    """How many devices along each axis of the mesh, and what lies along them.
+    """How many devices lie along each axis of the mesh, and which axes of arrays are split over them.
 
-    data: -1 takes all devices that `slices` and `model` leave. devices: use only the first so many; None takes all, or,
-    where `data` is given, as many as slices * data * model. slices: groups of data * model devices each, between which
-    a network lies (slices of TPUs, machines with GPUs); in T5X's words, the mesh is (1, data, model) over ICI and
+    data: -1 takes all devices that `slices` and `model` leave. devices: how many to use, from the first one on; None
+    uses all, or slices * data * model where `data` is given. slices: how many groups of data * model devices a network
+    connects (slices of TPUs, machines with GPUs); in T5X's words, the mesh is (1, data, model) over ICI and
     (slices, 1, 1) over DCN. rules: which axis of an array lies along which axis of the mesh.
     """
 
@@ -115,7 +115,7 @@ class MeshConfig:
             )
 
     def shape(self, devices: int) -> dict[str, int]:
-        """{axis: size} over so many devices, an axis of slices only where there are several."""
+        """{axis: size} for this number of devices; "slice" is an axis only where there are several slices."""
         data = max(devices // (self.slices * self.model), 1) if self.data == -1 else self.data
         return ({SLICE: self.slices} if self.slices > 1 else {}) | {DATA: data, MODEL: self.model}
 
@@ -125,9 +125,9 @@ class MeshConfig:
 
 
 def make_mesh(config: MeshConfig, devices: list[jax.Device] | None = None) -> Mesh:
-    """A mesh with the axes "data" and "model", and "slice" before them where there are several, of `devices`.
+    """A mesh of `devices` with the axes "data" and "model", and "slice" before them where there are several slices.
 
-    devices: by default all of the default backend. Raises UserError where the sizes do not fit them.
+    devices: by default all of the default backend. Raises UserError where the sizes of the mesh do not fit them.
     """
     available = jax.devices() if devices is None else devices
     if config.devices is not None:
@@ -157,7 +157,7 @@ def make_mesh(config: MeshConfig, devices: list[jax.Device] | None = None) -> Me
 
 
 def _by_slices(devices: list[jax.Device], shape: dict[str, int]) -> np.ndarray:
-    """The devices as an array [slices, data, model], each slice's own together.
+    """The devices as an array [slices, data, model], with the devices of each slice together.
 
     Raises UserError where the hardware has another number of slices, or slices of another size.
     """

@@ -1,8 +1,8 @@
-"""The position of the whole data, from those of the virtual shards that each process reads.
+"""The position in the whole data, from the positions in the virtual shards that each process reads.
 
-A position can be megabytes large: each process writes its own into the run's folder, which lies on a disk that all
-hosts share, and the first one reads them all. What it then has is what one process that reads all shards would have,
-so that a checkpoint does not know how many processes wrote it.
+A position can be megabytes large. So every process but the first writes its own into the run's folder, which lies on a
+disk that all hosts share, and the first one reads them all. It then has the position that a single process reading all
+shards would have: a checkpoint does not depend on how many processes wrote it.
 """
 
 import io
@@ -15,14 +15,14 @@ from t5xpg.base.errors import UserError
 from t5xpg.base.files import write_atomically
 from t5xpg.distributed.group import Group
 
-_OF_SHARD = "shard_"  # how the names of what belongs to one virtual shard begin
+_OF_SHARD = "shard_"  # begins the names of the arrays that belong to one virtual shard
 Position = dict[str, np.ndarray]
 
 
 def shared_position(own: Position, folder: Path, group: Group) -> Position:
-    """The position of the whole stream on the first process, and on every other one `own`, its part of it.
+    """The position in the whole stream on the first process, and on every other one `own`, its part of it.
 
-    To be called in all processes after the same batch. folder: on a disk that they share, in which each has its own.
+    To be called in all processes after the same batch. folder: on a disk that they share; each has a subfolder there.
     """
     paths = [folder / str(process) / "position.npz" for process in range(group.count)]
     if not group.first:
@@ -43,9 +43,9 @@ def shared_position(own: Position, folder: Path, group: Group) -> Position:
 
 
 def merged(positions: Sequence[Mapping[str, np.ndarray]]) -> Position:
-    """The position of the whole stream, from those of its parts after the same batch.
+    """The position in the whole stream, from the positions of the processes after the same batch.
 
-    Raises UserError where they are not of one stream: hosts read different files.
+    Raises UserError where they are not of one stream, because hosts read different files.
     """
     whole = dict(positions[0])
     for process, position in enumerate(positions[1:], start=1):

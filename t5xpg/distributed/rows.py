@@ -1,4 +1,4 @@
-"""Which rows of a batch a process holds, and its arrays of them as parts of arrays over the devices of all."""
+"""Which rows of a batch a process holds, and how they become its part of global arrays, over the devices of all."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from t5xpg.base.errors import UserError
 
 @dataclass(frozen=True)
 class HeldRows:
-    """The rows of some virtual shards, ascending, of a batch in which each shard has `rows_per_shard` of them."""
+    """The rows of a batch that belong to some virtual shards (ascending); each shard has `rows_per_shard` rows."""
 
     batch_size: int
     rows_per_shard: int
@@ -25,9 +25,9 @@ class HeldRows:
         return cls(batch_size, batch_size, (0,))
 
     def place(self, batch: Mapping[str, np.ndarray], sharding: Sharding) -> dict[str, jax.Array]:
-        """The arrays, which have these rows, as arrays of all rows: each device of this process gets its own.
+        """Global arrays of the whole batch, from arrays of the held rows: each device of this process gets its rows.
 
-        Batches of length buckets have other numbers of rows, and are whole in every process.
+        Batches of length buckets have another number of rows; every process has them whole.
         """
         if jax.process_count() == 1 and len(self.shards) * self.rows_per_shard == self.batch_size:
             return shard_batch(batch, sharding)
@@ -50,18 +50,18 @@ class HeldRows:
         return {name: array_of(name) for name in batch}
 
     def _local(self, row: int) -> int:
-        """Where a row of the batch is among these. The shards between two rows of one device are all held."""
+        """The place of a row of the batch among the held rows. All shards between two rows of one device are held."""
         shard, place = divmod(row, self.rows_per_shard)
         return self.shards.index(shard) * self.rows_per_shard + place
 
 
 def shard_batch(batch: Mapping[str, np.ndarray], sharding: Sharding) -> dict[str, jax.Array]:
-    """The rows of one process, which has them all or a block of its own, as global arrays."""
+    """Global arrays from the rows of this process, which are the whole batch or one block of it."""
     return {name: jax.make_array_from_process_local_data(sharding, array) for name, array in batch.items()}
 
 
 def held_rows(sharding: Sharding, batch_size: int, num_virtual_shards: int, process: int) -> HeldRows:
-    """The virtual shards with rows on devices of a process. Processes can have the same ones."""
+    """The rows of all virtual shards that have rows on devices of a process. Processes can hold the same shards."""
     rows = batch_size // num_virtual_shards
     found: set[int] = set()
     places: Mapping[Any, Any] = sharding.devices_indices_map((batch_size,))
@@ -86,7 +86,7 @@ def require_devices_of_all(mesh: Mesh, processes: int) -> None:
 
 
 def on_mesh(tree: object, shardings: object) -> object:
-    """Values that every process has, as arrays over the devices of all: nothing is sent between them."""
+    """Values that every process has, as global arrays over the devices of all: nothing is sent between processes."""
 
     def place(value: jax.Array, sharding: Sharding) -> jax.Array:
         array = np.asarray(value)

@@ -18,7 +18,7 @@ from t5xpg.optim.state import TrainState
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
-    """The same on every device."""
+    """The sharding of an array that is whole on every device."""
     return NamedSharding(mesh, PartitionSpec())
 
 
@@ -56,10 +56,10 @@ def state_shardings(
     rules: LogicalAxisRules = STANDARD_RULES,
     frozen_axes: Any = None,
 ) -> TrainState:
-    """A NamedSharding for every array of the state. axes, frozen_axes: of what is trained, and of what is not.
+    """A NamedSharding for every array of the state. axes, frozen_axes: those of the trained and the frozen parameters.
 
-    An array of the optimiser lies as the parameter whose path ends its own path and whose shape it has; everything
-    else (counts, Adafactor's rows and columns) is replicated, as in T5X.
+    An array of the optimiser has the sharding of the parameter whose path is the end of its own path, if their shapes
+    are equal; everything else (counts, Adafactor's rows and columns) is replicated, as in T5X.
     """
     params = params_shardings(axes, abstract_state.params, mesh, rules)
     known: dict[tuple[str, ...], tuple[tuple[int, ...], NamedSharding]] = {
@@ -87,7 +87,7 @@ def state_shardings(
 
 
 def with_shardings(abstract_tree: Any, shardings: Any) -> Any:
-    """ShapeDtypeStructs that say where each array lies: what a checkpoint is restored onto."""
+    """ShapeDtypeStructs with the sharding of each array, into which a checkpoint is restored."""
     return jax.tree.map(
         lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), abstract_tree, shardings
     )
@@ -99,13 +99,13 @@ def batch_parts(mesh: Mesh) -> int:
 
 
 def batch_parts_of(sharding: NamedSharding) -> int:
-    """Into how many parts an array is split over the devices that batches are split over."""
+    """Into how many parts an array is split by those axes of the mesh that split batches."""
     axes = [axis for entry in sharding.spec for axis in as_tuple(entry) if axis in BATCH_AXES]
     return parts(tuple(axes), sharding.mesh.shape)
 
 
 def check_batch_size(batch_size: int, mesh: Mesh, num_microbatches: int = 1) -> None:
-    """Raises UserError where a global batch does not split into equal parts over devices and microbatches."""
+    """Raise UserError where a global batch does not divide evenly over devices, processes and microbatches."""
     devices, processes = batch_parts(mesh), jax.process_count()
     least = math.lcm(devices, processes) * num_microbatches
     if num_microbatches < 1 or batch_size < 1 or batch_size % least:
@@ -117,7 +117,7 @@ def check_batch_size(batch_size: int, mesh: Mesh, num_microbatches: int = 1) -> 
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
-    """Rows over the mesh's axis "data", and over its slices."""
+    """The sharding of a batch: its rows are split over the mesh's axis "data", and over its slices."""
     axes = tuple(axis for axis in BATCH_AXES if axis in mesh.shape)
     return NamedSharding(mesh, PartitionSpec(axes[0] if len(axes) == 1 else axes))
 
@@ -133,7 +133,7 @@ def _path_text(path: Any) -> str:
 
 @dataclass(frozen=True)
 class MeshSharding:
-    """`activations.ActivationSharding` of a mesh and its rules."""
+    """The `activations.ActivationSharding` for a mesh and its rules."""
 
     mesh: Mesh
     rules: LogicalAxisRules
@@ -148,9 +148,9 @@ class MeshSharding:
         return self._constrained(weight, _without_batch(self._spec(axes)))
 
     def summed_over_rows(self, product: Product, a: jax.Array, b: jax.Array, axes: tuple[str, ...]) -> jax.Array:
-        """Every device adds up its own rows, and of the sums over devices each gets only the part that it stores.
+        """Every device sums over its own rows; a reduce-scatter then gives each device only the part that it stores.
 
-        Written out, because not every backend of XLA makes that of a sum over all devices and a slice of it.
+        Written out, because not every backend of XLA turns a sum over all devices and a slice of it into that.
         """
         spec = self._spec(axes)
         over = tuple(axis for axis in BATCH_AXES if axis in self.mesh.shape)
@@ -176,7 +176,7 @@ class MeshSharding:
         return spec_of(axes, self.mesh.shape, self.rules)
 
     def _constrained(self, x: jax.Array, spec: PartitionSpec) -> jax.Array:
-        """x with this layout, but for dimensions that do not divide: they stay whole."""
+        """x with this sharding; dimensions that do not divide evenly stay whole."""
         sizes = self.mesh.shape
         fits = [axes if size % parts(axes, sizes) == 0 else None for axes, size in zip(spec, x.shape, strict=False)]
         return lax.with_sharding_constraint(x, NamedSharding(self.mesh, PartitionSpec(*fits)))
@@ -189,12 +189,12 @@ def _without_batch(spec: PartitionSpec) -> PartitionSpec:
 
 
 def _over_batch(axes: MeshAxes) -> tuple[str, ...]:
-    """Those of an entry of a PartitionSpec that batches are split over, too."""
+    """The axes in one entry of a PartitionSpec that also split batches."""
     return tuple(axis for axis in as_tuple(axes) if axis in BATCH_AXES)
 
 
 def _on_mesh(step: Callable[..., Any], mesh: Mesh, rules: LogicalAxisRules) -> Callable[..., Any]:
-    """`step`, traced for the mesh; for a mesh of one device it is as it would be without."""
+    """`step`, traced for the mesh; for a mesh of one device, `step` itself."""
     if mesh.size == 1:
         return step
 
@@ -217,7 +217,7 @@ def jit_train_step(
 ) -> Any:
     """`step(state, batch, ...) -> (state, metrics)`, compiled; the old state's memory is reused for the new one.
 
-    more: how many further arguments `step` takes, which lie on every device. rules: what activations follow.
+    more: how many further arguments `step` takes, all replicated. rules: those for the sharding of activations.
     """
     return jax.jit(
         _on_mesh(step, mesh, rules),
@@ -230,7 +230,7 @@ def jit_train_step(
 def jit_eval_step(
     step: Callable[..., Any], mesh: Mesh, params: Any, more: int = 0, rules: LogicalAxisRules = STANDARD_RULES
 ) -> Any:
-    """`step(params, batch, ...) -> metrics`, compiled. params: the parameters' shardings; more, rules: as above."""
+    """`step(params, batch, ...) -> metrics`, compiled. params: their shardings; more, rules: as in `jit_train_step`."""
     return jax.jit(
         _on_mesh(step, mesh, rules),
         in_shardings=(params, batch_sharding(mesh), *[replicated(mesh)] * more),

@@ -15,7 +15,7 @@ from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.experiment.experiment import Experiment
 
 NUM_EXAMPLES = 3
-_LONGEST = 48  # tokens: more are not to be read in one picture
+_LONGEST = 48  # tokens: more cannot be read in one picture
 _ASCII = 128
 _WHOLE = 100  # weights are kept in hundredths
 
@@ -25,8 +25,8 @@ def of_examples(
 ) -> list[dict[str, Any]]:
     """{"inputs": [S pieces], "outputs": [T pieces], "weights": [T][S]} of the first examples that are short enough.
 
-    inputs int32 [B, S], predictions int32 [B, T], both padded with 0. weights: the mean over layers and heads while the
-    prediction is written, in hundredths. Nothing for a model without an encoder and a decoder of T5's kind.
+    inputs int32 [B, S], predictions int32 [B, T], both padded with 0. weights: of attention while the prediction is
+    written, the mean over layers and heads, in hundredths. Empty for a model that is no encoder-decoder of T5's kind.
     """
     if experiment.eval_dataset.converter != ENC_DEC or not hasattr(experiment.model, "source_attention"):
         return []

@@ -21,14 +21,14 @@ _COUNTED = 100  # batches of training that are enough for frequencies
 class Unigram:
     """A model that gives every token the probability that it has in training, wherever it stands.
 
-    counts: float64 [V], how often each id was a target, by its weight.
+    counts: float64 [V], how often each id was a target: the sum of its weights.
     """
 
     counts: np.ndarray
 
     @classmethod
     def of(cls, batches: Iterable[Mapping[str, np.ndarray]], layout: BatchLayout, vocab_size: int) -> Self:
-        """Counted in batches of training."""
+        """The model with the frequencies in batches of training."""
         counts = np.zeros(vocab_size)
         for batch in batches:
             weights = batch[layout.weights].astype(np.float64)
@@ -38,11 +38,11 @@ class Unigram:
     def measure(
         self, batches: Iterable[Mapping[str, np.ndarray]], layout: BatchLayout, token_bytes: np.ndarray
     ) -> dict[str, float | int | None]:
-        """On other batches, under the names of `metrics.Window.summary`: loss (nats a target token), accuracy (of the
-        most frequent token, always), nats_per_byte, target_tokens.
+        """Measure other batches, with the names of `metrics.Window.summary`: loss (nats per target token), accuracy (of
+        always predicting the most frequent token), nats_per_byte, target_tokens.
 
-        token_bytes: int [V], UTF-8 bytes of every id. Every id counts once more than it was seen (Laplace), so that
-        none is impossible. None where there is nothing to divide by.
+        token_bytes: int [V], how many UTF-8 bytes each id has. Every id counts once more than it was seen (Laplace), so
+        that none is impossible. A value is None where there is nothing to divide by.
         """
         surprise = math.log(self.counts.sum() + len(self.counts)) - np.log(self.counts + 1.0)
         most_frequent = int(self.counts.argmax())
@@ -69,7 +69,7 @@ def training_sample(held_out: DatasetConfig) -> DatasetConfig:
 def unigram_of_training(
     service: DataService, held_out: DatasetConfig, vocabulary: Vocabulary
 ) -> dict[str, float | int | None]:
-    """`Unigram.measure` on a held-out split, by the frequencies in batches from all over the training split."""
+    """`Unigram.measure` on a held-out split, with the frequencies in batches from all over the training split."""
     layout = held_out.batch_spec().layout
     with contextlib.closing(service.open(training_sample(held_out))) as stream:
         unigram = Unigram.of(stream, layout, vocabulary.size)

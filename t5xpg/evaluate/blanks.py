@@ -1,4 +1,4 @@
-"""Blanks of held-out text that a model of span corruption is to fill in: single words, frequent ones, short spans."""
+"""Blanks in held-out text that a model of span corruption has to fill in: single words, frequent words, short spans."""
 
 import dataclasses
 import itertools
@@ -18,7 +18,7 @@ from t5xpg.models.decoding import DecodingConfig
 FILE = "blanks.json"
 NUM_WINDOWS = 1024  # of held-out text
 NUM_WORDS: Mapping[str, tuple[int, ...]] = {"word": (1,), "frequent word": (1,), "span": (2, 3)}
-FREQUENT = 100  # so many words are the most frequent ones
+FREQUENT = 100  # how many words count as frequent
 _BLANK = "<extra_id_0>"
 _WORD = re.compile(r"(?<!\w)\w{2,12}(?!\w)")
 _SPARED = 4  # tokens: a text may have more of them without a word than with it
@@ -28,8 +28,8 @@ Blank = tuple[str, str]  # a text with <extra_id_0>, and what that stands for
 
 
 def windows(rows: Iterable[tuple[np.ndarray, np.ndarray]], vocabulary: Vocabulary, room: int) -> Iterator[str]:
-    """The text that span corruption made rows of, inputs [S] and targets [T]: as much as inputs of `room` tokens hold.
-    Rows whose targets do not begin with a sentinel give none, packed ones that of their first example."""
+    """The texts that span corruption made the rows from (inputs [S], targets [T]), cut to inputs of `room` tokens. Rows
+    whose targets do not begin with a sentinel give none; packed rows give the text of their first example."""
     for inputs, targets in rows:
         spans: dict[int, list[int]] = {}
         span: list[int] | None = None
@@ -47,8 +47,8 @@ def windows(rows: Iterable[tuple[np.ndarray, np.ndarray]], vocabulary: Vocabular
 
 
 def places(text: str, words: int) -> list[tuple[int, int]]:
-    """Where so many words stand in a row, a space between them: of 2 to 12 letters, and not at the text's edges, which
-    may have cut a word."""
+    """The places of `words` words in a row, with one space between them. Each has 2 to 12 letters; the first and the
+    last word of the text, which may have been cut, are left out."""
     found = [match.span() for match in _WORD.finditer(text)][1:-1]
     rows = [(first[0], last[1]) for first, last in zip(found, found[words - 1 :], strict=False)]
     parts = {row: text[slice(*row)].split(" ") for row in rows}
@@ -56,13 +56,13 @@ def places(text: str, words: int) -> list[tuple[int, int]]:
 
 
 def counts_of(texts: Iterable[str], words: int) -> Counter[str]:
-    """How often each answer of so many words stands in the texts."""
+    """How often each answer of `words` words occurs in the texts."""
     return Counter(text[start:end] for text in texts for start, end in places(text, words))
 
 
 def draw_blanks(texts: Sequence[str], words: Sequence[int], among: Collection[str] | None = None) -> list[Blank]:
-    """A blank of each text that has one, drawn uniformly among its places by a fixed seed; no answer is that of more
-    than one text in 25, so that always saying the same is right as rarely. among: the only answers that count."""
+    """One blank for each text that has a place for it, drawn uniformly with a fixed seed. No answer is used for more
+    than one text in 25, so that a constant answer is right no more often. among: the only answers allowed."""
     draw, blanks = np.random.default_rng(_SEED), []
     times: Counter[str] = Counter()
     for text in texts:
@@ -78,7 +78,7 @@ def draw_blanks(texts: Sequence[str], words: Sequence[int], among: Collection[st
 def measure(
     experiment: Experiment, params: Any, vocabulary: Vocabulary, held_out: Sequence[str], training: Sequence[str]
 ) -> tuple[dict[str, Any], list[dict[str, str]]]:
-    """`scored` of what a model predicts greedily. held_out, training: `windows` of those splits."""
+    """`scored` for what a model predicts greedily. held_out, training: `windows` of those splits."""
     frequent = {answer for answer, _ in counts_of(training, 1).most_common(FREQUENT)}
     among = {"frequent word": frequent}
     asked = {kind: draw_blanks(held_out, words, among.get(kind)) for kind, words in NUM_WORDS.items()}
@@ -99,11 +99,11 @@ def measure(
 def scored(
     asked: Mapping[str, Sequence[Blank]], say: Callable[[Sequence[str]], Sequence[str]], training: Sequence[str]
 ) -> tuple[dict[str, Any], list[dict[str, str]]]:
-    """{kind: {"exact_match", "exchanged", "unigram", "examples"}}, in %; and every blank with what was said.
+    """{kind: {"exact_match", "exchanged", "unigram": in %, "examples"}}; and every blank with what was predicted.
 
-    say: predictions for texts. An answer is what stands behind <extra_id_0>, up to the next sentinel, without white
-    space around it. "exchanged": the model is asked with the text of the example before, of the first with that of the
-    last. "unigram": the answer is always the most frequent word of `training`, of spans the most frequent two words.
+    say: returns predictions for texts. An answer is the text from <extra_id_0> to the next sentinel, without white
+    space around it. "exchanged": the model gets the text of the example before; for the first one, the last text.
+    "unigram": the answer is always the most frequent word of `training`, for spans the most frequent two words.
     """
     counts = {words: counts_of(training, words) for words in {words[0] for words in NUM_WORDS.values()}}
     always = {words: max(found, key=lambda answer: found[answer], default="") for words, found in counts.items()}

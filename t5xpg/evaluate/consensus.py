@@ -16,8 +16,8 @@ from t5xpg.models.decoding.config import CONSENSUS
 
 
 def ranked(found: Decoded, config: DecodingConfig, vocabulary: Vocabulary) -> Decoded:
-    """NumPy arrays of `decoding.decode`, with those that are wanted of each row, the best first, as `config.ranked_by`
-    says. Compared are texts, without the white space around them; of equals the likeliest is the first."""
+    """The sequences of each row that are wanted, the best first, as `config.ranked_by` says. found: NumPy arrays of
+    `decode`. Texts are compared without the white space around them; of equal ones the likeliest comes first."""
     if config.ranked_by != CONSENSUS:
         return found
     tokens: Any = found.tokens

@@ -56,18 +56,18 @@ def evaluate(
 ) -> dict[str, Any]:
     """Measure a checkpoint of a run on its whole validation split; writes samples.json and evaluation.json.
 
-    step: see `parameters_and_vocabulary`. split: another split of the task. task: another task or
-    mixture with the ids that the run was trained on, and its own objective. What is found of these goes into the folder
-    evaluation/[<task>/][<split>/], and no samples are made.
+    step: see `parameters_and_vocabulary`. split: another split of the task. task: another task or mixture, with its own
+    objective and with the ids that the run was trained on. The results for these go into the folder
+    evaluation/[<task>/][<split>/], without samples.
 
-    Beside the loss stand that of the frequencies of tokens in training ("unigram"), of an encoder-decoder what it rises
-    by where inputs are exchanged ("encoder_use", see `Validation.measure`), and of span corruption how many blanks it
-    fills in exactly ("blanks", see `blanks.scored`); of a mixture the loss of every task. The metrics of the tasks
-    (`metric_fns`) are computed by `seqio.Evaluator` on predictions by the experiment's method of decoding, and on
-    scores; beside them those of answers without a model ("trivial", see `RemoteEvaluator`). What does not fit into
-    evaluation.json goes into the folder evaluation/: predictions/<task>.jsonl, blanks.json, and metrics.jsonl, a
-    history; pictures and histograms into TensorBoard's folder.
-    Raises UserError, before anything is made or measured, where the run is not of this experiment and settings.
+    evaluation.json holds, beside the loss: "unigram", the loss of token frequencies in training; for an encoder-decoder
+    "encoder_use", the rise of the loss where inputs are exchanged (see `Validation.measure`); for span corruption
+    "blanks", how many blanks are filled in exactly (see `blanks.scored`); for a mixture "tasks", the loss of every
+    task. `seqio.Evaluator` computes the metrics of the tasks (`metric_fns`) on scores, and on predictions by the
+    experiment's method of decoding. "trivial" holds the same metrics for answers without a model (see
+    `RemoteEvaluator.trivial`). What does not fit into evaluation.json goes into the folder evaluation/:
+    predictions/<task>.jsonl, blanks.json, attention.json, and metrics.jsonl, a history; pictures and histograms go to
+    TensorBoard. Raises UserError, before anything is made or measured, for a run of another experiment or settings.
     """
     experiment = loaded.experiment
     directory = RunDirectory(path)
@@ -109,7 +109,7 @@ def evaluate(
             evaluator = service.evaluator(config)
             infer_eval = InferEval(lambda: evaluator, model_outputs(built, vocabulary))
             measured = infer_eval.measure(params, at, folder / "predictions")
-            (folder / SIGNIFICANCE).unlink(missing_ok=True)  # of other predictions
+            (folder / SIGNIFICANCE).unlink(missing_ok=True)  # it was of other predictions
             trivial = evaluator.trivial()
     samples, looked = [], []
     if own and predicts(experiment):
@@ -149,7 +149,7 @@ def evaluate(
     if filled:
         write_json(folder / blanks.FILE, examples)
     if own:
-        # evaluation.json names the step: it comes last, so that the samples beside it are of the same
+        # evaluation.json names the step: it is written last, so that the samples beside it are of that step
         write_json(directory.attention_json, looked)
         write_json(directory.samples_json, samples)
     write_json(written, to_json(result))
@@ -174,7 +174,7 @@ def evaluate(
 
 
 def of_task(config: DatasetConfig, task: str) -> DatasetConfig:
-    """The dataset with another task in it, as it is by itself: its own objective and metrics."""
+    """The dataset with another task in it, with that task's own objective and metrics."""
     return changed(config, f"TASK={task}", mixture_or_task_name=task, objective=None, metrics=())
 
 
@@ -187,7 +187,7 @@ def _write_history(
     by_task: Mapping[str, Summary],
     measured: Sequence[TaskMetrics],
 ) -> None:
-    """The records of this evaluation, as a run writes them, behind those of other steps; and TensorBoard's."""
+    """Write the records of this evaluation, as a run would, behind those of other steps; and TensorBoard's records."""
     of_split = {"step": step, "split": split}
     records = [
         {**of_split, **summary},
@@ -226,13 +226,13 @@ def _metrics_table(measured: Sequence[TaskMetrics], trivial: Mapping[str, Trivia
 
 
 def check_and_prepare(loaded: LoadedConfig, directory: RunDirectory, config: DatasetConfig) -> prepare.DataIdentity:
-    """What the evaluation reads, made where it is missing, once the run is known to be this experiment's."""
+    """The identity of what the evaluation reads, made where missing. First checks that the run is this experiment's."""
     experiment = loaded.experiment
-    if directory.imported() is not None:  # of no task: any can be measured that has its vocabulary
+    if directory.imported() is not None:  # it has no task: any task with its vocabulary can be measured
         check_same_model(directory, experiment)
         return prepare.prepare(config, experiment.needs)
     directory.check(loaded.name, _evaluation_identity(experiment, None, directory))
-    # of a task of the table, the ids are known before anything is made; of others the data process knows
+    # the ids of a task of the table are known before anything is made; others are known to the data process
     row, recorded = data_state.row_of(config.mixture_or_task_name), directory.read()["identity"].get("vocabulary")
     if row is not None and recorded is not None:
         check_same_vocabulary(row.vocabulary, recorded, directory)
@@ -245,7 +245,7 @@ def check_and_prepare(loaded: LoadedConfig, directory: RunDirectory, config: Dat
 def _evaluation_identity(
     experiment: Experiment, source: prepare.DataIdentity | None, directory: RunDirectory
 ) -> dict[str, Any]:
-    """`run_identity` with the run's own values of what only says when, and on how much, it is measured in training."""
+    """`run_identity`, with the run's own values of settings that only say when and on how much training measures it."""
     identity, recorded = run_identity(experiment, source), directory.read()["identity"].get("settings", {})
     settings = {name: value for name, value in identity["settings"].items() if name not in _WHILE_TRAINING}
     kept = {name: recorded[name] for name in _WHILE_TRAINING if name in recorded}
@@ -253,14 +253,14 @@ def _evaluation_identity(
 
 
 def is_up_to_date(directory: RunDirectory, step: int) -> bool:
-    """Whether evaluation.json and samples.json tell of the checkpoint of `step`."""
+    """Whether evaluation.json and samples.json are about the checkpoint of `step`."""
     if not directory.evaluation_json.exists() or not directory.samples_json.exists():
         return False
     return bool(read_json(directory.evaluation_json).get("step") == step)
 
 
 def _spread_rows(stream: Stream, batches: int, count: int) -> dict[str, np.ndarray]:
-    """Rows from all over a split, so that they are not of one document: the first of every so many batches."""
+    """At most `count` rows from all over a split, so that they are of several documents: a few of every n-th batch."""
     stream.rewind()
     period = max(1, batches // count)
     per_batch = -(-count // batches)
@@ -277,7 +277,7 @@ def _spread_rows(stream: Stream, batches: int, count: int) -> dict[str, np.ndarr
 def _windows(
     service: DataService, stream: Stream, batches: int, some: Batch, experiment: Experiment, vocabulary: Vocabulary
 ) -> tuple[list[str], list[str]]:
-    """`blanks.windows` of the split and of training; none where some rows of the split give none."""
+    """`blanks.windows` of the split and of training; both empty where the rows `some` of the split give no window."""
 
     def of(rows: Batch) -> list[str]:
         pairs = zip(*inputs_and_targets(rows, stream.spec), strict=True)
@@ -293,7 +293,7 @@ def _windows(
 def _earlier(
     directory: RunDirectory, experiment: Experiment, built: Assembly, predictor: Predictor, inputs: np.ndarray, at: int
 ) -> Iterator[tuple[int, np.ndarray]]:
-    """The steps of some checkpoints before `at` that the run has kept, and what each predicts: int32 [B, T]."""
+    """For some checkpoints before `at` that the run has kept: the step, and the predictions, int32 [B, T]."""
     with Checkpointer(directory.checkpoints, experiment.checkpoints, read_only=True) as checkpointer:
         before = [step for step in checkpointer.steps() if step < at]
     for step in before[:: max(1, -(-len(before) // NUM_EARLIER))]:

@@ -22,11 +22,11 @@ from t5xpg.run.directory import RunDirectory
 
 
 def fill_in(loaded: LoadedConfig, path: Path, prompt: str, step: Step = None, *, as_json: bool = False) -> None:
-    """Print what is predicted for one prompt, and the prompt with its blanks filled in, where it has some; as_json: the
-    record that `predict_file` writes.
+    """Print the prediction for one prompt, and the prompt with its blanks filled in, where it has some. as_json: print
+    the record that `predict_file` writes.
 
-    step: of the checkpoint, "best", or None for the last one; so for the others. Raises UserError for a prompt without
-    blanks where the model was trained to fill in blanks.
+    step: see `parameters_and_vocabulary`, here and below. Raises UserError for a prompt without blanks where the model
+    was trained to fill in blanks.
     """
     if isinstance(loaded.experiment.eval_dataset.objective, SpanCorruption | IidDenoising):
         _check_blanks(prompt)
@@ -42,7 +42,7 @@ def fill_in(loaded: LoadedConfig, path: Path, prompt: str, step: Step = None, *,
 
 
 def print_filled(prompt: str, *predictions: str) -> None:
-    """The prompt on a line, and each prediction; and the prompt with its blanks filled in, where it has some."""
+    """Print the prompt; and each prediction, with the prompt whose blanks it fills in, where the prompt has some."""
     print(f"input       {one_line(prompt)}")
     for prediction in predictions:
         print(f"prediction  {one_line(prediction)}", flush=True)
@@ -51,7 +51,7 @@ def print_filled(prompt: str, *predictions: str) -> None:
 
 
 def print_sample(text: str, prediction: str, target: str) -> None:
-    """The text with its blanks as the model fills them in, and as they were; or what it says, and what was right."""
+    """Print the text with its blanks as predicted, and as they were; without blanks, the prediction and the target."""
     if blanks_of(text):
         print(f"\nfilled in  {_filled(text, prediction)}")
         print(f"was        {_filled(text, target)}", flush=True)
@@ -62,7 +62,7 @@ def print_sample(text: str, prediction: str, target: str) -> None:
 
 
 def _filled(text: str, prediction: str) -> str:
-    """On one line, blanks bold on a terminal. Texts are cleaned before these marks, which are control characters."""
+    """The filled text on one line, blanks bold on a terminal. Texts are cleaned first: the marks are control codes."""
     marks = ("\x1b[1m", "\x1b[0m") if sys.stdout.isatty() else ("[", "]")
     return fill(one_line(text), one_line(prediction), *marks)
 
@@ -84,13 +84,13 @@ def predict_file(
     """Predict for every line of a JSONL file; write each record with "prediction" and "filled" added.
 
     A line holds {"inputs": text} (or "text"). Where several sequences are decoded for a record, "predictions" and
-    "scores" hold all of them, the best first. target: None for the standard output; else the file appears when all of
-    it is written, and a start after an interruption goes on there. prompt: goes before each text. Raises UserError that
-    names the line, before the first prediction, for what is no such record, is too long, or has a blank without a
-    sentinel.
+    "scores" hold all of them, the best first. target: the file to write, or None for the standard output. The file
+    appears when it is complete; after an interruption, the next start continues it. prompt: is put before each text.
+    Raises UserError that names the line, before the first prediction, for a line that is no such record, is too long,
+    or has a blank without a sentinel.
     """
     target = _output_file(target)
-    records = list(read_records(source))  # all, before anything else is done: not a mistake after hours
+    records = list(read_records(source))  # all are read first, so that no mistake shows after hours
     predictor, _ = Predictor.from_run(loaded, path, step)
     for record in records:
         _check_tokens(predictor, prompt + record.text, f"{source}:{record.number}:")
@@ -98,7 +98,7 @@ def predict_file(
 
 
 def predict_split(loaded: LoadedConfig, path: Path, split: str, target: Path | None, step: Step = None) -> None:
-    """The same for every row of a split of the task that the experiment evaluates on: {"inputs", "targets",
+    """As `predict_file`, for every row of a split of the task that the experiment evaluates on: {"inputs", "targets",
     "prediction"}, and "filled" where the inputs have blanks. What the split needs is made where it is missing.
     """
     target = _output_file(target)
@@ -123,7 +123,7 @@ def _predict(predictor: Predictor, source: Source, target: Path | None) -> None:
 
 
 def _write(predictor: Predictor, source: Source, file: BinaryIO, done: int) -> int:
-    """Predict from row `done` on; each batch is handed on as soon as it is there. How many records there are then."""
+    """Predict from row `done` on, and write each batch as soon as it is there. Returns the number of all records."""
     with Progress("predict", source.total, "records", initial=done) as progress:
         for batch in source.batches(done):
             answers = predictor.answers(batch.tokens, progress.count)

@@ -1,7 +1,7 @@
-"""A file of JSON lines that takes hours: what is written of it stays, and the next start goes on behind it.
+"""A file of JSON lines that takes hours: lines that have been written stay, and the next start continues after them.
 
-Lines lie in `<name>.partial` until all are there. Its first line says what they are of. They are counted in whole
-batches: what stood beside a row in a batch may decide its last bits, so a batch is made again from its first row.
+The lines are in `<name>.partial` until all are there. Its first line records what they are made from. Only whole
+batches count: the other rows of a batch may decide the last bits of a row, so an unfinished batch is made again.
 """
 
 import contextlib
@@ -27,11 +27,11 @@ _SHOWN = 5
 
 @contextlib.contextmanager
 def open_partial(target: Path, identity: Mapping[str, Any], batch_size: int) -> Iterator[tuple[BinaryIO, int]]:
-    """A file behind the lines of `target` that an earlier process has written, and their number, in whole batches.
+    """Open the lines of `target` that an earlier process has written, to add more; with their number, in whole batches.
 
     At the end of the block they become `target`, whole or not at all; after an error they stay for the next start.
-    identity: JSON of what decides every line. Raises UserError where what is there was written of something else, is
-    not ours, or is being written: this process alone may add to it.
+    identity: what determines every line, as JSON. Raises UserError where the existing file was made from something
+    else, is not ours, or is being written by another process.
     """
     path = target.with_name(target.name + SUFFIX)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -61,7 +61,7 @@ def open_partial(target: Path, identity: Mapping[str, Any], batch_size: int) -> 
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[BinaryIO]:
-    """The file for reading and writing, for this process alone; it is made where it is not there."""
+    """Open the file for reading and writing, for this process alone; make it where it is missing."""
     if path.exists() and not path.is_file():
         raise UserError(f"{path} is no regular file, and predictions are kept there until all are made. Remove it.")
     while True:
@@ -79,7 +79,7 @@ def _locked(path: Path) -> Iterator[BinaryIO]:
 
 
 def _take_up(path: Path, file: BinaryIO, header: bytes, batch_size: int) -> int:
-    """Leave the file behind its header and the lines of whole batches; how many those are. Raises UserError."""
+    """Go to the end of the lines of whole batches; returns their number. Raises UserError where the header differs."""
     found = file.readline()
     if found != header:
         if not header.startswith(found):  # else its first write was cut off
@@ -102,7 +102,7 @@ def _take_up(path: Path, file: BinaryIO, header: bytes, batch_size: int) -> int:
 
 
 def _other(path: Path, found: bytes, header: bytes) -> str:
-    """What is said of a file with another header."""
+    """The message about a file with another header."""
     try:
         theirs = json.loads(found)
         is_ours = isinstance(theirs, dict) and _HEADER in theirs

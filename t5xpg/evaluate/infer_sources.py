@@ -40,7 +40,7 @@ class Record:
 
 
 def read_records(source: Path) -> Iterator[Record]:
-    """The records of a JSONL file. Raises UserError naming file and line for what is no record."""
+    """The records of a JSONL file. Raises UserError naming file and line for a line that is no record."""
     if not source.is_file():
         kind = "no regular file" if source.exists() else "not there"
         raise UserError(f"INPUT: {source} is {kind}. Expected a file of JSON lines: {_RECORD}.")
@@ -55,14 +55,14 @@ def read_records(source: Path) -> Iterator[Record]:
 
 
 def json_line(value: dict[str, Any]) -> bytes:
-    """JSON in UTF-8. Half characters, which JSON may hold and UTF-8 may not, stay escapes, as control characters do."""
+    """A line of JSON in UTF-8. Lone surrogates, which UTF-8 cannot hold, and control characters stay escaped."""
     text = _CONTROLS.sub(lambda match: f"\\u{ord(match[0]):04x}", json.dumps(value, ensure_ascii=False))
     return (text + "\n").encode("utf-8", errors="backslashreplace")
 
 
 @dataclass(frozen=True)
 class Row:
-    """What is asked: all that its record holds, and its text; fills: whether the answer fills blanks of it."""
+    """One input: all that its record holds, and its text. fills: whether the answer fills in blanks of the text."""
 
     content: Mapping[str, Any]
     text: str
@@ -71,7 +71,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Rows:
-    """A batch: its rows, and what the model reads, int32 [B, S]; B may be more than there are rows."""
+    """A batch. tokens: what the model reads, int32 [B, S]; B may be larger than the number of rows."""
 
     rows: list[Row]
     tokens: np.ndarray
@@ -79,9 +79,9 @@ class Rows:
 
 @dataclass(frozen=True)
 class Source:
-    """Rows in batches. identity: what they are, as JSON. total: how many; None where nobody has counted.
+    """Rows in batches. identity: what they are, as JSON. total: how many rows there are; None where it is not known.
 
-    batches: those from a row on, a multiple of the batch size; they are the same whatever that row is.
+    batches: returns the batches from a row on, a multiple of the batch size. Batches are the same wherever one starts.
     """
 
     identity: Mapping[str, Any]
@@ -120,9 +120,9 @@ def _rows(batch: Mapping[str, np.ndarray], stream: Stream, predictor: Predictor,
 def open_split(
     config: DatasetConfig, directory: RunDirectory, data: prepare.DataIdentity, predictor: Predictor
 ) -> Iterator[Source]:
-    """A split as the data process gives it. config: `split_config`. data: what was prepared of it.
+    """A split, as the data process reads it. config: of `split_config`. data: the identity of what was prepared for it.
 
-    Raises UserError where there is none, or its ids mean something else than those that the run was trained with.
+    Raises UserError where there is none, or where its ids mean something else than in the run's vocabulary.
     """
     with DataService(log=directory.inference_log) as service:
         check_same_vocabulary(service.describe(config).vocabulary, predictor.vocabulary, directory)
@@ -141,7 +141,7 @@ def open_split(
 
 
 def changed(config: DatasetConfig, typed: str, **changes: Any) -> DatasetConfig:
-    """The dataset with what was typed in it. Raises UserError that names it where that cannot be."""
+    """The dataset with these changes. Raises UserError that names the option, as it was `typed`, where one is wrong."""
     try:
         return dataclasses.replace(config, **changes)
     except UserError as error:
@@ -149,7 +149,7 @@ def changed(config: DatasetConfig, typed: str, **changes: Any) -> DatasetConfig:
 
 
 def split_config(loaded: LoadedConfig, split: str) -> DatasetConfig:
-    """The experiment's evaluation data, but of another split and all of it, in its own order."""
+    """The experiment's evaluation data, but all of another split, in the order of that split, unpacked."""
     experiment = loaded.experiment
     config = changed(experiment.eval_dataset, f"SPLIT={split}", split=split, num_virtual_shards=1)
     config = data_config(config, experiment.random_seed)

@@ -9,10 +9,10 @@ those of the continuation, E the end token, M the first sentinel, 0 the padding 
 | prefix | C M E | 0 M X | X |
 | mask | C X E, one token of X after another replaced by M | 0 M | that token |
 
-`plain` is that of lm-evaluation-harness (lm_eval/models/huggingface.py, seq2seq). `prefix` and `mask` are
+`plain` is the scoring of lm-evaluation-harness (lm_eval/models/huggingface.py, seq2seq). `prefix` and `mask` are
 enc_dec_prefix and enc_dec_mask of the BabyLM challenge (babylm/evaluation-pipeline-2025,
-sentence_zero_shot/dataset.py), of a tokenizer without CLS; the decoder reads 0 as BOS. `mask` is a
-pseudo-log-likelihood: the sum of those of single tokens, given all others. A language model reads 0 C X; a prefix
+sentence_zero_shot/dataset.py), for a tokenizer without CLS; the decoder reads 0 as BOS. `mask` is a
+pseudo-log-likelihood: the sum over single tokens, each given all others. A language model reads 0 C X; a prefix
 language model 0 C E X, with C E as the prefix; X is counted. The end is never counted.
 """
 
@@ -38,7 +38,7 @@ SCORINGS = (PLAIN, PREFIX, MASK)
 
 
 class Row(NamedTuple):
-    """Token ids of a row of a batch: the encoder's, what the decoder is given, and what is counted behind that."""
+    """Token ids of a row: what the encoder reads, what the decoder is given, and the tokens after that, which count."""
 
     inputs: list[int]
     given: list[int]
@@ -53,10 +53,10 @@ class Score(NamedTuple):
 
 
 class LikelihoodScorer:
-    """Scores texts with a model. converter: the feature converter of the batches that it was trained on.
+    """Scores texts with a model. converter: the feature converter of the batches that the model was trained on.
 
-    batch_size: rows at a time; of `mask` every token is a row. Raises UserError for a scoring that there is not, one
-    that the model does not have, and for a model that gives texts no probability.
+    batch_size: rows at a time; with `mask` every token is a row. Raises UserError for an unknown scoring, a scoring
+    that the model does not have, and a model that gives texts no probability.
     """
 
     def __init__(
@@ -81,17 +81,17 @@ class LikelihoodScorer:
         self._score = jax.jit(functools.partial(_score, model))  # compiled once for each shape
 
     def scores(self, pairs: Sequence[tuple[str, str]]) -> list[Score]:
-        """The score of each continuation after its context: pairs of (context, continuation).
+        """The score of each continuation after its context. pairs: tuples (context, continuation).
 
         Spaces at the end of a context are read as the beginning of its continuation. Nothing is cut off.
         """
         return self._sums([self._rows(*pair) for pair in pairs])
 
     def rolling(self, texts: Sequence[str], window: int) -> list[float]:
-        """The log-likelihood of whole texts, of any length, in nats; of language models alone.
+        """The log-likelihood in nats of whole texts of any length; only for language models.
 
-        window: tokens that the model reads at once, at least 2. A longer text is counted in pieces of one token less,
-        each behind the token before it, and the last one behind as many as fit. Raises UserError for other models.
+        window: how many tokens the model reads at once, at least 2. A longer text is counted in pieces of window - 1
+        tokens, each after the token before it, the last one after as many as fit. Raises UserError for other models.
         """
         if self._converter != LM:
             raise UserError(
@@ -111,7 +111,7 @@ class LikelihoodScorer:
         return [found[n] for n in range(len(rows))]
 
     def _sums(self, rows: Sequence[Sequence[Row]]) -> list[Score]:
-        """Of the rows of each request together."""
+        """One score for each request, from all of its rows together."""
         scores = iter(self.score_rows([row for some in rows for row in some]))
         parts = [[next(scores) for _ in some] for some in rows]
         return [Score(sum(one.log_likelihood for one in some), all(one.is_greedy for one in some)) for some in parts]
@@ -122,7 +122,7 @@ class LikelihoodScorer:
         encode, end = self._vocabulary.encode, self._vocabulary.eos_id
         if self._converter == LM or self._scoring == MASK:
             whole = encode(context + continuation)
-            # up to the first token that is another one with the continuation: a token across the border is counted
+            # up to the first token that the continuation changes: a token across the border is counted
             first = sum(accumulate(map(operator.eq, encode(context), whole), operator.and_))
             if self._converter == LM:
                 return [Row([], whole[:first], whole[first:])]
@@ -138,7 +138,7 @@ class LikelihoodScorer:
         return [Row([], ids[max(0, end - window) : start], ids[start:end]) for start, end in ends]
 
     def _batch(self, rows: Sequence[Row]) -> dict[str, np.ndarray]:
-        """The arrays of `batch_size` rows, of lengths that are powers of two: few shapes are compiled."""
+        """The arrays of `batch_size` rows. Lengths are rounded up to powers of two, so that few shapes are compiled."""
         prefixes = [row.inputs if self._converter == PREFIX_LM else [] for row in rows]
         targets = self._padded(
             [[*prefix, *row.given, *row.counted] for prefix, row in zip(prefixes, rows, strict=True)]
@@ -157,16 +157,16 @@ class LikelihoodScorer:
         }
 
     def _padded(self, rows: Sequence[list[int]]) -> np.ndarray:
-        """int32 [B, T]."""
+        """Rows of ids, padded to the batch size and to a power of two: int32 [B, T]."""
         longest = max(1, *map(len, rows))
         tokens = np.full((self._batch_size, 1 << (longest - 1).bit_length()), self._vocabulary.pad_id, np.int32)
-        for row, ids in zip(tokens, rows, strict=False):  # those behind stay padding
+        for row, ids in zip(tokens, rows, strict=False):  # further rows stay padding
             row[: len(ids)] = ids
         return tokens
 
 
 def _score(model: Model, params: Params, batch: Batch) -> tuple[jax.Array, jax.Array]:
-    """Of each row [B]: the log-likelihood float32 of what is counted, and whether all of it is the most probable."""
+    """For each row [B]: the log-likelihood (float32) of the counted tokens, and whether all are the most probable."""
     logits, targets = model.logits(params, batch), batch["decoder_target_tokens"]
     weights = token_weights(batch)
     losses, _ = cross_entropy_with_logits(logits, targets)

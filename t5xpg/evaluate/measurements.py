@@ -25,10 +25,10 @@ from t5xpg.run.best import BestMetric, validation_names
 
 
 def describe_task(config: DatasetConfig, data_dir: Path) -> TaskDescription | None:
-    """What `DataService.describe` says of a task of the table that can be read; None where that has to be asked.
+    """What `DataService.describe` says about a readable task of the table; None where the data process has to be asked.
 
-    It has to be asked of tasks that users registered, and where something is in the way. That the text and the cache
-    are there and whole is the caller's to know.
+    It has to be asked about tasks that users registered, and where something is in the way. The caller has to make sure
+    that the text and the cache exist and are whole.
     """
     name = config.mixture_or_task_name
     folders = find_manifests(data_dir)
@@ -63,7 +63,7 @@ def describe_task(config: DatasetConfig, data_dir: Path) -> TaskDescription | No
 
 
 def _with_objective(part: task_names.Part, objective: Objective | None) -> Objective | None:
-    """The objective of a task in an experiment that sets one; None where it is not of the task's kind."""
+    """The objective of a part: the experiment's where it sets one; None where that is not of the part's kind."""
     if objective is None:
         return part.objective
     return objective if name_of(objective) == name_of(part.objective) else None
@@ -86,9 +86,9 @@ def measurements(
     stream: Callable[[], AnyStream],
     eval_step: EvalStep,
 ) -> Measurements:
-    """The measurements of a run on `config`, whose streams are opened at the first one of each kind.
+    """The measurements of a run on `config`. The first measurement of each kind opens its streams.
 
-    stream: gives that of the whole split. eval_step: (params, batch on devices) -> sums.
+    stream: returns the stream of the whole split. eval_step: (params, batch on devices) -> sums.
     """
 
     def task_streams() -> dict[str, AnyStream]:
@@ -113,7 +113,7 @@ def describe(service: DataService | RecordedData, config: DatasetConfig) -> Task
 
 
 def require_metrics(service: DataService | RecordedData, config: DatasetConfig) -> None:
-    """Raise UserError where the metrics of tasks, which a run is to compute, cannot be: INFER_EVAL_PERIOD is set."""
+    """Raise UserError where a run that has INFER_EVAL_PERIOD cannot compute metrics of its tasks."""
     if not isinstance(service, DataService):
         raise UserError(
             "INFER_EVAL_PERIOD is set, and a recording holds no metrics of tasks: train from the live data, or set "
@@ -124,15 +124,15 @@ def require_metrics(service: DataService | RecordedData, config: DatasetConfig) 
 
 
 def require_selection(service: DataService | RecordedData, config: DatasetConfig, selection: BestMetric) -> None:
-    """Raise UserError, with the nearest names, where the metric that a run is selected by is none of its own."""
+    """Raise UserError, with the nearest names, where a run does not measure the metric that it is selected by."""
     if selection.of_validation:
         tasks = [task.mixture_or_task_name for task in task_configs(config, describe(service, config))]
         selection.require(validation_names(tasks))
-    elif isinstance(service, DataService):  # a recording has none: `require_metrics` has said so
+    elif isinstance(service, DataService):  # a recording has no metrics: `require_metrics` has said so
         with service.evaluator(dataclasses.replace(config, max_batches=1)) as evaluator:
             selection.require(metric_names(evaluator))
 
 
 def no_metrics(task: str) -> str:
-    """What is said of a task without metrics where INFER_EVAL_PERIOD asks for them."""
+    """The message about a task without metrics where INFER_EVAL_PERIOD asks for them."""
     return f"INFER_EVAL_PERIOD is set, and {task} has no metrics (metric_fns): set INFER_EVAL_PERIOD=None."

@@ -37,7 +37,7 @@ def predicts(experiment: Experiment) -> bool:
 
 
 def check_predicts(experiment: Experiment) -> None:
-    """Raise UserError where nothing can be."""
+    """Raise UserError where nothing can be predicted with the experiment's model."""
     if not predicts(experiment):
         raise UserError(
             f"A {type(experiment.model).__name__} of batches of {experiment.eval_dataset.converter} predicts no text: "
@@ -48,10 +48,10 @@ def check_predicts(experiment: Experiment) -> None:
 def predict(
     experiment: Experiment, vocabulary: Vocabulary, params: Any, inputs: jax.Array, row_numbers: jax.Array
 ) -> Decoded:
-    """What the model says to inputs [B, S] (`batch.inputs_and_targets`), by the experiment's method of decoding.
+    """What the model predicts for inputs [B, S] (`batch.inputs_and_targets`), by the experiment's method of decoding.
 
-    Pure, to be jitted by its caller. A masked language model has one way: it fills in the masks. row_numbers: int32
-    [B], see `decoding.sample`. Raises UserError where it says nothing.
+    Pure, to be jitted by its caller. A masked language model has a single method: it fills in the masks. row_numbers:
+    int32 [B], see `decoding.sample`. Raises UserError for a model that predicts nothing.
     """
     check_predicts(experiment)
     converter = experiment.eval_dataset.converter
@@ -71,7 +71,7 @@ def predict(
 
 
 def decoding_settings(experiment: Experiment) -> dict[str, Any]:
-    """What decides predictions besides parameters and examples, as JSON: the method of decoding with the options that
+    """What determines predictions, besides parameters and examples, as JSON: the method of decoding, the options that
     it reads, and the lengths that inputs and predictions are cut to."""
     lengths = experiment.eval_dataset.task_feature_lengths
     if experiment.eval_dataset.converter == MASKED_LM:
@@ -86,11 +86,11 @@ SPLIT = "infer_eval"  # in records
 
 @dataclass(frozen=True)
 class ModelOutputs:
-    """What a model makes of a batch of `batch.BatchSpec`, unpacked, on the host.
+    """Functions that compute a model's outputs for an unpacked batch of `batch.BatchSpec`, on the host.
 
     predict: (params, batch, row_numbers) -> int32 [B, T], each row up to its end token, then 0. row_numbers: int32 [B],
-    the places of the rows in their task, for what is drawn row by row. score: (params, batch) -> float32 [B], the
-    log-likelihood of each row's targets in nats. Rows of zeros may give anything. decoding: `decoding_settings`.
+    the numbers of the rows in their task; sampling uses them. score: (params, batch) -> float32 [B], the log-likelihood
+    of each row's targets in nats. For rows of zeros they may be anything. decoding: `decoding_settings`.
     """
 
     predict: Callable[[Params, Batch, np.ndarray], np.ndarray]
@@ -100,7 +100,7 @@ class ModelOutputs:
 
 @dataclass(frozen=True)
 class TaskMetrics:
-    """The metrics of one task, over so many examples. decoding: how they were predicted, {} where only scores count."""
+    """The metrics of one task, over `examples` examples. decoding: how it was predicted; {} where only scores count."""
 
     task: str
     examples: int
@@ -121,7 +121,7 @@ class TaskMetrics:
 
 
 class InferEval:
-    """Measures parameters on the tasks of an evaluator, opened the first time; on the same examples each time."""
+    """Measures parameters on an evaluator's tasks, always on the same examples. The first use opens the evaluator."""
 
     def __init__(self, evaluator: Callable[[], RemoteEvaluator], outputs: ModelOutputs) -> None:
         self._open = evaluator
@@ -132,9 +132,9 @@ class InferEval:
         return self._open()
 
     def measure(self, params: Params, step: int, inferences: Path | None = None) -> list[TaskMetrics]:
-        """The metrics of every task that has some. Shows how far it is.
+        """The metrics of every task that has some. Shows its progress.
 
-        inferences: a folder for what the model said, see `RemoteEvaluator.measure`. Raises UserError where a metric
+        inferences: a folder for what the model predicts, see `RemoteEvaluator.measure`. Raises UserError where a metric
         cannot be computed or recorded.
         """
         evaluator = self._evaluator
@@ -170,9 +170,9 @@ class InferEval:
 
 
 def metric_names(evaluator: RemoteEvaluator) -> list[str]:
-    """What the metrics of the tasks that are numbers are called in a run: "<task>/<metric>".
+    """The names in a run, "<task>/<metric>", of those metrics of the tasks that are numbers.
 
-    Nobody knows before they are computed: here of the targets, as if they had been predicted.
+    They are known only when the metrics have been computed: here, with the targets taken for predictions.
     """
     outputs: dict[str, dict[str, np.ndarray]] = {}
     for task in evaluator.tasks:

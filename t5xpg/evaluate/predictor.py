@@ -1,4 +1,4 @@
-"""A model that answers: texts or token ids in, the sequences that its decoding finds out."""
+"""A model that answers: it takes texts or token ids, and returns the sequences that decoding finds."""
 
 import functools
 import os
@@ -45,8 +45,8 @@ class Answer:
 class Predictor:
     """Predictions by the experiment's method of decoding. Texts name sentinels `<extra_id_N>`, whatever their ids are.
 
-    identity: what decides the predictions, as JSON, where that is known: the checkpoint, the method, the machine.
-    parameters: others of the same shapes may take their place.
+    identity: what determines the predictions, as JSON: checkpoint, method, machine; {} where it is not known.
+    parameters: can be replaced by others of the same shapes.
     """
 
     def __init__(self, experiment: Experiment, params: Any, vocabulary: Vocabulary) -> None:
@@ -58,7 +58,7 @@ class Predictor:
         self.parameters = params
         check_predicts(experiment)
         self.converter = experiment.eval_dataset.converter
-        # what the tasks put around the inputs; a language model would begin another text behind an end
+        # what the tasks put around the inputs; after an end token, a language model would begin another text
         self._before = [vocabulary.named_id(CLS)] if self.converter == MASKED_LM else []
         self._behind = [] if self.converter == LM else [vocabulary.eos_id]
         self._decode: Callable[..., Decoded] = jax.jit(functools.partial(predict, experiment, vocabulary))
@@ -93,16 +93,16 @@ class Predictor:
         return predictor, at
 
     def decode(self, inputs: np.ndarray, first_row: int = 0) -> Decoded:
-        """int32 [B, S], padded with 0 -> `decoding.Decoded` as NumPy arrays.
+        """Decode inputs, int32 [B, S] padded with 0, into `decoding.Decoded` with NumPy arrays.
 
-        first_row: the number of the first row, for sampling, which draws by the numbers of rows.
+        first_row: the number of the first row; sampling draws by the numbers of rows.
         """
         row_numbers = np.arange(first_row, first_row + len(inputs), dtype=np.int32)
         found = jax.device_get(self._decode(self.parameters, inputs, row_numbers=row_numbers))
         return ranked(found, self.decoding, self.vocabulary)
 
     def tokens(self, inputs: np.ndarray) -> np.ndarray:
-        """The same, of each row the best alone: int32 [B, T], each row up to its end token, then 0."""
+        """As `decode`, but only the best sequence of each row: int32 [B, T], each row up to its end token, then 0."""
         return np.asarray(self.decode(inputs).tokens[:, 0])
 
     def answers(self, inputs: np.ndarray, first_row: int = 0) -> list[Answer]:
@@ -117,16 +117,16 @@ class Predictor:
         ]
 
     def ids(self, text: str) -> list[int]:
-        """What the model reads of a text. Raises UserError for one with a blank that the vocabulary has no id for."""
+        """The ids that the model reads for a text. Raises UserError for a blank that the vocabulary has no id for."""
         return [*self._before, *self.vocabulary.encode(text), *self._behind]
 
     @property
     def longest_input(self) -> int:
-        """Tokens that the model was trained on, of what it is asked; of a language model, of whole texts."""
+        """The longest inputs, in tokens, that the model was trained on; for a language model, the longest texts."""
         return self.lengths["targets" if self.converter == LM else "inputs"]
 
     def encode(self, texts: Sequence[str], rows: int | None = None) -> np.ndarray:
-        """Texts as int32 [B, S], with what the tasks put around them; rows: B, filled up with padding."""
+        """Texts as int32 [B, S], with what the tasks put around them. rows: B, if rows of padding are to be added."""
         ids = [self.ids(text) for text in texts]
         S = -(-max(map(len, ids)) // LENGTH_MULTIPLE) * LENGTH_MULTIPLE
         tokens = np.full((rows or len(texts), S), self.vocabulary.pad_id, np.int32)

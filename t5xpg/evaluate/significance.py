@@ -1,7 +1,7 @@
 """Whether two runs differ by more than chance: a paired bootstrap of their predictions (Koehn 2004).
 
-Examples are drawn with replacement, the same ones of both runs. p, as sacrebleu computes it, is the share of draws
-whose difference (its size) exceeds the mean of all draws by more than the difference that was found.
+Examples are drawn with replacement, the same examples for both runs. p, as in sacrebleu, is the share of draws whose
+absolute difference exceeds the mean absolute difference of all draws by more than the difference that was found.
 """
 
 import json
@@ -28,10 +28,10 @@ _MEANS: Mapping[str, Callable[..., Mapping[str, float]]] = {
 
 
 def compare(run: RunDirectory, other: RunDirectory, split: str | None = None) -> dict[str, Any]:
-    """Compare what two runs said in their last `make eval` of a split (None: of validation), metric by metric.
+    """Compare what two runs predicted in their last `make eval` of a split (None: validation), metric by metric.
 
-    Prints and returns what it writes into the run's evaluation/[<split>/]significance.json. Left out are metrics that
-    the saved predictions do not give again. Raises UserError where there are none, or of other examples.
+    Writes the result into the run's evaluation/[<split>/]significance.json, prints it and returns it. Leaves out
+    metrics that the saved predictions do not reproduce. Raises UserError where none is left, or of other examples.
     """
     folders = [one.evaluation / (split or "") for one in (run, other)]
     file = folders[0] / "evaluation.json" if split else run.evaluation_json
@@ -62,10 +62,10 @@ def compare(run: RunDirectory, other: RunDirectory, split: str | None = None) ->
 def paired(
     name: str, signature: str | None, targets: Sequence[Any], said: Sequence[Any], others: Sequence[Any]
 ) -> dict[str, Any] | None:
-    """The bootstrap of a metric: {"score", "other_score", "mean", …}; None for one not known here.
+    """The bootstrap of a metric: {"score", "other_score", "mean", …}; None for a metric that is not known here.
 
-    signature: sacrebleu's, of a metric of the corpus. "mean", "other_mean" and "difference" (of the run less the other)
-    are those of the draws, each [mean, lower, upper end of 95% of them].
+    signature: sacrebleu's, for a corpus metric. "mean", "other_mean" and "difference" (this run minus the other) are
+    over the draws, each as [mean, lower end, upper end of the middle 95%].
     """
     if (mean := _MEANS.get(name)) is not None:
         pairs = [zip(targets, made, strict=True) for made in (said, others)]
@@ -97,7 +97,7 @@ def paired(
 
 
 def _of_signature(signature: str) -> Any:
-    """The metric of sacrebleu that gave it."""
+    """The sacrebleu metric that has this signature."""
     from sacrebleu.metrics import BLEU, CHRF
 
     facts = dict(part.split(":", 1) for part in signature.split("|"))

@@ -20,8 +20,8 @@ from t5xpg.run.directory import RunDirectory, differing
 
 Step = int | str | None  # of a checkpoint, "best", "mean:N" (the mean of the last N), or None: the last one
 _MEAN = "mean:"
-# in the meta of a checkpoint: what the run was started from, and whose probabilities it learned, which are in its
-# identity, too; and what it holds, where that is the parameters of an adapter alone
+# Keys of a checkpoint's meta: the origins of the run's start and of its teacher, which are also in its identity; and
+# the kind of the adapter, where the checkpoint holds only an adapter's parameters.
 INITIAL, TEACHER, ADAPTER = "initial", "teacher", "adapter"
 Origin = Mapping[str, Any]  # {"named": INITIAL_CHECKPOINT, "experiment", "step", "sha256": of the arrays}
 
@@ -29,11 +29,11 @@ Origin = Mapping[str, Any]  # {"named": INITIAL_CHECKPOINT, "experiment", "step"
 def parameters_and_vocabulary(
     directory: RunDirectory, experiment: Experiment, built: Assembly, step: Step = None
 ) -> tuple[Any, Vocabulary, int]:
-    """The parameters of a checkpoint of a run on the mesh, its vocabulary, and its step. Those of an adapter are added
-    to those that the run was started from.
+    """The parameters of a run's checkpoint on the mesh, its vocabulary, and its step. Parameters of an adapter are
+    added to those that the run was started from.
 
     step: of the checkpoint, "best", None for the last one, or "mean:N" for the mean of the parameters of the last N,
-    added up in float32 from the first of them on. Raises UserError where there is no such one, or where they are fewer.
+    summed in float32 from the oldest on. Raises UserError where there is no such checkpoint, or fewer than N.
     """
     directory.read()
     with Checkpointer(directory.checkpoints, experiment.checkpoints, read_only=True) as checkpointer:
@@ -53,9 +53,9 @@ def parameters_and_vocabulary(
 
 
 def frozen_parameters(built: Assembly, recorded: Origin) -> Params:
-    """What lies frozen beside a run's state, read again on the mesh: its teacher, or what an adapter is added to.
+    """The frozen parameters of a run, read again onto the mesh: its teacher's, or those that an adapter is added to.
 
-    recorded: what a checkpoint of the run says of that. Raises UserError where it is not there, or is something else.
+    recorded: what a checkpoint of the run says about them. Raises UserError where they are not there, or are others.
     """
     frozen, teacher = built.abstract_state.frozen, built.experiment.teacher
     source, setting = (teacher, "TEACHER_CHECKPOINT") if teacher else (built.experiment.initial, "INITIAL_CHECKPOINT")
@@ -93,7 +93,7 @@ def _chosen(checkpointer: Checkpointer, experiment: Experiment, step: Step) -> i
 
 
 def check_same_model(directory: RunDirectory, experiment: Experiment) -> None:
-    """Raise UserError if the run is of another model: parameters may fit one that computes something else with them."""
+    """Raise UserError if the run is of another model. Parameters may fit a model that computes something else."""
     record = directory.read()
     recorded = record["identity"].get("settings", {})
     now = {name: value for name, value in deciding_settings(experiment).items() if decides_predictions(name)}
@@ -110,9 +110,9 @@ def check_same_vocabulary(task: Vocabulary, trained: Vocabulary | Mapping[str, A
 
 
 def vocabulary_differences(task: Vocabulary, recorded: Mapping[str, Any], where: str) -> str:
-    """What the task's ids mean, and those of the vocabulary that is recorded somewhere; "" where it is the same."""
+    """The differences of the task's vocabulary from a recorded one, as text; "" for none. where: what recorded it."""
     ours, theirs = task.to_json(), dict(recorded)
-    ours.pop("model_file", None)  # where it lies; its digest is compared
+    ours.pop("model_file", None)  # the path of the file, whose digest is compared
     theirs.pop("model_file", None)
     differences = differing(theirs, ours)
     return ", ".join(f"{name} {old} in the {where}, {new} now" for name, (old, new) in differences.items())

@@ -37,10 +37,10 @@ def tune(
 ) -> dict[str, Any]:
     """Decode all of a split with each number of `beams` (None: the experiment's, or 4) and each of `alphas`.
 
-    Prints the metrics of each, and what to type for the best: that with the highest first metric of the first task that
-    is predicted. Writes it into the run's tuning.json, and returns it. split: another one than the experiment's
-    validation split. step: see `parameters_and_vocabulary`. Raises UserError for a split of tests, and where nothing is
-    decoded and measured.
+    Prints the metrics of every pair, and what to type for the best pair: the one with the highest value of the first
+    metric of the first task with predictions. Writes this into the run's tuning.json, and returns it. split: in place
+    of the experiment's validation split. step: see `parameters_and_vocabulary`. Raises UserError for a test split, and
+    where nothing is both decoded and measured.
     """
     experiment, directory = loaded.experiment, RunDirectory(path)
     directory.read()
@@ -55,7 +55,7 @@ def tune(
     decoding = experiment.decoding
     own = decoding if decoding.method == "beam" else DecodingConfig("beam")
     pairs = itertools.product(beams or [own.decodes], alphas)
-    # before anything is made: what cannot be is refused
+    # impossible values are refused before anything is made
     decodings = [dataclasses.replace(decoding, method="beam", num_decodes=count, alpha=alpha) for count, alpha in pairs]
     check_and_prepare(loaded, directory, config)
     config = data_config(dataclasses.replace(config, max_batches=None), experiment.random_seed)

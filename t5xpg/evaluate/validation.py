@@ -1,4 +1,4 @@
-"""Teacher-forced loss over a held-out split: of all of it, and of every task of a mixture."""
+"""Teacher-forced loss over a held-out split: over the whole split, and over every task of a mixture."""
 
 import dataclasses
 import functools
@@ -32,8 +32,8 @@ class NothingToMeasureError(UserError):
 class Validation:
     """Measures parameters on every batch of a finite stream; the same batches each time.
 
-    They are kept in memory where they fit into `kept_bytes`, and read again otherwise. `stream` may be what
-    gives the stream: it is called at the first measurement.
+    The batches are kept in memory where they fit into `kept_bytes`, and read again otherwise. stream: the stream, or a
+    function that returns it, which is called at the first measurement.
     """
 
     def __init__(
@@ -50,12 +50,12 @@ class Validation:
         self._kept: list[Mapping[str, np.ndarray]] | None = None
 
     def measure(self, params: Any, progress: Progress | None = None) -> dict[str, float | int]:
-        """`metrics.Window.summary` over the split, and the "encoder_use" of its first EXCHANGED_BATCHES.
+        """`metrics.Window.summary` over the split, "batches", and the "encoder_use" of its first EXCHANGED_BATCHES.
 
-        "encoder_use" says whether the model looks at its encoder: the loss of batches whose encoder rows are
-        `exchanged` less their loss, in nats per target token. About 0: the decoder is a language model of the targets
-        alone. Not there where no batch can be exchanged. progress: counts batches. Raises NothingToMeasureError where
-        the split gives no target.
+        "encoder_use" says whether the model uses its encoder: the loss of batches whose encoder rows are `exchanged`,
+        minus their own loss, in nats per target token. About 0 means that the decoder is a language model of the
+        targets alone. Missing where no batch can be exchanged. progress: counts batches. Raises NothingToMeasureError
+        where the split gives no target.
         """
         window = Window()
         rise = exchanged_tokens = 0.0  # nats that exchanged rows cost, and the target tokens of these batches
@@ -102,9 +102,9 @@ class Validation:
 
 
 def exchanged(batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray] | None:
-    """The batch in which each example has the encoder's row [S] of the example before it, and the first that of the
-    last. Rows of padding, which have no targets, stay as they are. None where there are not two examples, for batches
-    that are packed or not of an encoder and a decoder, and on several hosts, each of which holds a part of a batch."""
+    """The batch with its encoder rows [S] exchanged: each example gets the row of the one before it, the first one that
+    of the last. Rows of padding, which have no targets, stay as they are. None with fewer than two examples, for packed
+    batches, for those without encoder and decoder, and on several hosts, which each hold a part of a batch."""
     if not {_INPUTS, _TARGETS} <= set(batch) or "encoder_segment_ids" in batch or jax.process_count() > 1:
         return None
     rows = np.flatnonzero((batch[_TARGETS] != 0).any(axis=1))
@@ -116,9 +116,9 @@ def exchanged(batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray] | None:
 
 
 class TaskValidation:
-    """Measures parameters on the split of every task of a mixture by itself; a single task has none of this.
+    """Measures parameters on the split of each task of a mixture by itself; measures nothing for a single task.
 
-    streams: what gives the stream of each task, as `task_configs` names them; called at the first measurement.
+    streams: returns the stream of each task, by the names from `task_configs`; called at the first measurement.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class TaskValidation:
         return {task: Validation(stream, self._eval_step, self._on_devices, share) for task, stream in streams.items()}
 
     def measure(self, params: Any, progress: Progress | None = None) -> dict[str, Summary]:
-        """{task: as `Validation.measure`}; a task whose split gives no target is left out, and said to be."""
+        """{task: as `Validation.measure`}. A task whose split gives no target is left out, with a message."""
         measured: dict[str, Summary] = {}
         for task, validation in list(self._validations.items()):
             try:
@@ -147,7 +147,7 @@ class TaskValidation:
 
 
 def task_configs(config: DatasetConfig, description: TaskDescription) -> list[DatasetConfig]:
-    """The datasets of the tasks of a mixture, each by itself; none for a task. description: of `config`."""
+    """One dataset for each task of a mixture; none for a single task. description: the description of `config`."""
     if description.tasks == (description.name,):
         return []
     return [dataclasses.replace(config, mixture_or_task_name=task) for task in description.tasks]

@@ -25,16 +25,16 @@ from t5xpg.run.results import collect, write_results
 from t5xpg.run.results_page import pictures
 
 CARD, RESULTS = "README.md", "results.json"
-FOLDER = "huggingface"  # in the run directory, where no other one is named
+FOLDER = "huggingface"  # in the run directory, unless another folder is named
 _OTHER_BEAMS = "Its beam search with T5X's length penalty is not in transformers: `generate` answers greedily."
 
 
 def export(loaded: LoadedConfig, path: Path, output: Path | None = None) -> tuple[Path, Checked | None]:
-    """Write the last checkpoint of the run at `path` for transformers; compare what that computes where it is there.
+    """Write the last checkpoint of the run at `path` for transformers; if that is installed, compare what it computes.
 
-    output: the folder, which appears whole or not at all; one that an earlier export wrote is replaced. Returns it, and
-    what was compared, None where transformers is not installed. Raises UserError where transformers computes something
-    else of what is written, or has nothing that computes the same.
+    output: the folder, which appears whole or not at all; one that an earlier export wrote is replaced. Returns the
+    folder, and what was compared (None without transformers). Raises UserError where transformers has no model that
+    computes the same, or computes something else from the folder.
     """
     experiment = dataclasses.replace(loaded.experiment, model=loaded.experiment.model.with_layers_apart())
     directory = RunDirectory(path)
@@ -53,7 +53,7 @@ def export(loaded: LoadedConfig, path: Path, output: Path | None = None) -> tupl
     with directory_atomically(target.absolute()) as folder:
         write_json(folder / "config.json", exported.config)
         save_file(exported.tensors, folder / SAFETENSORS, metadata={"format": "pt"})
-        (folder / SAFETENSORS).chmod((folder / "config.json").stat().st_mode)  # it is made for its owner alone
+        (folder / SAFETENSORS).chmod((folder / "config.json").stat().st_mode)  # save_file lets only the owner read it
         if exported.auto_class == SEQ2SEQ:
             answer = generation_config(
                 experiment.decoding,
@@ -115,9 +115,9 @@ def has_card(folder: Path) -> bool:
 
 
 def check_target(target: Path, is_export: bool, what: str = "an export") -> None:
-    """Raise UserError for a folder that holds something else than an export: it would be gone.
+    """Raise UserError for a folder that holds something else than an export, because that would be lost.
 
-    is_export: whether the files are there that tell an export. what: that export, in the message.
+    is_export: whether the folder has the files by which an export is known. what: the export, as the message names it.
     """
     is_empty = not target.exists() or (target.is_dir() and not any(target.iterdir()))
     if not is_empty and not is_export:

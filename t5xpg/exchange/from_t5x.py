@@ -38,13 +38,13 @@ from t5xpg.optim.schedules import Constant
 
 _GIN_FILES = ("config.gin", "operative_config.gin", "operative.gin")
 _ACTIVATIONS = re.compile(r"(?:mlp_activations|DenseReluDense\.activation)\s*=\s*([\[(][^\])]*[\])]|'\w+'|\"\w+\")")
-_PART = re.compile(r"state|checkpoint(_\d+)?|model\.ckpt-.*|checkpoints")  # of a run, not its name
+_PART = re.compile(r"state|checkpoint(_\d+)?|model\.ckpt-.*|checkpoints")  # of a run's path, below its name
 _BYTE_ROWS = range(259, 513)
 _PIECES = "gs://t5-data/vocabs/cc_all.32000.100extra/sentencepiece.model"
 
 
 def read(checkpoint: str, *, tokenizer: str | None, sentinels: str | None, optimizer: bool) -> ImportedCheckpoint:
-    """The checkpoint, with its Adafactor where `optimizer` says so.
+    """The checkpoint, with the state of its Adafactor if `optimizer` is true.
 
     Raises UserError where it is not whole, or no encoder-decoder of T5's families.
     """
@@ -81,7 +81,7 @@ def read(checkpoint: str, *, tokenizer: str | None, sentinels: str | None, optim
 
 
 def _folders(first: Path) -> list[Path]:
-    """Where something may lie that says more: from the checkpoint's folder to that of its run."""
+    """The folders in which more may be said of the checkpoint: from its own folder up to the folder of its run."""
     found = [first]
     while _PART.fullmatch(found[-1].name):
         found.append(found[-1].parent)
@@ -133,7 +133,7 @@ def _recorded(value: Mapping[str, Any], folders: list[Path], rows: Mapping[str, 
 
 
 def _optax_state(config: T5Config, params: Params, accumulators: Accumulators) -> Any:
-    """The state of `gin/optimizers/adafactor.gin` after so many updates."""
+    """The state of the optimiser of `gin/optimizers/adafactor.gin`, with these accumulators and their step."""
     optimizer = Adafactor(Constant(1.0), min_dim_size_to_factor=accumulators.min_dim_size_to_factor)
     empty = optimizer.transformation(EncoderDecoderModel(config).logical_axes()).init(params)
     step = jnp.asarray(accumulators.step, jnp.int32)

@@ -24,7 +24,7 @@ from t5xpg.models.encoder_decoder import EncoderDecoderModel
 
 
 def read(checkpoint: str, *, tokenizer: str | None, sentinels: str | None) -> ImportedCheckpoint:
-    """The checkpoint. Raises UserError where it is not there, not whole, or of no family of T5."""
+    """The checkpoint. Raises UserError where it is not there, not whole, or of a family that cannot be imported."""
     folder = find(checkpoint)
     named = (folder.path / name for name in (CONFIG, *TOKENIZER_FILES))
     require_links_inside(folder.path, (*named, *files_of(folder.path)))
@@ -51,7 +51,7 @@ def read(checkpoint: str, *, tokenizer: str | None, sentinels: str | None) -> Im
 
 
 def read_config(folder: Path) -> Mapping[str, Any]:
-    """The config.json of a folder. Raises UserError where there is none."""
+    """The config.json of a folder. Raises UserError where there is none, or its architecture cannot be imported."""
     path = folder / CONFIG
     if not path.is_file():
         raise UserError(

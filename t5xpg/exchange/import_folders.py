@@ -1,4 +1,4 @@
-"""What is read of a checkpoint of another program, and where it lies: in a folder that is named, or on the hub."""
+"""What is read from a checkpoint of another program, and where the checkpoint is: in a folder, or on the hub."""
 
 import re
 from collections.abc import Iterable
@@ -21,12 +21,12 @@ _TORCH = ["pytorch_model*.bin", f"{weights.TORCH}{weights.INDEX}"]
 
 
 def tokenizer_files(folder: Path) -> tuple[Path, ...]:
-    """Those of TOKENIZER_FILES that are there."""
+    """The files of TOKENIZER_FILES that a folder has."""
     return tuple(folder / name for name in TOKENIZER_FILES if (folder / name).is_file())
 
 
 def run_name(name: str) -> str:
-    """What a run of a checkpoint that is called so is called, unless it is given a name."""
+    """The name of the run of a checkpoint, made from the checkpoint's name; used where the user gives no other."""
     return re.sub(r"\W+", "_", name).strip("_") or "imported"
 
 
@@ -36,7 +36,7 @@ class ImportedCheckpoint:
 
     source: where it came from, for people. name: what its run is called. format: of the files ("huggingface", "t5x",
     "mesh_tensorflow"). family: as its own program calls it. files: those that identify it. tokenizer_files: kept with
-    the run. step, opt_state: of the optimiser, where it was read, too (optax's state of `optimizers.Adafactor`).
+    the run. step, opt_state: the optimiser's, if it was read (opt_state: optax's state of `optimizers.Adafactor`).
     """
 
     source: str
@@ -54,7 +54,7 @@ class ImportedCheckpoint:
 
 @dataclass(frozen=True)
 class CheckpointFolder:
-    """A folder of transformers, and what it is called: its path, or its name on the hub with the commit."""
+    """A folder of transformers. source: its path, or its name on the hub with the commit."""
 
     path: Path
     source: str
@@ -67,7 +67,7 @@ class CheckpointFolder:
 def require_links_inside(folder: Path, files: Iterable[Path]) -> None:
     """Raise UserError where one of the files is a link that leads out of the folder: it is no file of the checkpoint.
 
-    Those of the hub's cache lead to the folder of all its revisions.
+    Links in the hub's cache may lead anywhere in the repository's folder, which holds the files of all revisions.
     """
     root = folder.resolve()
     root = root.parents[1] if root.parent.name == "snapshots" else root
@@ -81,7 +81,7 @@ def require_links_inside(folder: Path, files: Iterable[Path]) -> None:
 def find(checkpoint: str) -> CheckpointFolder:
     """The folder of a checkpoint: a path, or `owner/name` or `owner/name@revision` on the hub.
 
-    What the hub's cache on this machine holds whole is not asked for again. Raises UserError where there is none.
+    A whole copy in the hub's cache on this machine is used without asking the hub. Raises UserError if there is none.
     """
     if not checkpoint:
         raise UserError("Name a checkpoint: CHECKPOINT=google/byt5-small, or the path of a folder.")
@@ -109,7 +109,7 @@ def _of_the_hub(name: str, revision: str | None) -> CheckpointFolder:
         if folder is not None and not _has_weights(folder):
             folder = _snapshot(name, revision, _TORCH)
     assert folder is not None
-    weights.files_of(folder)  # says what is there instead
+    weights.files_of(folder)  # raises UserError if there are no parameters
     return CheckpointFolder(folder, f"{name}@{folder.name}")
 
 
@@ -121,7 +121,7 @@ def _has_weights(folder: Path) -> bool:
 
 
 def _snapshot(name: str, revision: str | None, patterns: list[str] | None) -> Path | None:
-    """The folder of a revision, with these files of parameters; without them what this machine has, None if nothing."""
+    """The folder of a revision, downloaded with files of these patterns; without patterns the local copy, or None."""
     import huggingface_hub  # late: it takes half a second
 
     local = patterns is None

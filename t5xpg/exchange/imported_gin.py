@@ -79,7 +79,7 @@ spec.DatasetConfig.objective = None
 
 
 def _task(name: str, folder: Path, vocabulary: Vocabulary, objective: str) -> tuple[str, str]:
-    """A task with the vocabulary, and a line of comment on how to make it."""
+    """A task with the vocabulary, and a line of comment on how to make it (empty where the task is known)."""
     known = [one for one in VOCABULARIES if one.vocabulary == vocabulary and objective in one.objectives]
     if known:
         return task_name("pydocs", objective, known[0].suffix), ""
@@ -98,6 +98,6 @@ def _on_one_line(text: str) -> str:
 
 
 def _path_from_checkout(file: Path) -> str:
-    """A file's path in the checkout, as the commands print it, or its whole path."""
+    """A file's path relative to the checkout, as the commands print it; its absolute path if it is not in there."""
     file = file.resolve()
     return str(file.relative_to(paths.REPOSITORY) if file.is_relative_to(paths.REPOSITORY) else file)

@@ -33,7 +33,7 @@ def import_checkpoint(
 
     checkpoint: a folder of transformers, T5X or Mesh-TensorFlow, or a name on the Hugging Face hub. tokenizer,
     sentinels: see `vocabulary_of_folder`. optimizer: import Adafactor, too. force: replace what was imported before.
-    The directory appears whole or not at all. Raises UserError where the checkpoint is not there, not whole, or no T5.
+    It appears whole or not at all. Raises UserError for a missing, damaged or unknown checkpoint and for a name in use.
     """
     found = _read(checkpoint, tokenizer=tokenizer, sentinels=sentinels, optimizer=optimizer)
     name = found.name if name is None else name
@@ -60,7 +60,7 @@ def import_checkpoint(
         (temporary / TOKENIZER).mkdir()
         for file in found.tokenizer_files:
             copy_file(file, temporary / TOKENIZER / file.name)
-        if vocabulary.model_file is not None:  # may lie elsewhere, or be one of those
+        if vocabulary.model_file is not None:  # may lie elsewhere, or be one of those files
             file = Path(vocabulary.model_file)
             copy_file(file, temporary / TOKENIZER / file.name)
             recorded["model_file"] = str(target / TOKENIZER / file.name)
@@ -69,7 +69,7 @@ def import_checkpoint(
         state = TrainState(
             step=jnp.asarray(found.step, jnp.int32),
             params=found.params,
-            opt_state={} if found.opt_state is None else found.opt_state,  # without an optimiser, one without arrays
+            opt_state={} if found.opt_state is None else found.opt_state,  # without an optimiser: no arrays
         )
         meta = {"experiment": name, "vocabulary": recorded, "settings": settings(model)}
         with Checkpointer(directory.checkpoints, CheckpointConfig(asynchronous=False)) as checkpointer:
@@ -83,7 +83,7 @@ def import_checkpoint(
 
 
 def _read(checkpoint: str, *, tokenizer: str | None, sentinels: str | None, optimizer: bool) -> ImportedCheckpoint:
-    """A folder with a config.json is one of transformers, whatever else it holds."""
+    """Read a checkpoint. A folder with a config.json counts as one of transformers, whatever else it holds."""
     path = Path(checkpoint).expanduser()
     if checkpoint and holds_checkpoint(path) and not (path / CONFIG).is_file():
         return from_t5x.read(checkpoint, tokenizer=tokenizer, sentinels=sentinels, optimizer=optimizer)
@@ -98,7 +98,7 @@ def _read(checkpoint: str, *, tokenizer: str | None, sentinels: str | None, opti
 
 
 def _check_target(target: Path, force: bool) -> None:
-    """Raise UserError for a folder that holds something else than what was imported before."""
+    """Raise UserError for a folder that is no imported checkpoint, and without `force` also for one that is."""
     directory = RunDirectory(target)
     if not target.exists():
         directory.check(target.name, {})

@@ -18,12 +18,12 @@ from t5xpg.experiment.experiment import Experiment
 from t5xpg.models.model import Model, Params
 
 QUANTIZATIONS = ("float32", "float16", "bfloat16", "int8")  # as CTranslate2 names them
-# the first of an MLP's activations; CTranslate2's name of it
+# the first of an MLP's activations: CTranslate2's name of it
 _ACTIVATIONS: Mapping[str, str] = {"relu": "RELU", "gelu": "GELUTanh", "silu": "SWISH", "swish": "SWISH"}
 
 
 def check_model(model: Model) -> None:
-    """Raise UserError, which says why, for a model that CTranslate2 has nothing for that computes the same."""
+    """Raise UserError, with the reason, where CTranslate2 has no model that computes the same."""
     config = model.config
     known_kind(model, ENCODER_DECODERS, "CTranslate2 has no model")
     config.require_t5("CTranslate2")
@@ -36,7 +36,7 @@ def check_model(model: Model) -> None:
 def in_ctranslate2(model: Model, params: Params, vocabulary: Vocabulary, quantization: str = QUANTIZATIONS[0]) -> Any:
     """The model as a `ctranslate2.specs.TransformerSpec` that can be saved, its parameters stored in `quantization`.
 
-    Raises UserError where CTranslate2 has nothing that computes the same.
+    Raises UserError where CTranslate2 has no model that computes the same.
     """
     from ctranslate2 import specs
     from ctranslate2.specs.common_spec import Activation
@@ -100,7 +100,7 @@ def _set_stack(spec: Any, params: Params, stack: str, max_distance: np.int32) ->
 
 
 def _set_attention(spec: Any, params: Params, norm: Params, fused: int) -> None:
-    """fused: how many of queries, keys and values have one matrix; those that remain have one, too."""
+    """Give an attention its parameters. The first `fused` of query, key and value share a matrix; so do the others."""
     spec.queries_scale = 1.0
     spec.layer_norm.gamma = norm["scale"]
     projections = [params[name] for name in ("query", "key", "value")]
@@ -110,7 +110,7 @@ def _set_attention(spec: Any, params: Params, norm: Params, fused: int) -> None:
 
 
 def _set_linear(spec: Any, *parts: Params) -> None:
-    """CTranslate2 keeps matrices as [outputs, inputs]; outputs of several parts stand one behind the other."""
+    """Give a layer its matrix. CTranslate2 keeps it as [outputs, inputs]; the outputs of the parts are concatenated."""
     spec.weight = np.concatenate([part["kernel"].T for part in parts])
 
 
@@ -119,7 +119,7 @@ def _write(folder: Path, experiment: Experiment, params: Params, vocabulary: Voc
 
 
 def log_likelihood(folder: Path, inputs: np.ndarray, targets: np.ndarray) -> float:
-    """See `Engine`. Targets end with the end token where they were not cut."""
+    """See `Engine`. Targets end with the end token unless they were cut."""
     import ctranslate2
 
     names = read_json(folder / "shared_vocabulary.json")

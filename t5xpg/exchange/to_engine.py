@@ -1,4 +1,4 @@
-"""A run's checkpoint as a folder for an engine: a program that answers with trained models, in files of its own."""
+"""A run's checkpoint as a folder for an engine: a program that runs trained models from files of its own format."""
 
 import contextlib
 import dataclasses
@@ -28,19 +28,19 @@ from t5xpg.models.decoding import score
 from t5xpg.models.model import Model, Params
 from t5xpg.run.directory import RunDirectory
 
-_MEASURED = 64  # examples, in whole batches, that say what quantization loses
+_MEASURED = 64  # examples, rounded up to whole batches, on which the loss from quantization is measured
 _UNKNOWN = "what this loses was not measured: {}"
 
 
 @dataclass(frozen=True)
 class Engine:
-    """name: of FORMAT=, of the folder in the run directory, and of the package that writes its files.
+    """An engine. name: that of FORMAT=, of the folder in the run directory, and of the package that writes the files.
 
-    The package is an optional one, and imported when such an export is asked for. title: as messages have it.
-    quantizations: what parameters can be stored in, the default first. file: which every export has. check_model:
-    raises UserError for a model that it has nothing for that computes the same. write: puts its files into a folder.
+    The package is optional; it is imported only for such an export. title: the name in messages. quantizations: what
+    parameters can be stored in, the default first. file: a file that every export has. check_model: raises UserError
+    where the engine has no model that computes the same. write: puts the engine's files into a folder.
     log_likelihood: what the engine gives targets [B, T] after inputs [B, S], int32 and padded with 0, in nats, summed
-    over all tokens; `runs_with` is the package that it needs.
+    over all tokens. runs_with: the package that log_likelihood needs.
     """
 
     title: str
@@ -58,9 +58,9 @@ def export(
 ) -> Path:
     """Write the last checkpoint of the run at `path` for the engine, with the tokenizer's files; returns the folder.
 
-    Prints what is lost where parameters are quantized: the loss of the first held-out examples, ours and the engine's.
+    If parameters are quantized, prints what that costs: the loss of the first held-out examples here and in the engine.
     output: the folder, which appears whole or not at all; one that an earlier export wrote is replaced. Raises
-    UserError where the engine's package is not installed, and where it has nothing that computes the same.
+    UserError where the engine's package is not installed, or the engine has no model that computes the same.
     """
     if importlib.util.find_spec(engine.name) is None:
         raise UserError(
@@ -85,13 +85,13 @@ def export(
         check_tokenizer(folder, vocabulary)
         write_json(folder / RECORD, record_of(experiment.model.config, vocabulary))
     print(f"{loaded.name} after step {step:,} for {engine.title}, in {quantization}: {shown(target)}", flush=True)
-    if quantization != engine.quantizations[0] and not directory.imported():  # that one has no examples
+    if quantization != engine.quantizations[0] and not directory.imported():  # an imported run has no examples
         print(f"  {_lost_quality(engine, target, experiment, params)}", flush=True)
     return target
 
 
 def _lost_quality(engine: Engine, folder: Path, experiment: Experiment, params: Params) -> str:
-    """What is said of the first held-out examples' loss, ours and the engine's, in nats per target token."""
+    """A sentence with the loss of the first held-out examples, here and in the engine, in nats per target token."""
     if importlib.util.find_spec(engine.runs_with) is None:
         return _UNKNOWN.format(f"{engine.runs_with} is not installed")
     config = unpacked(experiment.eval_dataset)

@@ -1,9 +1,9 @@
 """A model as graphs of ONNX, in the files and with the names that Hugging Face's Optimum and transformers.js load.
 
-encoder_model.onnx is the encoder. decoder_model_merged.onnx is the decoder twice, on the same weights: its first call,
-which makes the keys and values of the source, and later calls, which go on from `past_key_values`. Lengths are read off
-the inputs, and none is fixed. Computed in float32. Shapes: B batch, S source, T positions of this call, P those before
-it, D embedding, H heads, K head size, V vocabulary.
+encoder_model.onnx is the encoder. decoder_model_merged.onnx has the decoder twice, with the same weights: for the first
+call, which computes the keys and values of the source, and for later calls, which go on from `past_key_values`. Lengths
+come from the inputs; none is fixed. Computed in float32. Shapes: B batch, S source, T positions of this call, P earlier
+positions, D embedding, H heads, K head size, V vocabulary.
 """
 
 import itertools
@@ -28,11 +28,11 @@ from t5xpg.models.model import Model, Params
 from t5xpg.models.positions import relative_position_bucket
 
 ENCODER, DECODER = "encoder_model.onnx", "decoder_model_merged.onnx"
-_KEPT = ("decoder.key", "decoder.value", "encoder.key", "encoder.value")  # of every layer, from call to call
+_KEPT = ("decoder.key", "decoder.value", "encoder.key", "encoder.value")  # what every layer keeps from call to call
 
 
 def check_model(model: Model) -> None:
-    """Raise UserError, which says why, for a model that the graphs or the folder's config.json have nothing for."""
+    """Raise UserError, with the reason, for a model that the graphs or the folder's config.json cannot express."""
     known_kind(model, ENCODER_DECODERS, "Optimum has no model")
     model.config.require_t5("The export to ONNX")
     config_to_transformers(model.config)
@@ -55,7 +55,7 @@ def write_graphs(folder: Path, model: Model, params: Params, quantization: str =
     inputs["encoder_hidden_states"] = hidden
     outputs = {"logits": (np.float32, ["batch", "target", config.vocab_size])}
     for index, part in itertools.product(range(config.num_decoder_layers), _KEPT):
-        # K by its name: the empty past of Optimum's first call is D / H wide, whatever K is
+        # "head" instead of the size K: the empty past of Optimum's first call is D / H wide, whatever K is
         inputs[f"past_key_values.{index}.{part}"] = (np.float32, ["batch", config.num_heads, f"past_{part}", "head"])
         rows = "batch" if part.startswith("decoder") else "given"
         outputs[f"present.{index}.{part}"] = (np.float32, [rows, config.num_heads, f"present_{part}", config.head_dim])
@@ -84,10 +84,10 @@ class _T5(Graph):
         return self.norm(x, stack["encoder_norm"])
 
     def decoder(self, params: Params, is_first: bool) -> list[str]:
-        """The logits [B, T, V], and what is kept of every layer.
+        """The logits [B, T, V], and the keys and values of every layer, in the order of _KEPT.
 
-        Later calls read the source's keys and values where they lie, which takes no copy, and give empty ones: whoever
-        calls keeps those of the first call, as Optimum does.
+        Later calls read the source's keys and values from `past_key_values` without a copy, and return empty ones: the
+        caller keeps those of the first call, as Optimum does.
         """
         config, stack, embedding = self.config, params["decoder"], params["token_embedder"]["embedding"]
         layers = [stack[f"layers_{index}"] for index in range(config.num_decoder_layers)]
@@ -112,12 +112,12 @@ class _T5(Graph):
         return [self.product(self.norm(x, stack["decoder_norm"]), head), *kept]
 
     def norm(self, x: str, params: Params) -> str:
-        """T5's norm, in the nodes that onnxruntime knows it by and puts together."""
+        """T5's norm, in the pattern of nodes that onnxruntime recognises and fuses."""
         mean = self("ReduceMean", self("Pow", x, np.float32(2)), [-1], keepdims=1)
         return self("Mul", self("Div", x, self("Sqrt", self("Add", mean, np.float32(1e-6)))), params["scale"])
 
     def products(self, x: str, params: Params, *names: str) -> list[str]:
-        """x [B, T, D] times several matrices as one."""
+        """x [B, T, D] times each of several matrices, computed as a single product."""
         joined = self.product(x, np.concatenate([params[name]["kernel"] for name in names], axis=1))
         return self.several("Split", range(len(names)), joined, axis=-1, num_outputs=len(names))
 
@@ -128,14 +128,14 @@ class _T5(Graph):
         return [self("Transpose", self("Reshape", part, heads), perm=[0, 2, 1, 3]) for part in parts]
 
     def attention(self, x: str, out: Params, bias: str, queries: str, keys: str, values: str) -> str:
-        """x [B, T, D] plus what its queries find. bias: broadcast to [B, H, T, S]."""
+        """x [B, T, D] plus the output of an attention. bias: broadcast to [B, H, T, number of keys]."""
         logits = self("Add", self("MatMul", queries, self("Transpose", keys, perm=[0, 1, 3, 2])), bias)
         mixed = self("Transpose", self("MatMul", self("Softmax", logits, axis=-1), values), perm=[0, 2, 1, 3])
         joined = self("Reshape", mixed, [0, 0, self.config.num_heads * self.config.head_dim])
         return self("Add", x, self.product(joined, out["kernel"]))
 
     def mlp(self, x: str, layer: Params) -> str:
-        """x [B, T, D] plus what the MLP makes of each position."""
+        """x [B, T, D] plus the output of the MLP."""
         activation, *gate = self.config.mlp_activations
         names = ["wi_0", "wi_1"] if gate else ["wi"]
         y, *gates = self.products(self.norm(x, layer["pre_mlp_layer_norm"]), layer["mlp"], *names)
@@ -163,7 +163,7 @@ class _T5(Graph):
         return found if config.relpos_bias_in_every_layer else found * len(layers)
 
     def length(self, of: str, axis: int) -> str:
-        """int64 []."""
+        """The size of an axis, int64 []."""
         return self("Squeeze", self("Shape", of, start=axis, end=axis + 1))
 
     def mask(self, visible: str) -> str:

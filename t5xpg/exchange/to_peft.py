@@ -1,4 +1,4 @@
-"""What a run has trained by LoRA as a folder that the `peft` library loads over a transformers model."""
+"""The LoRA matrices of a run as a folder that the `peft` library loads over a transformers model."""
 
 import dataclasses
 import subprocess
@@ -56,11 +56,11 @@ model = PeftModel.from_pretrained(model, "path/to/this/folder")
 
 
 def export(loaded: LoadedConfig, path: Path, output: Path | None = None) -> tuple[Path, Checked | None]:
-    """Write the last checkpoint of the run at `path`, without what it was started from; compare what peft computes.
+    """Write the LoRA of the last checkpoint of the run at `path`, without the base model; compare what peft computes.
 
-    output: the folder, which appears whole or not at all; one that an earlier export wrote is replaced. Returns it, and
-    what was compared, None where transformers is not installed. Raises UserError for a run without LoRA, and where peft
-    has nothing that computes the same.
+    output: the folder, which appears whole or not at all; one that an earlier export wrote is replaced. Returns the
+    folder, and what was compared (None without transformers or peft). Raises UserError for a run without LoRA, and
+    where peft has no LoRA, or transformers no base model, that computes the same.
     """
     experiment = dataclasses.replace(loaded.experiment, model=loaded.experiment.model.with_layers_apart())
     adapter, initial = experiment.adapter, experiment.initial
@@ -83,7 +83,7 @@ def export(loaded: LoadedConfig, path: Path, output: Path | None = None) -> tupl
         config, tensors = in_peft(experiment, adapter, trained, named)
         write_json(folder / CONFIG, config)
         save_file(tensors, folder / TENSORS, metadata={"format": "pt"})
-        (folder / TENSORS).chmod((folder / CONFIG).stat().st_mode)  # it is made for its owner alone
+        (folder / TENSORS).chmod((folder / CONFIG).stat().st_mode)  # save_file lets only the owner read it
         write_text(folder / exporting.CARD, _CARD.format(name=loaded.name, rank=adapter.rank, base=named, step=step))
         checked = _check(folder, experiment, base, built.weights(trained, base), vocabulary)
     print(f"{loaded.name} after step {step:,} for peft: {shown(target)}")
@@ -96,7 +96,7 @@ def in_peft(
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """adapter_config.json, and the tensors of adapter_model.safetensors: A [r, I] and B [O, r] of each module.
 
-    base: what transformers loads first. Raises UserError where transformers' model or peft has no such matrix.
+    base: the model that transformers loads first. Raises UserError where its model or peft has no such matrix.
     """
     model = experiment.model
     known_kind(model, (EncoderDecoderModel,), "There is no base model in transformers")
@@ -126,7 +126,7 @@ def in_peft(
 
 
 def _check(folder: Path, experiment: Experiment, base: Params, whole: Params, vocabulary: Vocabulary) -> Checked | None:
-    """Compare what peft makes of the folder over the base with the merged model; None where it is not installed."""
+    """Compare the base model with the folder's LoRA in peft and our merged model; None where peft is not installed."""
     python = python_with_torch()
     if python is None or subprocess.run([python, "-c", "import peft"], capture_output=True, check=False).returncode:
         return None

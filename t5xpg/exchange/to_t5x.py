@@ -26,16 +26,16 @@ from t5xpg.run.checkpoint.checkpointer import Checkpointer
 from t5xpg.run.checkpoint.items import as_stored
 from t5xpg.run.directory import RunDirectory
 
-FOLDER = "t5x"  # in the run directory, where no other one is named
+FOLDER = "t5x"  # in the run directory, unless another folder is named
 MODEL_FILE = "model.gin"
 
 
 def export(loaded: LoadedConfig, path: Path, output: Path | None = None) -> Path:
-    """Write the last checkpoint of the run at `path` in T5X's own layout; returns the folder of `checkpoint_<step>`.
+    """Write the last checkpoint of the run at `path` in T5X's own layout, as `checkpoint_<step>`; returns its folder.
 
-    Beside it lie a gin file of the model for T5X's runs, the model of the vocabulary, and t5xpg.json, by which
-    `make import` knows both. output: the folder, which appears whole or not at all; one that an earlier export wrote
-    is replaced. Raises UserError where T5X has no network that computes the same.
+    Beside it lie a gin file of the model for T5X's runs, the vocabulary's file, and t5xpg.json, from which
+    `make import` knows model and vocabulary. output: the folder, which appears whole or not at all; one that an earlier
+    export wrote is replaced. Raises UserError where T5X has trained in it, or has no network that computes the same.
     """
     experiment = dataclasses.replace(loaded.experiment, model=loaded.experiment.model.with_layers_apart())
     directory = RunDirectory(path)
@@ -66,7 +66,7 @@ def export(loaded: LoadedConfig, path: Path, output: Path | None = None) -> Path
 def _own_param_states(
     directory: RunDirectory, experiment: Experiment, built: assembly.Assembly, step: int
 ) -> tuple[Params, int] | None:
-    """T5X's `param_states` of the run's Adafactor, and its step; None where T5X's would not go on from them."""
+    """T5X's `param_states` from the run's Adafactor, and its step; None where T5X's could not go on from it."""
     optimizer = experiment.optimizer
     if network_of(experiment.model) == SCALABLE or experiment.adapter is not None:
         return None
@@ -75,14 +75,14 @@ def _own_param_states(
     stored = items.arrays_of(directory.checkpoints / str(step), "optimizer")
     expected = as_stored(items.optimizer_tree(built.abstract_state), stored)
     if items.described(stored) != items.described(expected):
-        return None  # imported without it
+        return None  # imported without its optimiser
     with Checkpointer(directory.checkpoints, experiment.checkpoints, read_only=True) as checkpointer:
         state, _, _ = checkpointer.restore(step, built.abstract_state)
     return _param_states(experiment.model, state.opt_state), int(state.step)
 
 
 def _param_states(model: Model, opt_state: Any) -> Params:
-    """T5X's `param_states` of optax's state of Adafactor."""
+    """T5X's `param_states` from optax's state of Adafactor."""
     (kept,) = [node for node in opt_state if isinstance(node, optax.FactoredState)]
     return param_states({slot: in_t5x(model, getattr(kept, slot)) for slot in SLOTS})
 

@@ -1,6 +1,6 @@
 """An experiment: read from gin, prepared, identified, assembled on devices.
 
-The package is a function, too, as `t5xpg.experiment` is one of the public interface: `t5xpg.api.experiment`.
+The package can also be called: `t5xpg.experiment(name)` is `t5xpg.api.experiment`, a function of the public interface.
 """
 
 import sys

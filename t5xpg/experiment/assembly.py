@@ -43,9 +43,9 @@ class Assembly:
     def new_state(self) -> TrainState:
         """The state before the first update, from the experiment's seed.
 
-        One program that makes all of it takes longer to compile than the training step. On CPUs the parameters are made
-        one by one, by a few small programs with the same result; accelerators, whose memory may hold only a part of
-        the state each, make it in place.
+        A single program that makes the whole state takes longer to compile than the training step. On CPUs, a few small
+        programs make the parameters one by one, with the same result. On accelerators, each of which may have memory
+        for only a part of the state, a single program makes every part in place.
         """
         experiment = self.experiment
         if self.mesh.devices.flat[0].platform == "cpu":
@@ -62,7 +62,7 @@ class Assembly:
         return distributed.jit_create(create, self._without_teacher)
 
     def state_to_time(self) -> TrainState:
-        """A new state, whose teacher, where there is one, is all zeros: an update of it takes as long."""
+        """A new state for timing updates. A teacher's parameters are zeros, with which an update takes as long."""
         state, frozen = self.new_state(), self.abstract_state.frozen
         if self.experiment.teacher is None:
             return state
@@ -70,8 +70,8 @@ class Assembly:
         return dataclasses.replace(state, frozen=zeros)
 
     def state_of(self, params: Params) -> TrainState:
-        """The state before the first update of `params`, of the experiment's `base_model`, which lie on the mesh and
-        are used up."""
+        """The state before the first update, made from `params`: the parameters of the experiment's `base_model`, on
+        the mesh. The call uses `params` up."""
         model, optimizer, adapter = self.experiment.model, self.experiment.optimizer, self.experiment.adapter
 
         def create(params: Params) -> TrainState:
@@ -84,7 +84,7 @@ class Assembly:
 
     @property
     def _without_teacher(self) -> TrainState:
-        """Where a new state lies: `initial_state.begin` adds the teacher."""
+        """The shardings of a new state, without the teacher's parameters: `initial_state.begin` adds these."""
         return self.shardings if self.experiment.teacher is None else dataclasses.replace(self.shardings, frozen=None)
 
     @property
@@ -97,7 +97,7 @@ class Assembly:
 
     @functools.cached_property
     def weights_shardings(self) -> Any:
-        """Where the parameters lie that the model is applied with."""
+        """The shardings of the parameters that the model is applied with (`weights`)."""
         model, experiment = self.experiment.model, self.experiment
         if experiment.adapter is None:
             return self.shardings.params
@@ -105,13 +105,13 @@ class Assembly:
         return distributed.params_shardings(model.logical_axes(), abstract, self.mesh, experiment.mesh.rules)
 
     def weights(self, trained: Params, frozen: Params | None) -> Params:
-        """The parameters that the model is applied with, of those of a state or of a checkpoint and its base."""
+        """The model's parameters: `trained` (of a state or checkpoint), or what an adapter makes of it and `frozen`."""
         if self.experiment.adapter is None:
             return trained
         return jax.jit(self.experiment.adapter.applied, out_shardings=self.weights_shardings)(frozen, trained)
 
     def compile_train_steps(self) -> Callable[..., Any]:
-        """`compile_train_step` for the batches of every length bucket: a call runs the program of its batch."""
+        """`compile_train_step` for every length bucket; a call runs the program for its batch's length."""
         buckets = self.experiment.train_dataset.buckets
         compiled = {length: self.compile_train_step(bucket) for length, bucket in buckets.items()}
         if len(compiled) == 1:
@@ -119,22 +119,22 @@ class Assembly:
         return lambda state, batch, token_bytes: compiled[longest_array(batch)](state, batch, token_bytes)
 
     def compile_train_step(self, dataset: DatasetConfig | None = None) -> Compiled:
-        """The update, compiled: (state, batch, token_bytes) -> (state, metrics). The old state is gone after it.
+        """The compiled update: (state, batch, token_bytes) -> (state, metrics). It uses the old state up.
 
-        dataset: what its batches are; None for those of the training, of length buckets the longest. token_bytes: int32
-        [vocab_size of the model], see `token_bytes`. It is an argument so that compiling need not wait until the
-        vocabulary is known.
+        dataset: gives the shapes of the batches; None for the training data, with length buckets the longest bucket.
+        token_bytes: int32 [vocab_size of the model], see `token_bytes`. It is an argument so that compiling need not
+        wait until the vocabulary is known.
         """
         return self.traced_train_step(dataset).lower().compile(self._wide_product_options)
 
     @property
     def _wide_product_options(self) -> dict[str, str | bool] | None:
-        """Where products have float32 results in updates, what those are compiled with: only on one device."""
+        """The compiler options where the products of updates have float32 results: on one device only; else None."""
         first, *others = self.mesh.devices.flat
         return None if others else xla_flags.wide_product_options(self.experiment.model.config.dtype, first.platform)
 
     def traced_train_step(self, dataset: DatasetConfig | None = None) -> Traced:
-        """What `compile_train_step` compiles."""
+        """The traced update, which `compile_train_step` compiles."""
         experiment = self.experiment
 
         def update(state: TrainState, batch: Batch, token_bytes: Any) -> tuple[TrainState, Any]:
@@ -157,7 +157,7 @@ class Assembly:
             return jitted.trace(self.abstract_state, batch, self._bytes)
 
     def compile_eval_step(self) -> Compiled:
-        """The measurement, compiled: (params, batch, token_bytes) -> metrics."""
+        """The compiled measurement: (params, batch, token_bytes) -> metrics."""
         experiment = self.experiment
 
         def measure(params: Params, batch: Batch, token_bytes: Any) -> Any:
@@ -169,7 +169,7 @@ class Assembly:
         return jitted.lower(weights, batch, self._bytes).compile()
 
     def token_bytes(self, vocabulary: Vocabulary) -> jax.Array:
-        """UTF-8 bytes of every id on every device: int32 [vocab_size of the model], 0 behind the vocabulary's ids.
+        """The UTF-8 bytes of every id, on every device: int32 [vocab_size of the model], 0 past the vocabulary's ids.
 
         Raises UserError where the vocabulary has ids that the model has no embedding for.
         """
@@ -197,12 +197,12 @@ class Assembly:
         return rows.held_rows(self.batch_sharding, dataset.batch_size, dataset.num_virtual_shards, process)
 
     def _on_mesh(self, tree: Any, shardings: Any) -> Any:
-        """Values that every process has, on the devices of all."""
+        """Put values that every process has onto the devices of all processes."""
         return rows.on_mesh(tree, shardings) if jax.process_count() > 1 else jax.device_put(tree, shardings)
 
     @functools.cached_property
     def devices(self) -> dict[str, Any]:
-        """What the mesh is made of: {"platform", "kind", "count", "mesh"}, and of several processes "processes"."""
+        """The devices of the mesh: {"platform", "kind", "count", "mesh"}, and with several processes "processes"."""
         first = self.mesh.devices.flat[0]
         return {
             "platform": first.platform,
@@ -214,7 +214,7 @@ class Assembly:
 
 
 def abstract_batch(dataset: DatasetConfig, rows: int | None = None) -> dict[str, jax.ShapeDtypeStruct]:
-    """The arrays of a batch of a dataset, or of so many rows of it."""
+    """The shapes and dtypes of a dataset's batch. rows: of how many rows; None for a whole batch."""
     features = dataset.batch_spec(rows).features()
     return {name: jax.ShapeDtypeStruct(shape, dtype) for name, (shape, dtype) in features.items()}
 
@@ -248,7 +248,7 @@ def state_shardings(experiment: Experiment, abstract: TrainState, mesh: Mesh) ->
 
 
 def check_batches(experiment: Experiment, mesh: Mesh) -> None:
-    """Raise UserError where batches, or those of a length bucket, do not divide over devices and microbatches."""
+    """Raise UserError where the rows of a batch, of any length bucket, do not divide over devices and microbatches."""
     for length, bucket in experiment.train_dataset.buckets.items():
         try:
             distributed.check_batch_size(bucket.batch_size, mesh, experiment.num_microbatches)

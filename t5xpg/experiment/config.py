@@ -1,7 +1,7 @@
-"""From gin files and overrides to an `Experiment`: parse, check, explain. The only part that imports gin.
+"""From gin files and overrides to an `Experiment`: parse, check, explain. Only this module and `gin_*.py` import gin.
 
-gin stops at the first mistake. Here statements are fed to it one by one (`gin_reading`), what they lead to is looked at
-before anything is built (`gin_graph`), and parts are built one by one (`gin_building`): all mistakes are said at once.
+gin stops at the first mistake. Here all mistakes are reported at once: gin gets one statement at a time
+(`gin_reading`), the graph is checked before anything is built (`gin_graph`), parts are built singly (`gin_building`).
 """
 
 import dataclasses
@@ -22,7 +22,7 @@ from t5xpg.experiment.gin_reading import Reader
 
 @dataclass(frozen=True)
 class LoadedConfig:
-    """An experiment and its texts as gin. full: every binding. operative: every value used, defaults included."""
+    """An experiment, and its gin text in two forms. full: every binding. operative: every value used, with defaults."""
 
     name: str
     gin_file: Path
@@ -41,9 +41,9 @@ class ConfigError(UserError):
 
 
 def find_experiment(name_or_file: str) -> tuple[str, Path]:
-    """The name and the gin file of an experiment: of a folder's name, a path to a gin file, or an imported run's name.
+    """Find the name and the gin file of an experiment by a folder's name, a gin file's path or an imported run's name.
 
-    Raises UserError with the nearest names where there is none.
+    Raises UserError, with the nearest names, where there is none.
     """
     if name_or_file.endswith(".gin"):
         file = Path(name_or_file)
@@ -69,8 +69,8 @@ def find_experiment(name_or_file: str) -> tuple[str, Path]:
 def load(name_or_file: str, overrides: Sequence[str] = (), gin_files: Sequence[str] = ()) -> LoadedConfig:
     """Parse an experiment's gin file, then `gin_files` over it, then `overrides` ("NAME=value") over both.
 
-    A value that gin cannot parse is taken as a string, so that no quotes are needed. Raises ConfigError for names that
-    nothing knows, required values that are missing, values of the wrong type and bindings that nothing reads.
+    The value of an override that gin cannot parse is taken as a string, so no quotes are needed. Raises ConfigError for
+    unknown names, missing required values, values that are wrong and bindings that nothing reads.
     """
     loaded, problems = examine(name_or_file, overrides, gin_files)
     if problems or loaded is None:
@@ -81,7 +81,7 @@ def load(name_or_file: str, overrides: Sequence[str] = (), gin_files: Sequence[s
 def examine(
     name_or_file: str, overrides: Sequence[str] = (), gin_files: Sequence[str] = ()
 ) -> tuple[LoadedConfig | None, list[str]]:
-    """As `load`, but with the mistakes as messages; the experiment all the same where it can be built without them."""
+    """As `load`, but returns the mistakes as messages; with the experiment, where it can be built in spite of them."""
     name, file = find_experiment(name_or_file)
     gin.clear_config()
     reader = Reader()
@@ -98,7 +98,7 @@ def examine(
     problems += gin_graph.required_macros(file)
     if not reader.incomplete:
         problems += gin_graph.undefined_macros(file)
-        # What another part replaced (an optimizer, with --gin_file) may stay, unless it was typed in vain.
+        # Bindings of a replaced part (an optimizer, by --gin_file) may stay unread, but not those of the command line.
         unread = set(reader.bound_at) - gin_graph.bindings_read(reader.unbound) - (used - reader.overridden)
         problems += [gin_graph.unread_message(each, reader.bound_at[each]) for each in sorted(unread)]
     builder = Builder(reader.bound_at, complete=not reader.incomplete)
@@ -127,9 +127,9 @@ def split_overrides(text: str) -> tuple[list[str], list[str]]:
 
 
 def chosen_loggers(names: str) -> tuple[list[str], list[str]]:
-    """The overrides and the gin files that loggers take, named as files of gin/loggers: "wandb,mlflow".
+    """The overrides and the gin files that turn loggers on. names: of files of gin/loggers, as "wandb,mlflow".
 
-    Raises UserError with the nearest names where there is none.
+    Raises UserError, with the nearest names, for an unknown one.
     """
     chosen = names.replace(",", " ").split()
     known = sorted(file.stem for file in (paths.GIN / "loggers").glob("*.gin"))

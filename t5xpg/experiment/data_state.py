@@ -1,4 +1,4 @@
-"""What there is of what a stream reads: export, vocabularies, cache. The one answer of training, checks and the rest.
+"""What exists of what a stream reads: export, vocabularies, cache. Training, checks and all others ask here.
 
 Nothing is made here; `prepare` does that.
 """
@@ -24,7 +24,7 @@ from t5xpg.experiment.needs import Data, Need, PlannedIds, Vocabulary
 
 
 def data_folder() -> Path:
-    """`paths.data_directory`. What a store has in the place of it is there, but the texts (`check_export`)."""
+    """`paths.data_directory`, with all that its object store has except the texts, which `check_export` pulls."""
     return _with_records(paths.data_directory())
 
 
@@ -35,7 +35,7 @@ def _with_records(folder: Path) -> Path:
 
 
 def pull_caches(row: task_names.Row | None) -> None:
-    """Pull the cache of a task of the table; for a task or mixture of users, which may read any, all of them."""
+    """Pull the cache of a task of the table; for a user's task or mixture, which may read any cache, pull them all."""
     if row is None:
         stores.pull_all(paths.cache_directory())
     else:
@@ -44,11 +44,11 @@ def pull_caches(row: task_names.Row | None) -> None:
 
 @dataclass(frozen=True)
 class DataState:
-    """What there is of what a stream reads, and what `prepare` does about the rest.
+    """What exists of what a stream reads, and what `prepare` does about the rest.
 
-    row: what the table has of the task; None for tasks of users, of whose text nothing is known without TensorFlow.
-    data, vocabularies: the exports and vocabularies that have to be there. missing: the commands that `prepare` runs
-    first. problems: why it refuses, each with what to type.
+    row: the task's row of the table; None for a user's task, about whose text nothing is known without TensorFlow.
+    data, vocabularies: the exports and vocabularies that the stream needs. missing: commands that make what does not
+    exist; `prepare` does the same first. problems: why `prepare` refuses, each with what to type.
     """
 
     row: task_names.Row | None
@@ -64,10 +64,10 @@ class DataState:
 
 
 def state_of(config: DatasetConfig, needed: Sequence[Need] = (), *, compare: bool = False) -> DataState:
-    """What there is of what `config` reads. needed: what its experiment says that it needs.
+    """What exists of what `config` reads. needed: the `needs` of its experiment.
 
-    compare: whether a cache is compared with all that its task is now, for which TensorFlow is started where something
-    has changed since the last time. Otherwise its files are looked at, and its text.
+    compare: whether a cache is compared with the whole present definition of its task. This starts TensorFlow where
+    something has changed since the last comparison. Otherwise only what shows without TensorFlow is checked.
     """
     task, folder = config.mixture_or_task_name, data_folder()
     row = row_of(task, needed)
@@ -113,12 +113,12 @@ def state_of(config: DatasetConfig, needed: Sequence[Need] = (), *, compare: boo
 
 
 def compare_caches(config: DatasetConfig) -> None:
-    """Raise UserError, as `prepare` does, where caches that there are were made from something else than there is now.
+    """Raise UserError, as `prepare` does, where an existing cache was made from something else than there is now.
 
-    Starts TensorFlow, unless all is as it was when that was last seen.
+    Starts TensorFlow, unless nothing has changed since the last comparison.
     """
     row = row_of(config.mixture_or_task_name)
-    with contextlib.suppress(caching.MissingTextError):  # it is exported first
+    with contextlib.suppress(caching.MissingTextError):  # `prepare` exports the text first
         caching.cache_task(
             config.mixture_or_task_name,
             cache_dir=paths.cache_directory(),
@@ -131,7 +131,7 @@ def compare_caches(config: DatasetConfig) -> None:
 
 
 def others_may_cache(row: task_names.Row | None) -> bool:
-    """Whether a cache that others made with SeqIO is used: of tasks of our table, of our text, it is not."""
+    """Whether a cache that others made with SeqIO may be used: not for tasks of our table that read our own text."""
     return row is None or row.dataset is None
 
 
@@ -154,7 +154,7 @@ def _noted(problems: list[str]) -> Iterator[None]:
 
 
 def row_of(task: str, needed: Sequence[Need] = ()) -> task_names.Row | None:
-    """What the table has of a task; None for tasks of users."""
+    """The row of a task in the table; None for tasks of users."""
     fields, entries = dataset_fields(needed), vocabularies(needed)
     dataset = task_names.dataset_of(task, fields, entries)
     if dataset is None:
@@ -175,18 +175,18 @@ def vocabulary_of(name: str) -> vocabs.Vocabulary:
 
 
 def dataset_fields(needed: Sequence[Need] = ()) -> dict[str, tuple[str, ...]]:
-    """The fields of the rows of the datasets that are known by name, of the exports, and of those that are needed."""
+    """The fields of a row, by dataset: for datasets that are known by name, for exports, and for needed exports."""
     fields = {name: dataset.fields for name, dataset in built_in().items()}
     fields |= {need.dataset: need.field_names for need in needed if isinstance(need, Data)}
     for name, folder in find_manifests(data_folder()).items():
         fields.setdefault(name, TEXT)
-        with contextlib.suppress(UserError):  # said where it is read
+        with contextlib.suppress(UserError):  # reported where the export is read
             fields[name] = read_manifest(folder).fields
     return fields
 
 
 def vocabularies(needed: Sequence[Need] = ()) -> list[task_names.NamedVocabulary]:
-    """The vocabularies of the table, and those that are needed and not there yet."""
+    """The vocabularies of the table, and the needed ones that do not exist yet."""
     folder = data_folder()
     found, made = list(task_names.vocabularies(folder)), find_vocabularies(folder)
     for need in needed:

@@ -21,24 +21,24 @@ from t5xpg.run.checkpoint.checkpointer import CheckpointConfig
 from t5xpg.run.checkpoint.initial_checkpoint import InitialCheckpoint
 from t5xpg.run.loggers import Logger
 
-_MOST_STEPS = 2**31 - 1  # by an int32 of the optimiser
+_MOST_STEPS = 2**31 - 1  # the optimiser counts them in an int32
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """Everything that determines a run. Configured by gin at the root (`gin/runs/*.gin`), read by the command line.
+    """Everything that determines a run. gin configures it at the root (`gin/runs/*.gin`), the command line reads it.
 
     Periods and steps count optimiser updates. skip_nonfinite: how many updates of a run may have a loss or a gradient
-    that is not finite; they change nothing. ema_decay: of a moving average of the parameters, which is measured and
-    used instead of them; None for none. max_cut_share: of a supervised task, the share of the examples that may be
-    longer than the lengths of its features, which cut them. infer_eval_period: how often the metrics of the tasks are
-    computed, on what the model predicts for `infer_eval_steps` batches of each task (None: all of them); None for
-    never. decoding: how predictions are made, of a run's checkpoints and of others. initial: the checkpoint that the
-    run starts from; None for new parameters. adapter: what is trained beside the parameters of that; None for
-    themselves. teacher: whose probabilities are learned from; None for the targets alone. selection: which evaluation
-    is the best; None for the lowest validation loss among the checkpoints that are written anyway. loggers: told of the
-    records, besides TensorBoard; they change nothing. needs: exports and vocabularies to be made first, where the name
-    of the task does not say enough.
+    that is not finite; such an update changes nothing. ema_decay: the decay of a moving average of the parameters,
+    which is measured and used instead of them; None for no average. max_cut_share: the largest share of the examples of
+    a supervised task that may be cut because they are longer than its feature lengths. infer_eval_period: updates
+    between computations of the tasks' metrics, on predictions for `infer_eval_steps` batches of each task (None: all);
+    None for never. decoding: how predictions are made, from checkpoints of this run and others. initial: the checkpoint
+    that the run starts from; None for new parameters. adapter: what is trained beside that checkpoint's parameters;
+    None to train these. teacher: the model whose probabilities are learned from; None for the targets alone. selection:
+    which evaluation is the best; None for the lowest validation loss at a checkpoint that is written anyway. loggers:
+    receive the records, besides TensorBoard; they change nothing. needs: exports and vocabularies to make first, where
+    the task's name does not say enough.
     """
 
     model: Model
@@ -136,23 +136,23 @@ class Experiment:
 
     @property
     def base_model(self) -> Model:
-        """The model that the initial checkpoint is of."""
+        """The model without its adapter: the one that the adapter is added to. Without an adapter, `model`."""
         return self.model if self.adapter is None else self.adapter.base_model(self.model)
 
     @property
     def frozen_model(self) -> Model | None:
-        """The model whose parameters lie beside the state, and are not trained."""
+        """The model whose parameters are in the state but not trained: a teacher or an adapter's base model."""
         if self.teacher is not None:
             return self.teacher.model
         return None if self.adapter is None else self.base_model
 
     def flops_per_example(self, lengths: Mapping[str, int]) -> float:
-        """As `Model.flops_per_example`, with the forward pass of a teacher, which is a third of that."""
+        """`Model.flops_per_example`, plus a teacher's forward pass: a third of the same number of the teacher."""
         teaching = 0.0 if self.teacher is None else self.teacher.model.flops_per_example(lengths) / 3
         return self.model.flops_per_example(lengths) + teaching
 
     def _select(self, selection: BestMetric) -> None:
-        """Keep the checkpoint of the best evaluation. Raises UserError where its metric is never measured."""
+        """Set which best checkpoint is kept. Raises UserError where the selection's metric is never measured."""
         if not selection.of_validation and self.infer_eval_period is None:
             raise UserError(
                 f"BEST_METRIC is {selection.metric!r}, a metric of a task, and none is computed while training: set "
@@ -164,7 +164,7 @@ class Experiment:
         object.__setattr__(self, "checkpoints", checkpoints)
 
     def _converted(self, dataset: DatasetConfig) -> DatasetConfig:
-        """The dataset with the feature converter that the model takes. Raises UserError where it takes another one."""
+        """The dataset with a feature converter that the model takes. Raises UserError where it names any other one."""
         accepted = self.model.feature_converters
         chosen = dataset.feature_converter or accepted[0]
         if chosen not in accepted:

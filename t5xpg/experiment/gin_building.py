@@ -1,4 +1,4 @@
-"""Objects from bindings: every part is built on its own first, so that each says what is wrong with it."""
+"""Build objects from bindings: every part first by itself, so that each part reports its own mistakes."""
 
 import dataclasses
 import inspect
@@ -19,7 +19,7 @@ _BUILDING = object()
 
 @dataclass
 class Builder:
-    """Builds the experiment. bound_at: where each binding was made. complete: whether all that was written was read."""
+    """Builds the experiment. bound_at: where each binding was made. complete: whether every statement could be read."""
 
     bound_at: Mapping[Binding, str]
     complete: bool
@@ -49,7 +49,7 @@ class Builder:
             if not is_macro and (problem := self._type_problem(wrapped, parameter, binding, value)):
                 problems.append(problem)
         absent = [name for name in _required_parameters(wrapped) if name not in call.values]
-        if self.complete and not is_macro:  # a macro without a value has been named
+        if self.complete and not is_macro:  # a macro without a value has been reported
             problems += [f"{wrapped.__name__}.{name} has no value: it has to be set." for name in absent]
         self.problems += problems
         if problems or absent or not whole:
@@ -69,7 +69,7 @@ class Builder:
         while isinstance(value, gin.ConfigurableReference) and value.configurable.selector == MACRO:
             name = "/".join(value.scopes)
             if name in seen:
-                return None  # a macro that is a part of itself, as `build` says
+                return None  # a macro that is a part of itself: `build` reports it
             seen.add(name)
             binding, value = (name, MACRO, "value"), gin._CONFIG.get((name, MACRO), {}).get("value", FAILED)
             named = f"{name} ({owner.__name__}.{parameter})"
@@ -92,7 +92,7 @@ def _required_parameters(function: Any) -> list[str]:
 
 
 def _fits(value: Any, hint: Any) -> bool:
-    """Whether a literal of a gin file can stand for a parameter with this annotation."""
+    """Whether a literal of a gin file is a valid value of a parameter with this annotation."""
     kind, arguments = typing.get_origin(hint) or hint, typing.get_args(hint)
     if kind in (typing.Union, types.UnionType):
         return any(_fits(value, each) for each in arguments)
@@ -100,7 +100,7 @@ def _fits(value: Any, hint: Any) -> bool:
         return isinstance(value, (int, float) if kind is float else int) and not isinstance(value, bool)
     if kind in (str, bool, types.NoneType):
         return isinstance(value, kind)
-    if kind is tuple:  # a text for texts: MODULE_IMPORT=my_tasks
+    if kind is tuple:  # one string for several: MODULE_IMPORT=my_tasks
         return isinstance(value, (tuple, list)) or (str in arguments and isinstance(value, str))
     if inspect.isclass(kind) and issubclass(kind, Mapping):
         return isinstance(value, Mapping)

@@ -1,4 +1,4 @@
-"""What gin holds as a graph: which bindings the experiment reads, and which values are missing. Nothing is built."""
+"""gin's bindings as a graph: which of them the experiment reads, and which values are missing. Nothing is built."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ Binding: TypeAlias = tuple[str, str, str]
 
 @dataclass(frozen=True)
 class Call:
-    """Something that building the experiment calls, and what gin gives it: parameter to binding and value."""
+    """A call that building the experiment makes. values: what gin gives it, as parameter -> (binding, value)."""
 
     scope: tuple[str, ...]
     configurable: Any
@@ -24,7 +24,7 @@ class Call:
 
     @classmethod
     def of(cls, scope: tuple[str, ...], configurable: Any) -> Self:
-        """The bindings of the innermost scope win."""
+        """The call of a configurable in a scope. The bindings of the innermost scope win."""
         values: dict[str, tuple[Binding, Any]] = {}
         for depth in range(len(scope) + 1):
             where = "/".join(scope[:depth]), configurable.selector
@@ -32,13 +32,13 @@ class Call:
         return cls(scope, configurable, values)
 
     def parts(self, value: Any) -> list[tuple[tuple[str, ...], Any, bool]]:
-        """Scope, configurable and whether it is called, of all references in a value."""
+        """Of every reference in a value: its scope, its configurable, and whether it is called."""
         references = list(gin.iterate_references([value]))
         return [(tuple(one.scopes) or self.scope, one.configurable, one.evaluate) for one in references]
 
 
 def calls(unbound: Sequence[Any]) -> Iterator[Call]:
-    """What building the experiment calls. unbound: references in values that could not be bound, which count too."""
+    """Every call that building the experiment makes. unbound: references in values that were not bound; they count."""
     waiting: list[tuple[tuple[str, ...], Any]] = []
     if ROOT in gin._REGISTRY:
         waiting.append(((), gin._REGISTRY.get_match(ROOT)))
@@ -55,12 +55,12 @@ def calls(unbound: Sequence[Any]) -> Iterator[Call]:
 
 
 def bindings_read(unbound: Sequence[Any]) -> set[Binding]:
-    """The bindings that something reads."""
+    """The bindings that building the experiment reads. unbound: see `calls`."""
     return {binding for call in calls(unbound) for binding, _ in call.values.values()}
 
 
 def macros() -> set[str]:
-    """The macros that have a value, `%gin.REQUIRED` counted as one."""
+    """The macros that have a value; `%gin.REQUIRED` counts as one."""
     return {scope for scope, selector in gin._CONFIG if selector == MACRO}
 
 
@@ -90,7 +90,7 @@ def is_required(value: Any) -> bool:
 
 
 def unread_message(binding: Binding, place: str) -> str:
-    """The message for a binding that nothing reads: it does nothing, and whoever wrote it believes otherwise."""
+    """The message for a binding that nothing reads: it has no effect, though its author expects one."""
     scope, selector, parameter = binding
     if selector == MACRO:
         near = nearest(scope, macros_referenced() - {scope})

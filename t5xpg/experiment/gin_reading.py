@@ -1,4 +1,4 @@
-"""gin files and overrides, statement by statement, so that a mistake in one does not hide those in others."""
+"""Read gin files and overrides statement by statement, so that a mistake in one does not hide mistakes in others."""
 
 import inspect
 import re
@@ -21,11 +21,11 @@ _NAME = re.compile(r"\w[\w./-]*")  # of a macro, or of a parameter with its scop
 
 @dataclass
 class Reader:
-    """Feeds statements to gin one by one, keeps a message of what is wrong with each, and goes on.
+    """Feeds statements to gin one by one, keeps a message about each mistake, and goes on.
 
-    bound_at: where each binding was made, a line of a file or an override. overridden: the bindings of the command
-    line. incomplete: whether something could not be read; what seems to be missing may have been in it. unbound: the
-    references in values that could not be bound; replaced: those in values that others took the place of.
+    bound_at: where each binding was made: a line of a file, or an override. overridden: the bindings of the command
+    line. incomplete: whether something could not be read; it may have held what seems to be missing. unbound: the
+    references in values that could not be bound. replaced: the references in values that later bindings replaced.
     """
 
     problems: list[str] = field(default_factory=list)
@@ -37,7 +37,7 @@ class Reader:
     _open_files: list[Path] = field(default_factory=list)
 
     def include(self, name: str, place: str = "") -> None:
-        """Read a gin file, named from here or from the root of the checkout."""
+        """Read a gin file. name: its path from the current folder or from the root of the checkout."""
         found = next((path for path in (Path(name), paths.REPOSITORY / name) if path.is_file()), None)
         if found is None:
             known = [str(file.relative_to(paths.REPOSITORY)) for file in paths.GIN.rglob("*.gin")]
@@ -57,7 +57,7 @@ class Reader:
     def override(self, text: str, known_macros: Collection[str]) -> None:
         """Read "NAME=value"."""
         name, separator, value = (part.strip() for part in text.partition("="))
-        # a second line would be a statement of its own, and what starts with # none at all
+        # a second line would be another statement, and a line that starts with # a comment
         if not separator or not _NAME.fullmatch(name) or len(text.splitlines()) > 1:
             self.problems.append(f"Cannot read {shortened(f'--gin.{text}')}: expected --gin.NAME=value on one line.")
         elif "." in name or name in known_macros or self.incomplete:
@@ -69,8 +69,8 @@ class Reader:
             self.problems.append(f"No gin file of this experiment knows {name}.{nearest(name, known_macros)}")
 
     def _read(self, text: str, *, file: str = "", typed: str = "") -> None:
-        """Apply every statement of a text: of a file, or of an override as it was typed."""
-        unknown: set[str] = set()  # names that are not there are reported once
+        """Apply every statement of a text. file: the file that it is from. typed: the override, as it was typed."""
+        unknown: set[str] = set()  # each unknown name is reported once
         with gin._parse_scope() as context:
             for statement in self._statements(text, file, typed):
                 place = typed or f"{file}, line {statement.location.line_num}"
@@ -121,7 +121,7 @@ class Reader:
             self.bound_at[binding] = place
 
     def _keep_unbound(self, statement: Any, typed: str) -> None:
-        """Keep what a wrong statement refers to: it would have been read, had the statement been right."""
+        """Keep the references of a wrong statement: had it been right, they would have been read."""
         value = getattr(statement, "value", None)
         self.unbound += gin.iterate_references([value])
         unresolved = any(isinstance(part, _Unresolved) for part in gin._iterate_flattened_values([value]))
@@ -133,13 +133,13 @@ class Reader:
 
 
 def _names_used(statement: Any) -> set[str]:
-    """The selector of a statement, and the import that it begins with."""
+    """The selector of a statement, and the import name that it begins with."""
     selector = str(getattr(statement, "selector", ""))
     return {selector, selector.partition(".")[0]} if "." in selector else set()
 
 
 def _names_made(statement: Any) -> set[str]:
-    """The names that a statement makes for those that follow: all of them fail with it."""
+    """The names that a statement defines for later statements: where it fails, they all fail."""
     if isinstance(statement, config_parser.ImportStatement):
         return {statement.bound_name()}
     return {statement.selector} if isinstance(statement, config_parser.BlockDeclaration) else set()
@@ -147,7 +147,7 @@ def _names_made(statement: Any) -> set[str]:
 
 @dataclass(frozen=True)
 class _Unresolved:
-    """Stands in a value for a reference to what is not there, until the statement is known."""
+    """Stands in a value for a reference that cannot be resolved, until its whole statement is known."""
 
     error: Exception
 
@@ -161,7 +161,7 @@ class _Delegate(gin.ParserDelegate):
 
 
 def _literal(value: str) -> str:
-    """The value as gin reads it: a text that is nothing else as a string."""
+    """The value as a gin literal. Text that gin cannot parse is quoted as a string, unless it begins with @ or %."""
     try:
         gin.parse_value(value)
     except (*UNREADABLE, MemoryError):
@@ -170,7 +170,7 @@ def _literal(value: str) -> str:
 
 
 def shortened(text: str, width: int = 100) -> str:
-    """A text of the user's on one line."""
+    """A user's text on one line, cut to `width` characters."""
     text = text.encode("unicode_escape").decode("ascii") if not text.isprintable() else text
     return text if len(text) <= width else text[: width - 1] + "…"
 
@@ -182,7 +182,7 @@ def message_of(error: Exception) -> str:
 
 
 def _raised_inside_package(error: Exception) -> bool:
-    """Whether the innermost frame is in this package outside of this module: then it is a fault of ours, not of gin."""
+    """Whether the error was raised in this package, outside this module: then the fault is ours, not the gin file's."""
     frames = traceback.extract_tb(error.__traceback__)
     file = frames[-1].filename if frames else ""
     return file.startswith(str(paths.PACKAGE)) and file != __file__

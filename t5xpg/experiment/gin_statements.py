@@ -1,4 +1,4 @@
-"""The statements of a gin file one by one: parsed, and for files of other programs as they stand, nothing bound."""
+"""The statements of a gin file one by one: parsed, and for files of other programs kept as written, nothing bound."""
 
 import tokenize
 from collections.abc import Callable, Iterator
@@ -9,7 +9,7 @@ from typing import Any
 from gin import config_parser
 from t5xpg.base.errors import UserError
 
-UNREADABLE = (SyntaxError, ValueError, RecursionError, tokenize.TokenError)  # what gin raises of what is no gin
+UNREADABLE = (SyntaxError, ValueError, RecursionError, tokenize.TokenError)  # what gin raises for text that is not gin
 
 
 def parse(text: str, delegate: config_parser.ParserDelegate, source: str) -> Iterator[Any]:
@@ -61,7 +61,7 @@ class Bound:
 
     @property
     def text(self) -> str:
-        """As gin writes it."""
+        """The binding as gin writes it."""
         scope = f"{self.scope}/" if self.scope else ""
         selector = f"{self.selector}." if self.selector else ""
         return f"{scope}{selector}{self.parameter} = {self.value!r}"
@@ -73,10 +73,10 @@ Statement = Import | Include | Bound
 def statements(
     file: Path, found: Callable[[str, Path], Path | None], including: tuple[Path, ...] = ()
 ) -> Iterator[Statement]:
-    """The statements of a file, and in their places those of the files that it includes.
+    """The statements of a file, with the statements of each included file in the place of its include.
 
-    found: of the name in an include, and the file that has it, the file to read; None leaves the include as it is.
-    including: the files through which this one is read. Raises UserError where a file cannot be read, or is no gin.
+    found: (name in an include, file that has it) -> the file to read; None leaves the include as it is. including: the
+    files through which this one is read. Raises UserError where a file cannot be read, is not gin, or includes itself.
     """
     if file.resolve() in including:
         raise UserError(f"{file} includes itself.")

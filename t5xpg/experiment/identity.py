@@ -1,4 +1,4 @@
-"""What makes a run the run it is: a start that would go on with something else is refused."""
+"""The identity of a run: what must stay the same between its starts. A start with another identity is refused."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -15,15 +15,15 @@ from t5xpg.models.config import BEYOND_T5
 if TYPE_CHECKING:
     from t5xpg.experiment.prepare import DataIdentity
 
-# What may differ between two starts of one run: where it runs, how far, what it keeps, how it is asked afterwards.
-# What it started from is known by its digest, and not by its name.
+# Settings that may differ between two starts of one run: where and how far it runs, what it keeps, how it predicts.
+# The checkpoint that a run starts from is identified by its digest, not by its name.
 FREE_SETTINGS = (
     "total_steps", "model_dir", "mesh", "checkpoints", "decoding", "selection", "initial.checkpoint",
     "initial.same_vocabulary", "teacher.checkpoint", "loggers", "needs", "max_cut_share", "train_dataset.metrics",
     "eval_dataset.metrics", "model.config.scan_layers",
     "model.config.remat_policy",
 )  # fmt: skip
-# Settings that change nothing at these values: runs from before there were such settings are the same runs.
+# Settings without effect at these values, so that runs from before these settings existed keep their identity.
 WITHOUT_EFFECT = {
     "skip_nonfinite": 0,
     "ema_decay": None,
@@ -50,7 +50,7 @@ WITHOUT_EFFECT = {
     "train_dataset.length_buckets": None,
     "eval_dataset.length_buckets": None,
 }
-# What may differ between training and predicting: how precisely is computed, and what happens only in training.
+# Model settings that may differ between training and predicting: precision, and what matters only in training.
 _FREE_MODEL_SETTINGS = (
     ".dtype", ".float32_attention_logits", ".dropout_rate", ".attention_chunk_size",
     ".attention_kernel", ".scan_layers", ".remat_policy",
@@ -59,21 +59,21 @@ _NONE = object()
 
 
 def run_identity(experiment: Experiment, source: "DataIdentity | None") -> dict[str, Any]:
-    """What makes a run the run it is; a start with another identity is refused.
+    """The identity of a run; a start with another identity is refused.
 
-    source: what `prepare.prepare` says of the text; None before that, for all else that makes the run.
+    source: the identity of the data, from `prepare.prepare`; None where it is not known yet, for all other parts.
     """
     identity = {"seed": experiment.random_seed, "settings": deciding_settings(experiment)}
     return identity if source is None else {**identity, "data": source.data, "cache": source.cache}
 
 
 def deciding_settings(experiment: Experiment) -> dict[str, Any]:
-    """The settings that make a run the run it is, by their names."""
+    """The settings that belong to the identity of a run, by their names."""
     return deciding(settings(experiment))
 
 
 def deciding(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of the settings that make a run the run it is."""
+    """Those of the given settings that belong to the identity of a run."""
     return {
         name: value
         for name, value in values.items()
@@ -84,7 +84,7 @@ def deciding(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def decides_predictions(setting: str) -> bool:
-    """Whether parameters mean something else with another value of the setting, though they fit."""
+    """Whether the same parameters mean something else with another value of the setting, even where they fit."""
     return setting.split(".")[0] in ("model", "adapter") and not setting.endswith(_FREE_MODEL_SETTINGS)
 
 
@@ -94,5 +94,5 @@ def data_config(config: DatasetConfig, random_seed: int) -> DatasetConfig:
 
 
 def vocabulary_identity(vocabulary: Vocabulary) -> dict[str, Any]:
-    """What the ids mean: the digest of a model file, and not where it lies."""
+    """The identity of a vocabulary, which says what the ids mean: the digest of a model file, but not its path."""
     return {name: value for name, value in vocabulary.to_json().items() if name != "model_file"}

@@ -1,6 +1,6 @@
-"""What an experiment says that it needs where the name of its task does not say enough: exports and vocabularies.
+"""The exports and vocabularies that an experiment needs, where the name of its task does not say enough about them.
 
-The fields are the options of `make data` and `make vocab` in small letters; None stands for what those take by default:
+The fields are the options of `make data` and `make vocab` in lower case; None stands for the option's default:
 
     NEEDS = (@needs.Data(), @needs.Vocabulary())
     needs.Data:
@@ -10,7 +10,7 @@ The fields are the options of `make data` and `make vocab` in small letters; Non
       dataset = 'norwegian'
       size = 32000
 
-They decide nothing that a run computes: its identity holds the digests of the text and of the vocabulary.
+They do not affect what a run computes: its identity holds the digests of the text and of the vocabulary.
 """
 
 import shlex
@@ -34,8 +34,8 @@ from t5xpg.data.vocab.vocabulary import Vocabulary as Ids
 
 @dataclass(frozen=True)
 class Data:
-    """An export. files: of the user, by split, as in `FILES=`. published: where those files can be had. sha256: of the
-    export, by split, as its manifest has them: files with another text are refused."""
+    """An export. files: the user's files by split, as in `FILES=`. published: where those files are published. sha256:
+    the digests of the export by split, as in its manifest; an export of another text is refused."""
 
     dataset: str
     fields: str | None = None
@@ -51,7 +51,7 @@ class Data:
 
     @property
     def command(self) -> str:
-        """What makes it, as one types it."""
+        """The command that makes it, as a user types it."""
         return self._command(self._files)
 
     def _command(self, files: str | None) -> str:
@@ -64,11 +64,11 @@ class Data:
 
     @property
     def field_names(self) -> tuple[str, ...]:
-        """What a row of the export holds."""
+        """The names of the fields of a row of the export."""
         return TEXT if self.fields is None else tuple(labelled.parse_fields(self.fields))
 
     def options(self) -> dict[str, Any]:
-        """The arguments of `export.export_dataset`. Raises UserError, with what to type, where a file is not there."""
+        """The arguments of `export.export_dataset`. Raises UserError, with what to type, where a file is missing."""
         try:
             files = None if self._files is None else local_files.parse_files(self._files)
         except UserError as error:
@@ -88,7 +88,7 @@ class Data:
         }
 
     def check(self) -> None:
-        """Raise UserError, with what to type, for what keeps it from being made and is known before a text is read."""
+        """Raise UserError, with what to type, for what prevents the export and is known before any text is read."""
         export.check_source(self.dataset, **self.options())
 
     def check_made(self, manifest: Manifest) -> None:
@@ -109,7 +109,7 @@ class Data:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """A vocabulary that is trained on an export, or with `tokenizer` copied from a file, published at that address."""
+    """A vocabulary, trained on an export or copied from the file `tokenizer`. published: the address of that file."""
 
     dataset: str
     size: int | None = None
@@ -131,33 +131,33 @@ class Vocabulary:
 
     @property
     def settings(self) -> VocabularySettings:
-        """What decides a trained one."""
+        """The settings that determine a trained vocabulary."""
         names = ("size", "extra_ids", "model", "character_coverage", "byte_fallback", "normalization")
         return VocabularySettings(**{name: getattr(self, name) for name in names if getattr(self, name) is not None})
 
     @property
     def copied(self) -> dict[str, Any]:
-        """What decides a copied one, besides its file."""
+        """The settings that determine a copied vocabulary, besides its file."""
         return {"extra_ids": self.extra_ids, "eos_token": self.eos_token, "pad_token": self.pad_token}
 
     @property
     def keeps_lines(self) -> bool:
-        """Whether the ends of lines are to be tokens of their own: of a copied one nobody knows."""
+        """Whether line ends are to be tokens of their own; False for a copied vocabulary, where this is not known."""
         return self.tokenizer is None and self.settings.keeps_spaces
 
     @property
     def name_in_tasks(self) -> str:
-        """What the names of its tasks end in."""
+        """The ending of the names of its tasks."""
         return f"{self.dataset}_{self.name or self.settings.name}"
 
     @property
     def command(self) -> str:
-        """What makes it, as one types it."""
+        """The command that makes it, as a user types it."""
         given = {"vocab" if name == "name" else name: value for name, value in vars(self).items()}
         return _typed("make vocab", {name: value for name, value in given.items() if name != "published"})
 
     def check(self) -> None:
-        """Raise UserError, with what to type, where it cannot be made: its file has to be fetched first."""
+        """Raise UserError, with what to type, where it cannot be made because its file has not been fetched."""
         if self.tokenizer is not None and not Path(self.tokenizer).is_file():
             fetch = f" To fetch it, type: curl -L -o {self.tokenizer} {self.published}" if self.published else ""
             raise UserError(
@@ -187,7 +187,7 @@ class Vocabulary:
 
 @dataclass(frozen=True)
 class PlannedIds(Ids):
-    """The ids of a vocabulary that is not there yet: at most so many pieces (0: not known), and the extra ids."""
+    """The ids of a vocabulary that does not exist yet. pieces: the most that it has, without extra ids; 0: unknown."""
 
     pieces: int = 0
 
@@ -200,8 +200,8 @@ Need = Data | Vocabulary
 
 
 def _typed(program: str, options: Mapping[str, Any]) -> str:
-    """A command of Make with its options; those that are None or False are left out."""
-    said = {name: value for name, value in options.items() if value is not None and value is not False}  # 0 is said
+    """A Make command with its options; options that are None or False are left out."""
+    said = {name: value for name, value in options.items() if value is not None and value is not False}  # 0 is kept
     given = {name: 1 if value is True else value for name, value in said.items()}
     words = [f'"{value}"' if " " in str(value) else shlex.quote(str(value)) for value in given.values()]
     return " ".join([program, *(f"{name.upper()}={word}" for name, word in zip(given, words, strict=True))])

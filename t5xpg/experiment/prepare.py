@@ -26,9 +26,9 @@ from t5xpg.experiment.needs import Data, Need
 
 @dataclass(frozen=True)
 class DataIdentity:
-    """What a task reads: identities of its text and of its cache, None where they are not ours to know.
+    """What a task reads. data: the identity of its text. cache: that of its cache; None where there is none we know.
 
-    manifest: the record of the export, which says more of the text than identifies it.
+    manifest: the record of the export, which says more about the text than its identity; None without an export.
     """
 
     data: dict[str, Any]
@@ -37,11 +37,11 @@ class DataIdentity:
 
 
 def prepare(config: DatasetConfig, needed: Sequence[Need] = ()) -> DataIdentity:
-    """Make what `config` reads and is not there yet, and say what it is. needed: as of `state_of`.
+    """Make what `config` reads and does not exist yet; returns the identity of what it reads. needed: see `state_of`.
 
-    What is there is used only if it is what it says, and made from what there is now: UserError otherwise, with what to
-    type. A task or mixture that is not of our table is cached too, unless it cannot be or its owner has done so with
-    SeqIO. Read without a cache, it is left to its owner: the data process says what it lacks.
+    What exists is used only if it matches its record and was made from what there is now; else UserError says what to
+    type. A task or mixture outside our table is cached too, unless it cannot be, or its owner has cached it with SeqIO.
+    Where it is read without a cache, preparing it is left to its owner: the data process says what is missing.
     """
     task, state = config.mixture_or_task_name, state_of(config, needed)
     if state.problems:
@@ -78,7 +78,7 @@ def identity_of_text(row: task_names.Row, manifest: Manifest) -> dict[str, Any]:
 
 
 def prepare_all(configs: Sequence[DatasetConfig], needed: Sequence[Need] = ()) -> DataIdentity:
-    """`prepare` for each of the streams of a run, tasks that several read once; what the first one reads."""
+    """`prepare` for every stream of a run, once for each task. Returns the identity of what the first stream reads."""
     found: dict[tuple[str, bool], DataIdentity] = {}
     for config in configs:
         key = (config.mixture_or_task_name, config.use_cached)
@@ -95,9 +95,9 @@ def cache(
     staging: str | None = None,
     **options: Any,
 ) -> dict[str, Any]:
-    """Cache a task unless that is done; returns the identity, as `caching.cache_task` does, which takes the `options`.
+    """Cache a task unless that is done. Takes the `options` of `caching.cache_task`, and returns the same identity.
 
-    Exports first what is missing of our own text, for the tasks of a mixture too.
+    Our own text is exported first where it is missing, for the tasks of a mixture too.
     """
     runner = runner or caching.DEFAULT_RUNNER
     caching.resolve_runner(runner, beam_options, staging)  # before the export, which can take long
@@ -128,7 +128,7 @@ def cache(
 
 
 def _cached(config: DatasetConfig) -> dict[str, Any]:
-    """The identity of the caches of a stream, which are made where they are not there."""
+    """The identity of a stream's caches, which are made where they are missing."""
 
     def log(line: str) -> None:
         if not line.endswith("already"):
@@ -141,22 +141,22 @@ def _cached(config: DatasetConfig) -> dict[str, Any]:
 def export_dataset(
     name: str, *, given: Mapping[str | None, list[Path]] | None = None, select: Selection | None = None, **options: Any
 ) -> Manifest:
-    """`export.export_dataset` into the data folder: one process at a time for a dataset, the next ones wait.
+    """`export.export_dataset` into the data folder. One process at a time exports a dataset; any others wait.
 
-    given: the user's files; select: some files of the dataset; options: `fields`, `limit`, `force` and what else it
-    takes.
+    given: the user's files. select: some files of the dataset. options: `fields`, `limit`, `force` and the function's
+    other options.
     """
     with _exporting(export.exported_name(name, select)):
         return export.export_dataset(name, data_dir=paths.data_directory(), files=given, select=select, **options)
 
 
 def train_vocabulary(dataset: str, settings: VocabularySettings, **options: Any) -> VocabularyRecord:
-    """`making.train_vocabulary` on an export, which is made where it is not there. options: `name`, `force`."""
+    """`making.train_vocabulary` on an export, which is made where it is missing. options: `name`, `force`."""
     return _with_export(dataset, making.train_vocabulary, settings, options)
 
 
 def copy_vocabulary(dataset: str, file: Path, **options: Any) -> VocabularyRecord:
-    """`making.copy_vocabulary` for an export, which is made where it is not there. options: what else it takes."""
+    """`making.copy_vocabulary` for an export, which is made where it is missing. options: its other options."""
     return _with_export(dataset, making.copy_vocabulary, file, options)
 
 
@@ -164,16 +164,16 @@ def _with_export(
     dataset: str, make: Callable[..., VocabularyRecord], argument: Any, options: Mapping[str, Any]
 ) -> VocabularyRecord:
     _exported(Data(dataset))
-    with _exporting(dataset):  # it lies in the export's folder
+    with _exporting(dataset):  # the vocabulary lies in the export's folder
         return make(dataset, argument, data_dir=paths.data_directory(), **options)
 
 
 @contextlib.contextmanager
 def _exporting(name: str) -> Iterator[None]:
-    """The lock of a dataset's export, which is pulled and pushed; also removes what killed exports left."""
+    """Hold the lock of a dataset's export. Pull the export before, push it after, remove what killed exports left."""
     folder = paths.data_directory()
     files.remove_abandoned(folder)
-    if not name.isidentifier():  # refused by the export; no file is to be named so
+    if not name.isidentifier():  # the export refuses the name; no file may have it
         yield
         return
     with locks.hold(folder / f".{name}.lock", doing=f"exporting {name} to {folder}", instead="", wait=print):
@@ -183,7 +183,7 @@ def _exporting(name: str) -> Iterator[None]:
 
 
 def _exported(need: Data) -> Manifest:
-    """The record of an export, which is made where it is not there. Raises UserError where its text was changed."""
+    """The record of an export, made where it is missing. Raises UserError where its text was changed, or is another."""
     folder = data_folder()
     if need.dataset not in find_manifests(folder):
         with _exporting(need.dataset):
@@ -196,14 +196,14 @@ def _exported(need: Data) -> Manifest:
 
 
 def _digest(read: Any) -> str:
-    """The SHA-256 of the only file of a split, or of what says what is read."""
+    """The SHA-256 of a split's file; where it is not a single file, that of the description of what is read."""
     if isinstance(read, list) and len(read) == 1 and "sha256" in read[0]:
         return str(read[0]["sha256"])
     return hashlib.sha256(json.dumps(read, sort_keys=True).encode("utf-8")).hexdigest()
 
 
 def _note(dataset: str, manifest: Manifest) -> str | None:
-    """What is to be said of an export that is used, but is not the whole text that its name stands for."""
+    """The message about an export that is used but is not the whole text that its name stands for; None if it is."""
     if chosen := manifest.source.get("select"):
         return f"data: {dataset} is a piece of {manifest.source.get('of')}, the files {chosen}"
     known = built_in().get(dataset)

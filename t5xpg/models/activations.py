@@ -22,13 +22,13 @@ class ActivationSharding(Protocol):
         """x, with the sharding that the rules give an array with these axes."""
 
     def is_gathered(self, axes: tuple[str, ...]) -> bool:
-        """Whether a weight is stored split over devices that rows of a batch are split over, too."""
+        """Whether a weight is stored split over the devices over which the rows of a batch are split, too."""
 
     def gathered(self, weight: jax.Array, axes: tuple[str, ...]) -> jax.Array:
-        """The weight, whole on every device that it is stored split over."""
+        """The weight, made whole on every device over which it is stored split."""
 
     def summed_over_rows(self, product: Product, a: jax.Array, b: jax.Array, axes: tuple[str, ...]) -> jax.Array:
-        """product(a, b) of the rows of all devices, with the sharding of a weight with these axes."""
+        """product(a, b) over the rows of all devices, with the sharding of a weight that has these axes."""
 
 
 _current: ContextVar[ActivationSharding | None] = ContextVar("activation_sharding", default=None)
@@ -36,7 +36,7 @@ _current: ContextVar[ActivationSharding | None] = ContextVar("activation_shardin
 
 @contextmanager
 def on_mesh(sharding: ActivationSharding) -> Iterator[None]:
-    """What is traced in the block follows `sharding`."""
+    """Apply `sharding` to what is traced in the block."""
     token = _current.set(sharding)
     try:
         yield
@@ -50,8 +50,7 @@ def on_several_devices() -> bool:
 
 
 def rows(x: jax.Array, last: str) -> jax.Array:
-    """x [B, ..., `last`], split over devices by these logical axes; what lies between are lengths or beams. Its
-    gradient is split too."""
+    """x [B, ..., `last`], split over devices by logical axes; axes between are lengths or beams. Its gradient, too."""
     sharding = _current.get()
     return x if sharding is None else sharding.split(x, ("batch", *["length"] * (x.ndim - 2), last))
 
@@ -63,7 +62,7 @@ def is_gathered(*axes: str) -> bool:
 
 
 def gathered(weight: jax.Array, *axes: str) -> jax.Array:
-    """A weight as all rows are multiplied with it; its gradient is split as the weight is stored."""
+    """A weight, whole for the multiplication with all rows; its gradient is split as the weight is stored."""
     sharding = _current.get()
     return weight if sharding is None else _gathered(weight, axes, sharding)
 
@@ -87,7 +86,7 @@ _gathered.defvjp(_gathered_forward, _gathered_backward)
 
 
 def gathered_again(weight: jax.Array, gradient: jax.Array, *axes: str) -> jax.Array:
-    """As `gathered`, in the backward pass: not before its gradient, or XLA would keep it from the forward pass on."""
+    """As `gathered`, for the backward pass: only after `gradient`, or XLA would keep it from the forward pass on."""
     if is_gathered(*axes):
         weight, _ = lax.optimization_barrier((weight, gradient))
     return gathered(weight, *axes)
@@ -96,7 +95,7 @@ def gathered_again(weight: jax.Array, gradient: jax.Array, *axes: str) -> jax.Ar
 def summed_over_rows(product: Product, a: jax.Array, b: jax.Array, *axes: str) -> jax.Array:
     """product(a, b), the gradient of a weight with these axes: a sum over rows.
 
-    a: [N, I], whose columns are the weight's first axis, or [N], of which product makes all of that axis. b: [N, O].
+    a: [N, I], whose columns are the weight's first axis, or [N], from which `product` makes that axis. b: [N, O].
     """
     sharding = _current.get()
     return product(a, b) if sharding is None else sharding.summed_over_rows(product, a, b, axes)

@@ -1,4 +1,4 @@
-"""An encoder-decoder that begins as a decoder alone: the encoder and the cross attention with its parameters.
+"""An encoder-decoder initialised from a decoder alone, whose parameters also go to encoder and cross attention.
 
 As T5Gemma was made of Gemma 2 (Zhang et al. 2025, arXiv 2504.06225, section 3): the encoder is the decoder's layers,
 which then see both sides, and the cross attention of a layer begins as its self attention.
@@ -19,7 +19,7 @@ from t5xpg.models.encoder_decoder import EncoderDecoderModel
 from t5xpg.models.model import Model, Params
 from t5xpg.models.positions import relative_position_bucket
 
-# settings that give an encoder parameters, or sizes, that a decoder has not
+# settings that give an encoder parameters or sizes that a decoder does not have
 _ENCODERS_OWN = {*ENCODER_SIZES, "delete_gate_layer", "encoder_global_block"}
 _TABLES = ("relpos_bias/rel_embedding", "relpos_bias/rel_keys")
 
@@ -40,7 +40,7 @@ def check_adaptable(model: Model) -> None:
 
 
 def origin(name: str) -> str:
-    """The decoder's parameter that one of an encoder-decoder begins as, both as "decoder/layers_0/mlp/wo/kernel"."""
+    """The decoder's parameter from which this one is initialised; both names as "decoder/layers_0/mlp/wo/kernel"."""
     name = name.removeprefix("decoder_") if name.startswith("decoder_token_embedder/") else name
     if name.startswith("encoder/"):
         name = name.replace("encoder/", "decoder/", 1).replace("/encoder_norm/", "/decoder_norm/")
@@ -50,17 +50,17 @@ def origin(name: str) -> str:
 
 
 def decoder_alone(params: Params) -> Params:
-    """What a decoder alone has of an encoder-decoder's tree."""
+    """The part of an encoder-decoder's tree that a decoder alone has, under the decoder's names."""
     flat: Mapping[str, Any] = flatten_dict(params, sep="/")
     kept: Params = unflatten_dict({origin(name): leaf for name, leaf in flat.items() if origin(name) in flat}, sep="/")
     return kept
 
 
 def adapted(decoder: Params, like: Params, config: T5Config) -> Params:
-    """The parameters of an encoder-decoder, of those of a decoder alone; each lies as the one of `like` does.
+    """The parameters of an encoder-decoder, made from a decoder's; each has the sharding of its counterpart in `like`.
 
-    T5's tables of relative positions give an encoder's bucket the mean of what the decoder has for its distances, the
-    same behind and ahead.
+    In T5's tables of relative positions, an encoder's bucket gets the mean of the decoder's values for its distances,
+    the same behind and ahead.
     """
     flat, both = flatten_dict(decoder, sep="/"), _both_directions(config)
 
@@ -68,7 +68,7 @@ def adapted(decoder: Params, like: Params, config: T5Config) -> Params:
         found = flat[origin(name)]
         if name.startswith("encoder/") and name.endswith(_TABLES):
             found = jnp.dot(found, both, precision=jax.lax.Precision.HIGHEST)
-        # a copy: an update gives the arrays of parameters away
+        # a copy, because an update donates the arrays of parameters
         return jax.device_put(jnp.array(found, copy=True), wanted.sharding)
 
     made = {name: leaf(name, wanted) for name, wanted in flatten_dict(like, sep="/").items()}
@@ -77,7 +77,7 @@ def adapted(decoder: Params, like: Params, config: T5Config) -> Params:
 
 
 def origins(params: Params) -> dict[str, str]:
-    """For `make check`: the parts of an encoder-decoder that another part of a decoder begins, and that part."""
+    """For `make check`: parts of an encoder-decoder -> the parts of the decoder, of another name, that begin them."""
     found = {}
     for name in flatten_dict(params, sep="/"):
         if origin(name) != name:
@@ -88,7 +88,7 @@ def origins(params: Params) -> dict[str, str]:
 
 
 def _both_directions(config: T5Config) -> jax.Array:
-    """[decoder buckets, encoder buckets] float32: columns add up to 1 or, of buckets without distances, to 0."""
+    """[decoder buckets, encoder buckets] float32: columns add up to 1, or to 0 for buckets without distances."""
     buckets, farthest = config.relative_attention_num_buckets, config.relative_attention_max_distance
     steps = np.arange(-farthest, farthest + 1)
     encoder = relative_position_bucket(steps, True, buckets, farthest)

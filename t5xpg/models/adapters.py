@@ -1,7 +1,7 @@
 """Adapters: a few parameters that are trained beside those of a checkpoint, which stay as they are.
 
-An adapter makes, of the checkpoint's parameters and of its own, those of the model as it is: no layer knows of it, and
-what a run has trained is measured, asked and exported as any other model.
+From the checkpoint's parameters and its own, an adapter computes parameters for the unchanged model. So no layer knows
+of adapters, and the trained result is measured, used and exported as any other model.
 """
 
 import abc
@@ -29,31 +29,31 @@ _SPECIAL_IDS = 3  # padding, end and unknown, with which T5's vocabularies begin
 
 @dataclass(frozen=True)
 class Adapter(abc.ABC):
-    """What is trained of a model. Trees have the names of the parameters that they belong to."""
+    """What is trained of a model. Trees have the names of the parameters to which they belong."""
 
     @abc.abstractmethod
     def check(self, model: Model) -> None:
-        """Raise UserError where the model has nothing that this adapts."""
+        """Raise UserError if the adapter does not fit the model."""
 
     def base_model(self, model: Model) -> Model:
-        """The model that the checkpoint is of."""
+        """The model to which the checkpoint belongs."""
         return model
 
     @abc.abstractmethod
     def abstract_params(self, model: Model) -> Params:
-        """What is trained, with jax.ShapeDtypeStruct at its leaves."""
+        """The tree of trained parameters, with jax.ShapeDtypeStruct at its leaves."""
 
     @abc.abstractmethod
     def logical_axes(self, model: Model) -> Params:
-        """The same with tuples of names of axes at its leaves, as `Model.logical_axes`."""
+        """The same tree with tuples of axis names at its leaves, as `Model.logical_axes`."""
 
     @abc.abstractmethod
     def init(self, key: jax.Array, model: Model, base: Params) -> Params:
-        """What is trained, float32, before the first update. Can be jitted."""
+        """The trained parameters, float32, before the first update. Can be jitted."""
 
     @abc.abstractmethod
     def applied(self, base: Params, trained: Params) -> Params:
-        """The parameters of the model. Can be jitted and differentiated."""
+        """The parameters of the model, from both trees. Can be jitted and differentiated."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +62,8 @@ class Lora(Adapter):
 
     kernels: regular expressions, each for the whole name of one or more matrices ("encoder/layers_0/attention/query/
     kernel"); embeddings and tables are matrices, too. A is drawn, with the variance 1 / (3 I) of the authors' code, and
-    B is 0. The sum is made in float32 before the model is applied, at the price of I * r * O products a matrix; so
-    there is no dropout on A's inputs, and a 16-bit model rounds the sum, as it rounds what full training has changed.
+    B is 0. The sum is computed in float32 before the model is applied; this costs I * r * O multiplications a matrix.
+    So there is no dropout on A's inputs, and a 16-bit model rounds the sum, as it rounds fully trained weights.
     """
 
     kernels: tuple[str, ...] = (".*attention/(query|value)/kernel",)
@@ -85,11 +85,11 @@ class Lora(Adapter):
 
     @property
     def scale(self) -> float:
-        """What A B is multiplied by."""
+        """The factor of A B."""
         return self.alpha / self.rank
 
     def check(self, model: Model) -> None:
-        """Raise UserError, with the nearest names, for an expression of no matrix, or of a part of a scanned stack."""
+        """Raise UserError if an expression matches no matrix (naming the nearest) or only part of a scanned stack."""
         names = [_names(path, leaf) for path, (leaf, _) in _matrices(model).items()]
         known = [name for several in names for name in several]
         for kernel in self.kernels or ("",):
@@ -136,7 +136,7 @@ class Lora(Adapter):
         return any(re.fullmatch(kernel, name) for kernel in self.kernels)
 
     def _pairs(self, model: Model, pair: Callable[[tuple[str, ...], Any, Any], tuple[Any, Any]]) -> Params:
-        """A tree with A and B at the place of every matrix that is adapted. pair: of its path, shape and axes."""
+        """A tree with A and B in place of each adapted matrix. pair: makes both from its path, shape and axes."""
         found = {}
         for path, (leaf, axes) in _matrices(model).items():
             if all(self._matches(name) for name in _names(path, leaf)):
@@ -148,8 +148,8 @@ class Lora(Adapter):
 class PromptTuning(Adapter):
     """Prompt tuning (Lester et al. 2021, arXiv 2104.08691): `T5Config.prompt_tokens` embeddings before the inputs.
 
-    init_ids: each begins as the embedding of another of so many ids, those behind the special ones. SentencePiece
-    numbers pieces by frequency, and 256 are all bytes.
+    init_ids: each begins as the embedding of a different id, drawn from the first `init_ids` after the special ones.
+    These are SentencePiece's most frequent pieces, or with 256 all bytes.
     """
 
     init_ids: int = 256
@@ -184,22 +184,22 @@ class PromptTuning(Adapter):
 
 
 def trained_params(model: Model, adapter: Adapter | None) -> Params:
-    """What is trained, with jax.ShapeDtypeStruct at its leaves: of a model without an adapter all of it."""
+    """The trained parameters, with jax.ShapeDtypeStruct at the leaves: without an adapter, all of the model's."""
     return model.abstract_params() if adapter is None else adapter.abstract_params(model)
 
 
 def num_trained(model: Model, adapter: Adapter | None) -> int:
-    """How many numbers these are."""
+    """The number of trained parameters, each entry of an array counted."""
     return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(trained_params(model, adapter)))
 
 
 def trained_axes(model: Model, adapter: Adapter | None) -> Params:
-    """Its logical axes."""
+    """The logical axes of the trained parameters."""
     return model.logical_axes() if adapter is None else adapter.logical_axes(model)
 
 
 def _matrices(model: Model) -> dict[tuple[str, ...], tuple[Any, Any]]:
-    """(abstract array, logical axes) of each parameter with two axes in a layer, by its path."""
+    """By path: (abstract array, logical axes) of each parameter that has two axes, not counting that of a stack."""
     axes = flatten_dict(model.logical_axes())
     return {
         path: (leaf, axes[path])
@@ -209,7 +209,7 @@ def _matrices(model: Model) -> dict[tuple[str, ...], tuple[Any, Any]]:
 
 
 def _names(path: Sequence[str], leaf: Any) -> list[str]:
-    """What a parameter is called; of one of all layers of a stack, what each layer's is called."""
+    """The name of a parameter; for a stacked one, the names that the single layers' parameters would have."""
     if LAYERS not in path:
         return ["/".join(path)]
     layers = range(leaf.shape[0])

@@ -1,10 +1,10 @@
-"""T5's attention: no scaling of the logits (that is folded into the initial queries), biases of positions and masks;
-and what later models changed of it (`T5Config.beyond_t5`).
+"""T5's attention: logits are not scaled (initial query weights are instead); position biases and masks are added.
+Also what later models changed (`T5Config.beyond_t5`).
 
-Over long inputs the logits of all pairs of positions are what memory goes to. By chunks of queries
-(`T5Config.attention_chunk_size`), a part of them exists at a time, in the forward and in the backward pass. Of a window
-there are, by blocks, only those of positions that are near each other, and time and memory grow with the length.
-On a GPU kernels can hold none of them (`fused_attention`).
+With long inputs, most memory goes to the logits of all pairs of positions. By chunks of queries
+(`T5Config.attention_chunk_size`), only a part of them exists at a time, in the forward and in the backward pass. With a
+window, by blocks, only logits of nearby positions are computed: time and memory grow linearly with the length.
+On a GPU, kernels can do without storing any of them (`fused_attention`).
 Shapes: B batch, S keys, Q queries, D emb, H heads, K head_dim.
 """
 
@@ -77,8 +77,8 @@ def _dropped(values: jax.Array, dropout: Dropout) -> jax.Array:
 
 
 class SideInputs(NamedTuple):
-    """What all queries of a row see beside their window, as LongT5 calls it: keys and values [B, G, H, K], bias
-    [B, 1 or H, Q, G]."""
+    """The global tokens that all queries of a row see besides their window ("side inputs" in LongT5): keys and values
+    [B, G, H, K], bias [B, 1 or H, Q, G]."""
 
     keys: jax.Array
     values: jax.Array
@@ -106,7 +106,7 @@ def _forward(
         largest = jnp.max(logits, axis=-1, keepdims=True)
         weights = jnp.exp(logits - largest)
         total = jnp.sum(weights, axis=-1, keepdims=True)
-        if rows.dtype == jnp.float16:  # whose largest number, 65,504, the sums of undivided weights can pass
+        if rows.dtype == jnp.float16:  # sums of undivided weights can exceed its largest number, 65,504
             mixed = jnp.einsum("bhqs,bhsk->bhqk", (weights / total).astype(rows.dtype), rows)
         else:
             mixed = jnp.einsum("bhqs,bhsk->bhqk", weights.astype(rows.dtype), rows).astype(jnp.float32) / total
@@ -180,7 +180,7 @@ _attention_init: Initializer = initializers.variance_scaling(1.0, "fan_in", "nor
 
 @functools.cache
 def _query_init(head_dim: int) -> Initializer:
-    """The attention logits' division by sqrt(K) is in the initial queries."""
+    """The initialiser of query weights: it divides by sqrt(K), in place of dividing the attention logits."""
 
     def init(key: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype) -> jax.Array:
         return _attention_init(key, shape, dtype) / math.sqrt(head_dim)
@@ -206,17 +206,17 @@ add_shared_bias.defvjp(_add_shared_bias_forward, _add_shared_bias_backward)
 
 
 def _summed_over_batch(x: jax.Array) -> jax.Array:
-    """[B, H, Q, S] -> [1, H, Q, S], written as a product with a row of ones: on CPUs that reads each number once, where
+    """[B, H, Q, S] -> [1, H, Q, S], written as a product with a row of ones: on CPUs this reads each number once, while
     XLA's reduction over the first axis takes thirty times as long."""
     ones = jnp.ones((1, x.shape[0]), x.dtype)
     return jnp.einsum("ob,bhqs->ohqs", ones, x, precision=lax.Precision.HIGHEST)
 
 
 class Attention(nnx.Module):
-    """Multi-head attention without biases; keys and values come from `project_keys_values`, so they can be cached."""
+    """Multi-head attention without biases in its projections; keys and values can be cached (`project_keys_values`)."""
 
     def __init__(self, key: jax.Array, config: T5Config, source_dim: int | None = None) -> None:
-        """source_dim: of what keys and values are made of, where that is not emb_dim."""
+        """source_dim: the width of what keys and values are made from, where it is not emb_dim."""
         D, H, K = config.emb_dim, config.num_heads, config.head_dim
         E = D if source_dim is None else source_dim
         G = config.num_kv_heads or H
@@ -231,14 +231,14 @@ class Attention(nnx.Module):
         self.query_norm, self.key_norm = (RMSNorm(K, "kv") if config.qk_norm else None for _ in range(2))
 
     def project_queries(self, x: jax.Array, rotation: Rotation | None = None) -> jax.Array:
-        """[..., D] -> [..., H, K]. rotation: of their positions."""
+        """[..., D] -> [..., H, K]. rotation: of the queries' positions."""
         queries = self._split_heads(self.query(x))
         if self.query_norm is not None:
             queries = self.query_norm(queries) / math.sqrt(self.head_dim)
         return queries if rotation is None else rotation(queries)
 
     def project_keys_values(self, x: jax.Array, rotation: Rotation | None = None) -> tuple[jax.Array, jax.Array]:
-        """[B, S, D] (or source_dim) -> keys and values, each [B, S, G, K]. rotation: of their positions."""
+        """[B, S, D] (or source_dim) -> keys and values, each [B, S, G, K]. rotation: of the keys' positions."""
         keys = self._split_heads(self.key(x))
         if self.key_norm is not None:
             keys = self.key_norm(keys)
@@ -260,7 +260,7 @@ class Attention(nnx.Module):
         rotation: Rotation | None = None,
         side: SideInputs | None = None,
     ) -> jax.Array:
-        """x [B, Q, D], keys and values [B, S, G, K] -> [B, Q, D]. rotation: of the queries. side: beside blocks."""
+        """x [B, Q, D], keys and values [B, S, G, K] -> [B, Q, D]. rotation: of queries. side: only with BlockedBias."""
         queries, keys = self._for_logits(self.project_queries(x, rotation), keys)
         keys, values = (for_all_heads(part, self.num_heads, axis=2) for part in (keys, values))
         if side is not None:
@@ -273,7 +273,7 @@ class Attention(nnx.Module):
         return self.out(mixed.reshape(*mixed.shape[:-2], self.num_heads * self.head_dim))
 
     def weights(self, x: jax.Array, keys: jax.Array, bias: WholeBias, rotation: Rotation | None = None) -> jax.Array:
-        """x [B, Q, D], keys [B, S, G, K] -> how much each position looks at each other one: [B, H, Q, S] float32."""
+        """x [B, Q, D], keys [B, S, G, K] -> the attention weights [B, H, Q, S] float32."""
         queries, keys = self._for_logits(self.project_queries(x, rotation), for_all_heads(keys, self.num_heads, axis=2))
         return jax.nn.softmax(whole_logits(queries, keys, bias, self.softcap), axis=-1)
 
@@ -308,12 +308,12 @@ def attend_by_blocks(
     softcap: float | None = None,
     side: SideInputs | None = None,
 ) -> jax.Array:
-    """As `attend`, of a window: every block of queries is a row by itself, with the keys that one of them sees."""
+    """As `attend`, for a window: each block of queries becomes a row of its own, with the keys that its queries see."""
     blocks = bias.blocks
     if side is not None:
         side = side._replace(values=_dropped(side.values, dropout.at("side_inputs")))
 
-    # made again in the backward pass: what is kept would be as much as all keys of a block for each query
+    # computed again in the backward pass: keeping it would take, for each query, as much as all keys of its block
     @jax.checkpoint
     def of_blocks(
         queries: jax.Array, keys: jax.Array, values: jax.Array, of_one: WholeBias, side: SideInputs | None
@@ -325,7 +325,7 @@ def attend_by_blocks(
         far = soft_capped(jnp.einsum("bqhk,bghk->bhqg", queries, side.keys).astype(jnp.float32), softcap)
         far = far + side.bias  # [B, H, Q, G]
 
-        # one softmax over both, without a copy of either: what there is of each query goes between rows and blocks
+        # one softmax over both, without a copy of either: only numbers per query move between rows and blocks
         def of_each(reduced: Any) -> tuple[jax.Array, jax.Array]:  # [B, Q, H, 1] of both
             of_near, of_far = (jnp.swapaxes(reduced(x, axis=-1, keepdims=True), 1, 2) for x in (near, far))
             return blocks.join(of_near, queries.shape[1]), of_far
@@ -347,15 +347,15 @@ def _mixed(weights: jax.Array, values: jax.Array) -> jax.Array:
 
 
 def for_all_heads(x: jax.Array, heads: int, axis: int) -> jax.Array:
-    """Keys or values of G heads at `axis`, each for heads / G of queries (Ainslie et al. 2023)."""
+    """Keys or values of G heads at `axis`, each repeated for heads / G heads of queries (Ainslie et al. 2023)."""
     return x if x.shape[axis] == heads else jnp.repeat(x, heads // x.shape[axis], axis=axis)
 
 
 def whole_logits(queries: jax.Array, keys: jax.Array, bias: WholeBias, softcap: float | None = None) -> jax.Array:
     """queries [B, Q, H, K], keys [B, S, H, K] -> [B, H, Q, S] float32, biases and masks added."""
     logits = einsum("bqhk,bshk->bhqs", queries, keys)
-    # from here to the weights in float32: it costs nothing where it is fused with the softmax, and the gradient of
-    # the position biases, a sum over all rows, loses nothing
+    # float32 from here to the weights: it costs nothing where it is fused with the softmax, and the gradient of the
+    # position biases, a sum over all rows, loses no precision
     logits = soft_capped(logits.astype(jnp.float32), softcap)
     if bias.position is not None:
         logits = add_shared_bias(logits, bias.position)
@@ -374,11 +374,11 @@ def attend_whole(
 ) -> jax.Array:
     """queries [B, Q, H, K], keys and values [B, S, H, K] -> the values mixed by attention [B, Q, H, K]."""
     logits = whole_logits(queries, keys, bias, softcap)
-    # the softmax's division comes after the mixing, where there are K numbers for each query instead of S: a pass less
-    # over all pairs of positions in the forward pass, and one in the backward pass
+    # the softmax divides after the mixing, where a query has K numbers instead of S: this saves a pass over all pairs
+    # of positions in the forward pass, and one in the backward pass
     largest = lax.stop_gradient(jnp.max(logits, axis=-1, keepdims=True))
     weights = jnp.exp(logits - largest)
-    if values.dtype == jnp.float16:  # whose largest number, 65,504, the sums of undivided weights can pass
+    if values.dtype == jnp.float16:  # sums of undivided weights can exceed its largest number, 65,504
         weights = weights / jnp.sum(weights, axis=-1, keepdims=True)
         return jnp.einsum("bhqs,bshk->bqhk", dropout(weights.astype(values.dtype)), values)
     total = jnp.swapaxes(jnp.sum(weights, axis=-1), 1, 2)[..., None]  # [B, Q, H, 1]

@@ -1,9 +1,9 @@
-"""What is added to attention logits: the masks, and the biases of relative positions, for all queries or for some.
+"""What is added to attention logits: masks, and biases of relative positions. There are four forms.
 
-Whole, they are made once for all layers of a stack. By chunks, only what they are made of is held (ids and segments of
-[B, S], one bias for every distance), and the pairs of one chunk of queries exist while that chunk is worked off. By
-blocks, for windows, there are pairs only of a block of queries and the keys that one of them sees. Fused, a kernel
-makes them where it adds them.
+`WholeBias`: all pairs of positions, made once for all layers of a stack. `ChunkedBias`: only ids and segments [B, S]
+and one bias per distance are kept; the pairs of one chunk of queries exist while that chunk is computed. `BlockedBias`,
+for windows: only pairs of a block of queries with the keys that one of them sees. `FusedBias`: a kernel makes the
+biases where it adds them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from jax import lax
 
 from t5xpg.models.positions import PositionTable, toeplitz
 
-# T5X's bias for masked positions: large enough that exp() is 0, and finite, so that a row that is masked throughout
+# T5X's bias for masked positions: exp() of it is 0, and it is finite, so that a row in which everything is masked
 # (a padding row) has no NaN
 MASKED = -1e10
 # how many positions behind and ahead of its own a query sees
@@ -34,7 +34,7 @@ def as_bias(visible: jax.Array) -> jax.Array:
 def visible_keys(
     key_tokens: jax.Array, query_segments: jax.Array | None = None, key_segments: jax.Array | None = None
 ) -> jax.Array:
-    """Boolean [B, 1, 1 or Q, S]: keys [B, S] that are no padding (id 0), and of the query's segment where packed."""
+    """Boolean [B, 1, 1 or Q, S]: keys [B, S] that are not padding (id 0) and, where packed, in the query's segment."""
     visible = (key_tokens > 0)[:, None, None, :]
     if query_segments is not None and key_segments is not None:
         visible = visible & (query_segments[:, None, :, None] == key_segments[:, None, None, :])
@@ -42,22 +42,22 @@ def visible_keys(
 
 
 def causal(queries: int, keys: int, first: int | jax.Array = 0) -> jax.Array:
-    """Boolean [1, 1, queries, keys]: the query's own position and those before it. first: of the first query."""
+    """Boolean [1, 1, queries, keys]: keys at the query's position or before. first: the first query's position."""
     query_positions = first + jnp.arange(queries, dtype=jnp.int32)
     key_positions = jnp.arange(keys, dtype=jnp.int32)
     return (query_positions[:, None] >= key_positions[None, :])[None, None]
 
 
 def within(window: Window, queries: int, keys: int, first: int | jax.Array = 0) -> jax.Array:
-    """Boolean [1, 1, queries, keys]: no further behind and ahead of the query than `window`. first: as of `causal`."""
+    """Boolean [1, 1, queries, keys]: keys within `window` behind and ahead of the query. first: as in `causal`."""
     behind, ahead = window
     distances = (first + jnp.arange(queries, dtype=jnp.int32))[:, None] - jnp.arange(keys, dtype=jnp.int32)
     return ((distances <= behind) & (-distances <= ahead))[None, None]
 
 
 def with_prefix(visible: jax.Array, prefix: jax.Array | None, first: int | jax.Array) -> jax.Array:
-    """Boolean [1, 1, Q, S]: as visible, and for queries of the `prefix` [B, S], where that is not 0, its keys:
-    [B, 1, Q, S]. first: as of `causal`. Source: make_decoder_mask (t5x/examples/decoder_only/layers.py)."""
+    """Boolean [B, 1, Q, S]: `visible` [1, 1, Q, S], or query and key both in the `prefix` [B, S], where that is not 0.
+    No prefix: `visible`. first: as in `causal`. Source: make_decoder_mask (t5x/examples/decoder_only/layers.py)."""
     if prefix is None:
         return visible
     keys, number = prefix > 0, visible.shape[-2]
@@ -73,8 +73,8 @@ def has_fused_kernels() -> bool:
 @functools.partial(jax.tree_util.register_dataclass, data_fields=["mask", "position", "keys"], meta_fields=[])
 @dataclass(frozen=True)
 class WholeBias:
-    """mask: 0 or MASKED, broadcast to [B, H, Q, S]; position: [1, H, Q, S] or None; keys: of relative positions,
-    [H, K, Q + S - 1] by distance, or None; all float32."""
+    """mask: 0 or MASKED, broadcast to [B, H, Q, S]; position: [1, H, Q, S] or None; keys: of relative positions, one
+    per distance, [H, K, Q + S - 1], or None; all float32."""
 
     mask: jax.Array
     position: jax.Array | None = None
@@ -86,10 +86,10 @@ class Pairs:
     """Which queries may see which keys, and what their distance adds.
 
     key_tokens: [B, S], padding where 0. query_segments [B, Q] and key_segments [B, S]: where rows are packed.
-    is_causal: a query sees no key behind its own position, but for those of the prefix. prefix: [B, S], where queries
-    and keys are the same positions: those that are not 0 see each other, whichever comes first. positions: None where
-    distances add nothing, as in cross attention. window: None for all positions. first: the key where the first query
-    is.
+    is_causal: a query sees no key after its own position, except within the prefix. prefix: [B, S], where queries and
+    keys are the same positions: those that are not 0 see each other, whichever comes first. positions: None where
+    distances add nothing, as in cross attention. window: None for all positions. first: the index of the key at the
+    first query's position.
     """
 
     queries: int
@@ -103,9 +103,9 @@ class Pairs:
     first: int = 0
 
     def bias(self, chunk_size: int | None, by_blocks: bool | None = None, kernel: str = "dot_product") -> Bias:
-        """By blocks where a window makes them fewer pairs; by chunks of `chunk_size` queries where there are more of
-        them than that; else whole. by_blocks: whether it is by blocks, whatever the length. kernel: of T5Config's
-        ATTENTION_KERNELS; "fused" is for devices that have it."""
+        """By blocks where a window makes this fewer pairs; by chunks where there are more than `chunk_size` queries;
+        else whole. by_blocks: True or False decides on blocks for a window, whatever the length. kernel: one of
+        T5Config's ATTENTION_KERNELS; "fused" has an effect only on devices that have these kernels."""
         if kernel == "fused" and has_fused_kernels():
             return self._fused()
         if by_blocks is not False and self.window is not None:
@@ -220,8 +220,8 @@ class ChunkedBias:
 class Blocks:
     """Rows in blocks of `size` queries, each with the keys from `behind` its first query to `ahead` of its last.
 
-    As LongT5's (Guo et al. 2022, section 3.1) and Longformer's (Beltagy et al. 2020): the keys of a block are in it and
-    in the two beside it. The blocks of all rows lie in the first axis: B times `number`.
+    As in LongT5 (Guo et al. 2022, section 3.1) and Longformer (Beltagy et al. 2020), the keys of a block lie in that
+    block and its two neighbours. The blocks of all rows lie in the first axis: B times `number`.
     """
 
     number: int
@@ -231,17 +231,17 @@ class Blocks:
 
     @classmethod
     def of_window(cls, queries: int, behind: int, ahead: int) -> Blocks:
-        """Of rows of so many queries. Blocks of fewer than 64 are slower on CPUs, and of more than the window, too."""
+        """The blocks for rows of `queries` queries. On CPUs, sizes below 64 and above the window are slower."""
         size = max(64, 1 + behind, 1 + ahead)
         return cls(-(-queries // size), size, behind, ahead) if queries > size else cls(1, queries, 0, 0)
 
     @property
     def keys(self) -> int:
-        """How many a block has."""
+        """How many keys a block has."""
         return self.size + self.behind + self.ahead
 
     def pairs(self, queries: int) -> int:
-        """How many pairs of positions a row has: of its blocks, or of all positions where those are fewer."""
+        """How many pairs of positions a row has: those of its blocks, or of all positions if that is fewer."""
         return min(queries * queries, self.number * self.size * self.keys)
 
     def split_queries(self, x: jax.Array) -> jax.Array:
@@ -268,7 +268,7 @@ class Blocks:
 @functools.partial(jax.tree_util.register_dataclass, data_fields=["of_one"], meta_fields=["blocks"])
 @dataclass(frozen=True)
 class BlockedBias:
-    """The biases of blocks of rows; of_one: with the blocks in place of rows, [B * number, H, size, keys]."""
+    """The biases of blocks of rows. of_one: a bias in which each block is a row, [B * number, H, size, keys]."""
 
     blocks: Blocks
     of_one: WholeBias
@@ -281,11 +281,11 @@ class BlockedBias:
 )
 @dataclass(frozen=True)
 class FusedBias:
-    """What a kernel makes the biases of, tile by tile.
+    """The arrays from which a kernel makes the biases, tile by tile.
 
-    query_ids [B, Q] and key_ids [B, S]: a query sees keys of its own id; padding has -1, which no query has. by_run:
-    what a run of distances adds, [H, runs] float32, or None; run_begins: as of `PositionTable.runs`. is_causal and
-    prefix: as of `Pairs`.
+    query_ids [B, Q] and key_ids [B, S]: a query sees keys with its own id; padding has -1, which no query has. by_run:
+    what a run of distances adds, [H, runs] float32, or None; run_begins: as in `PositionTable.runs`. is_causal and
+    prefix: as in `Pairs`.
     """
 
     query_ids: jax.Array
@@ -300,7 +300,7 @@ Bias = WholeBias | ChunkedBias | BlockedBias | FusedBias
 
 
 class Either(NamedTuple):
-    """Of a layer that is scanned over: the bias by blocks where it has a window, another where it has none."""
+    """The bias of a layer in a scan: `local`, by blocks, if the layer has a window (`is_local`), else `whole`."""
 
     is_local: jax.Array
     local: BlockedBias

@@ -1,8 +1,8 @@
 """The loss of a large vocabulary without its logits: [B, T, V] exists for a few positions at a time.
 
-Logits of 32,768 ids are the largest array of a training step, and on a processor its time goes to memory. The loss is a
-weighted sum over tokens, and the weights are known before it: so the gradient of a chunk's logits is made with them, in
-the forward pass, and neither is kept or made again, as in Liger's fused linear cross-entropy (arXiv 2410.10989).
+Logits of 32,768 ids are the largest array of a training step, and on CPUs memory limits their speed. The loss is a
+weighted sum over tokens with weights known beforehand. So the forward pass computes the gradient of a chunk's logits
+with these logits, and neither is kept or computed again, as in Liger's fused linear cross-entropy (arXiv 2410.10989).
 Values are those of `losses.loss_and_metrics` but for rounding. Shapes: B batch, T target length, D emb, V vocab; C
 chunks of N positions.
 """
@@ -22,13 +22,13 @@ from t5xpg.models.losses import LossConfig, TokenScores, side_of_targets
 _CHUNK_BYTES = 32 << 20  # of the logits that exist at a time
 
 ToLogits = Callable[[jax.Array], jax.Array]  # states [B, T, D] -> logits [B, T, V] float32, position by position
-# As ToLogits, of what it closes over, too.
+# As ToLogits, with the arrays that it closes over as further arguments.
 _Head = Callable[..., jax.Array]
 _Gradients = tuple[jax.Array, tuple[jax.Array, ...]]
 
 
 def chunk_length(batch_size: int, target_length: int, vocab_size: int) -> int | None:
-    """Positions of a chunk; None where all logits are few, or lie on several devices."""
+    """The number of positions in a chunk; None (no chunks) if the logits are few or lie on several devices."""
     length = max(_CHUNK_BYTES // (4 * batch_size * vocab_size), 1)
     return None if length >= target_length or activations.on_several_devices() else length
 
@@ -41,7 +41,7 @@ def loss_and_metrics(
     token_bytes: np.ndarray | jax.Array,
     normalizer: jax.Array | None = None,
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """`losses.loss_and_metrics` of to_logits(states), by chunks where there are many. states: [B, T, D]."""
+    """`losses.loss_and_metrics` of to_logits(states), by chunks where logits are many. states: [B, T, D]."""
     targets = batch[f"{side_of_targets(batch)}target_tokens"]
     B, T = targets.shape
     length = chunk_length(B, T, jax.eval_shape(to_logits, states).shape[-1])
@@ -65,7 +65,7 @@ def _loss(
     weights: jax.Array,
     constants: tuple[jax.Array, ...],
 ) -> tuple[jax.Array, TokenScores]:
-    """The weighted sum of the losses of chunks, and what metrics are made of [C, B, N]: that has no gradient."""
+    """The weighted sum of the losses of all chunks, and the scores for metrics [C, B, N], which have no gradient."""
 
     def of_chunk(total: jax.Array, chunk: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, TokenScores]:
         part, scores = _of_chunk(head, config, *chunk, constants)
@@ -82,7 +82,7 @@ def _of_chunk(
     weights: jax.Array,
     constants: tuple[jax.Array, ...],
 ) -> tuple[jax.Array, TokenScores]:
-    """As `_loss`, of the one chunk [B, N]."""
+    """As `_loss`, for a single chunk [B, N]."""
     logits = head(states, *constants)
     found, _ = losses.cross_entropy_with_logits(logits, targets, config.label_smoothing, config.z_loss)
     return jnp.sum(found * weights), losses.token_scores(jax.lax.stop_gradient(logits), targets)

@@ -13,7 +13,7 @@ LAYER_NORMS = ("pre", "post", "both")
 _SIZES = (
     "vocab_size", "emb_dim", "num_heads", "head_dim", "num_encoder_layers", "num_decoder_layers", "mlp_dim",
 )  # fmt: skip
-MOST_LAYERS = 1_000  # of a stack: every layer is described before anything is computed
+MOST_LAYERS = 1_000  # in a stack, because every layer is described before anything is computed
 ACTIVATIONS = ("gelu", "relu", "silu", "swish", "tanh", "linear")
 
 
@@ -25,47 +25,48 @@ class T5Config:
     emb_dim: D. num_heads: H. head_dim: K; H * K need not equal D. mlp_dim: F.
     mlp_activations: ("gelu", "linear") is the gated GELU of T5 1.1, ("relu",) the MLP of the first T5.
     dropout_rate: used only where a dropout key is given.
-    logits_via_embedding: True ties the output matrix to the embedding (the first T5), False gives it its own.
-    dtype: what activations are computed in; parameters are float32 always.
-    float32_attention_logits: multiply queries and keys in float32 where dtype is a 16-bit one.
-    attention_chunk_size: attention works off so many queries at a time: what it holds grows with the length, not its
-        square; the same but for rounding. For inputs of 4,096 tokens and more, and wherever memory is what is short;
-        None, for all queries at once, takes about half the time at 1,024 and 2,048 (`make bench ROWS=growth`).
-    attention_kernel: "fused" computes attention by kernels for a GPU that hold no pairs of positions; the same but for
+    logits_via_embedding: True ties the output matrix to the embedding (the first T5), False makes it a separate one.
+    dtype: of the activations; parameters are always float32.
+    float32_attention_logits: multiply queries and keys in float32 even where dtype has 16 bits.
+    attention_chunk_size: how many queries attention computes at a time. Its memory then grows with the length, not with
+        the square of it; results are equal but for rounding. For 4,096 tokens and more, or where memory is short. None:
+        all queries at once, which takes about half the time at 1,024 and 2,048 tokens (`make bench ROWS=growth`).
+    attention_kernel: "fused" uses GPU kernels that store no array of all pairs of positions; results are equal but for
         rounding. Without a GPU it is "dot_product". On a mesh of several GPUs it is refused. See `fused_attention`.
-    relpos_bias_in_every_layer: every layer has a table of relative positions of its own (umT5, T5X's scalable_t5);
-        else the layers of a stack share one.
-    relative_attention_keys: each bucket of relative positions has a key of each head, too, by which queries are
-        multiplied (Shaw et al. 2018, equation 4): how far a head looks can depend on what it looks for. T5 has none.
-    scan_layers, remat_policy: see `layer_stack`; the same but for rounding.
+    relpos_bias_in_every_layer: every layer has its own table of relative positions (umT5, T5X's scalable_t5); otherwise
+        the layers of a stack share one table.
+    relative_attention_keys: each bucket of relative positions also has a key per head, which queries are multiplied
+        with (Shaw et al. 2018, equation 4): how far a head looks can depend on what it looks for. T5 has no such keys.
+    scan_layers, remat_policy: see `layer_stack`; results are equal but for rounding.
 
-    What later encoder-decoders have, and T5 has not (`beyond_t5` names what a model has of it):
-    num_kv_heads: G, of keys and values, each read by H / G heads (Ainslie et al. 2023); None: H.
+    Settings of later encoder-decoders, which T5 does not have (`beyond_t5` lists those that a model uses):
+    num_kv_heads: G, the heads of keys and values; H / G heads of queries read each (Ainslie et al. 2023). None: H.
     qk_norm: RMS norms of each head's queries and keys; queries are then divided by sqrt(K).
-    layer_norms: "pre" normalises what an attention or an MLP reads, "post" what it gives (before it is added), "both"
-        both (Gemma 2).
-    attention_logit_softcap, logit_softcap: c, where products of queries and keys, and the model's logits, become
-        c tanh(x / c); None for neither.
-    relative_attention_bias: False leaves out T5's table.
-    rotary_base: of rotary positions (Su et al. 2021) in self attention, whose halves turn together; None for none.
-        rotary_local_base: of layers with a window, where that is another. rotary_scale: positions are divided by it in
-        the layers without.
-    rotary_cross_attention: the decoder's positions go on where the inputs of its example end, and cross attention turns
-        with them (RedLLM, arXiv 2510.26622).
+    layer_norms: "pre" normalises the input of an attention or an MLP, "post" its output before it is added to the
+        residual, "both" does both (Gemma 2).
+    attention_logit_softcap, logit_softcap: c; each product x of query and key, or each logit x of the model, becomes
+        c tanh(x / c). None: no cap.
+    relative_attention_bias: False leaves out T5's table of relative positions.
+    rotary_base: of rotary positions (Su et al. 2021) in self attention; number k of a head's first half turns with
+        number k of the second. None: no rotary positions. rotary_local_base: the base in layers with a window, if it
+        differs. rotary_scale: positions are divided by it in layers without a window. For these two settings,
+        sliding_window_pattern alone decides which layers have a window, even where a stack has none.
+    rotary_cross_attention: the decoder's positions continue where the inputs of its example end, and cross attention
+        is rotary, too, with these positions (RedLLM, arXiv 2510.26622).
     encoder_window: how many positions behind and ahead of its own a position of the encoder sees, in layers with a
-        window; decoder_window: how many behind. None: all. sliding_window_pattern: every so many-th layer has none.
-        Rows that are longer than what a block of queries sees are computed by blocks, in time and memory that grow
-        with the length.
-    encoder_global_block: positions of the encoder see, besides their windows, the sums of so many positions each
-        (LongT5's transient global attention, Guo et al. 2022); None for no such sums.
+        window; decoder_window: how many behind. None: all. sliding_window_pattern: n; every n-th layer has no window.
+        Rows longer than what a block of queries sees are computed by blocks; time and memory then grow linearly with
+        the length.
+    encoder_global_block: n; positions of the encoder see, besides their windows, the sum of each block of n positions
+        (LongT5's transient global attention, Guo et al. 2022). None: no such sums.
     merged_attention: a layer of the decoder has one attention, over its own positions and the source (T5Gemma 2).
-    share_embeddings: False gives the decoder an embedding of its own, which is the tied output matrix.
-    encoder_emb_dim, encoder_num_heads, encoder_num_kv_heads, encoder_mlp_dim: of an encoder of another width than the
-        decoder's (T5Gemma 9B-2B), whose outputs the decoder's keys and values are made of; None: as the decoder's.
-    delete_gate_layer, deletion_rate: behind so many layers of the encoder a gate leaves that share of the positions out
-        of all that follows (MrT5, arXiv 2410.20771; see `delete_gate`); None for no gate.
-    decoder_start_token_id: of the embedding that decoders begin with, where batches have 0.
-    prompt_tokens: so many embeddings, parameters of their own, stand before what the model reads (Lester et al. 2021).
+    share_embeddings: False gives the decoder its own embedding; a tied output matrix is tied to that one.
+    encoder_emb_dim, encoder_num_heads, encoder_num_kv_heads, encoder_mlp_dim: sizes of an encoder that differs in width
+        from the decoder (T5Gemma 9B-2B); the decoder makes keys and values of its outputs. None: as in the decoder.
+    delete_gate_layer, deletion_rate: after this many layers of the encoder, a gate removes this share of the positions
+        from all that follows (MrT5, arXiv 2410.20771; see `delete_gate`). delete_gate_layer None: no gate.
+    decoder_start_token_id: the id that decoders begin with, in place of the 0 in batches.
+    prompt_tokens: number of embeddings, parameters of their own, before the model's input (Lester et al. 2021).
 
     Raises UserError for a value that no model can have.
     """
@@ -213,7 +214,7 @@ class T5Config:
 
     @property
     def encoder(self) -> "T5Config":
-        """The sizes of the encoder, as those of a model whose decoder is as wide."""
+        """The config with the sizes of the encoder in place of the decoder's."""
         sizes = {name: value for name in ENCODER_SIZES if (value := getattr(self, name)) is not None}
         own: dict[str, Any] = {name.removeprefix("encoder_"): value for name, value in sizes.items()}
         own |= dict.fromkeys(sizes)
@@ -225,7 +226,7 @@ class T5Config:
         return [name for name, default in BEYOND_T5.items() if getattr(self, name) != default]
 
     def require_t5(self, kind: str, others: Collection[str] = ()) -> None:
-        """Raise UserError where there is a setting, but for `others`, that `kind` has nothing for."""
+        """Raise UserError, naming `kind`, if the model uses a setting beyond T5's that is not in `others`."""
         if names := [name for name in self.beyond_t5 if name not in others]:
             raise UserError(f"{kind} {'has' if kind[-1] != 's' else 'have'} no {' and no '.join(names)} (T5Config).")
 
@@ -244,7 +245,7 @@ _DEFAULTS: Mapping[str, Any] = {field.name: field.default for field in fields(T5
 _FIRST_BEYOND_T5 = list(_DEFAULTS).index("num_kv_heads")
 # settings of models that have an encoder and a decoder
 OF_TWO_STACKS = {"rotary_cross_attention", "merged_attention", "share_embeddings", "delete_gate_layer", *ENCODER_SIZES}
-# the settings that T5 has not, and their values in a T5
+# the settings that T5 does not have, and their values in a T5
 BEYOND_T5: Mapping[str, Any] = {
     name: default
     for at, (name, default) in enumerate(_DEFAULTS.items())
@@ -258,7 +259,7 @@ def is_count(value: object, least: int = 1) -> bool:
 
 
 def padded_vocab_size(vocab_size: int, multiple: int = 1) -> int:
-    """`vocab_size` rounded up to a multiple: rows that no id uses, for an embedding that divides well (T5X: 128)."""
+    """`vocab_size` rounded up to a multiple, so that the embedding divides well (T5X: 128); no id uses the new rows."""
     for name, value in (("VOCAB_SIZE", vocab_size), ("VOCAB_SIZE_MULTIPLE", multiple)):
         if not is_count(value):
             raise UserError(f"{name} is {value!r}: it must be a whole number of at least 1.")

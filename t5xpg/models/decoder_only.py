@@ -31,9 +31,9 @@ class DecoderOnlyTransformer(nnx.Module):
 class DecoderOnlyModel(Model):
     """A language model of `num_decoder_layers` layers (T5X: t5x/examples/decoder_only; Raffel et al. 2020, 3.2.1).
 
-    With batches of `LMFeatureConverter` each position sees those before it; with those of `PrefixLMFeatureConverter`
+    With batches of `LMFeatureConverter`, each position sees itself and those before it. With `PrefixLMFeatureConverter`
     the inputs see all of the inputs, unless `inputs_bidirectional_attention` (T5X: models.DecoderOnlyModel) is False.
-    The parameters are the same. `num_encoder_layers` has no meaning.
+    Both have the same parameters. `num_encoder_layers` has no meaning.
     """
 
     inputs_bidirectional_attention: bool = True
@@ -47,7 +47,7 @@ class DecoderOnlyModel(Model):
     def outputs(self, params: Params, batch: Batch, *, dropout_key: jax.Array | None = None) -> Outputs:
         """The states [B, T, D] of every target position, given the targets before it.
 
-        batch: decoder_input_tokens and decoder_target_tokens [B, T]; of a prefix LM also decoder_causal_attention
+        batch: decoder_input_tokens and decoder_target_tokens [B, T]; for a prefix LM also decoder_causal_attention
         [B, T]; where packed also decoder_segment_ids [B, T]. Other keys are ignored.
         """
         modules = self.with_parameters(params)
@@ -65,12 +65,12 @@ class DecoderOnlyModel(Model):
         return Outputs(states[:, P:], functools.partial(modules.decoder.to_logits, modules.token_embedder))
 
     def for_decoding(self, feature_converter: str) -> PromptedModel:
-        """It continues what it is given, which sees all of itself where that was the prefix of a prefix LM."""
+        """A model that continues prompts. A prompt sees all of itself if the inputs did in training (prefix LM)."""
         prefix = feature_converter == "PrefixLMFeatureConverter"
         return PromptedModel(self, sees_itself=prefix and self.inputs_bidirectional_attention)
 
     def flops_per_example(self, lengths: Mapping[str, int]) -> float:
-        """As of every model. lengths: {"targets": T}, or {"inputs": S, "targets": T} of one row of S + T."""
+        """See `Model.flops_per_example`. lengths: {"targets": T}, or {"inputs": S, "targets": T} for a row of S + T."""
         T = sum(lengths.values()) + self.config.prompt_tokens
         of, c = LayerFlops(self.config), self.config
         window = None if c.decoder_window is None else (c.decoder_window, 0)

@@ -1,9 +1,9 @@
 """The gate that leaves positions out of an encoder: MrT5's (Kallini et al. 2024, arXiv 2410.20771), with a fixed share.
 
-MrT5 deletes the positions whose gate is low, more of one row than of another, and a term of the loss keeps their share.
-Here every row of S positions keeps as many, those with the highest gates: shapes are static, and nothing is added to
-the loss (as experts choose tokens: Raposo et al. 2024, arXiv 2404.02258). Padding goes first. What is kept stays in its
-order, and tables of relative positions read it as neighbours; rotary positions are those in the text.
+MrT5 deletes the positions whose gate is low, more in some rows than in others, and a term of the loss controls their
+share. Here every row of S positions keeps the same number, those with the highest gates: shapes are static, and the
+loss has no such term (as when experts choose tokens: Raposo et al. 2024, arXiv 2404.02258). Padding is deleted first.
+Kept positions stay in order; for tables of relative positions they are neighbours, rotary positions are as in the text.
 Shapes: B batch, S positions, K kept ones, D emb.
 """
 
@@ -38,7 +38,7 @@ class Kept(NamedTuple):
 
 
 class DeleteGate(nnx.Module):
-    """Scores of positions: what their states are in one direction. The highest are kept."""
+    """A score for each position, the projection of its state on one vector. The positions with the highest are kept."""
 
     def __init__(self, key: jax.Array, config: T5Config) -> None:
         self.rate = config.deletion_rate
@@ -55,5 +55,5 @@ class DeleteGate(nnx.Module):
 
 
 def num_kept(length: int, rate: float) -> int:
-    """K of S positions."""
+    """K, the number of positions kept out of S (`length`)."""
     return length - int(rate * length)

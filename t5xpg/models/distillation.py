@@ -1,4 +1,4 @@
-"""Distillation: a model learns a trained one's probabilities of every target token, beside the targets themselves."""
+"""Distillation: besides the targets, a model learns the token probabilities of a trained model at each target."""
 
 from dataclasses import dataclass
 
@@ -14,9 +14,9 @@ from t5xpg.models.model import Batch, Model, Params
 class Teacher:
     """The trained model, and how much its probabilities count (Hinton et al. 2015, arXiv 1503.02531, section 2).
 
-    checkpoint: as INITIAL_CHECKPOINT. model: what the checkpoint is of; it reads the batches of the student, without
-    dropout. weight: w of the loss (1 - w) * loss of the targets + w * temperature^2 * KL(teacher || student), the
-    divergence weighted and normalised as the loss is. temperature: what the logits of both are divided by for it.
+    checkpoint: as INITIAL_CHECKPOINT. model: the checkpoint's; it reads the student's batches, without dropout.
+    weight: w in the loss (1 - w) * loss of the targets + w * temperature^2 * KL(teacher || student), with the
+    divergence weighted and normalised as the loss is. temperature: divides the logits of both for the divergence.
 
     Raises UserError for values that cannot be.
     """
@@ -35,7 +35,7 @@ class Teacher:
             raise UserError(f"DISTILLATION_TEMPERATURE is {self.temperature!r}: it must be a finite number above 0.")
 
     def check(self, student: Model, converter: str) -> None:
-        """Raise UserError for a student with other logits, or with batches that the teacher does not take."""
+        """Raise UserError for a student with another vocabulary size, or with batches that the teacher cannot read."""
         ours, theirs = student.config.vocab_size, self.model.config.vocab_size
         if ours != theirs:
             raise UserError(
@@ -61,7 +61,7 @@ class Teacher:
         """The loss with the divergence, and the sums of `losses.loss_and_metrics` with it.
 
         loss, sums: of the targets. logits: of the student, [B, T, V] float32. params: of the teacher. normalizer: of
-        the whole batch. Sums have one more, "teacher_divergence": nats, over tokens by their weights.
+        the whole batch. One sum is added, "teacher_divergence": nats, over tokens by their weights.
         """
         theirs = jax.lax.stop_gradient(self.model.logits(params, batch))
         divergences = divergence(theirs, logits, self.temperature)

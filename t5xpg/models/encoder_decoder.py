@@ -51,7 +51,7 @@ class EncoderDecoderModel(Model):
         """The states [B, T, D] of every target position, given the targets before it (teacher forcing).
 
         batch: encoder_input_tokens [B, S], decoder_input_tokens and decoder_target_tokens [B, T]; where packed also
-        encoder_segment_ids [B, S] and decoder_segment_ids [B, T]. Other keys are ignored: T5 looks at distances only.
+        encoder_segment_ids [B, S] and decoder_segment_ids [B, T]. Other keys are ignored: T5 needs distances only.
         """
         modules = self.with_parameters(params)
         dropout = Dropout(self.config.dropout_rate, dropout_key)
@@ -76,7 +76,7 @@ class EncoderDecoderModel(Model):
     def encode(self, params: Params, encoder_input_tokens: jax.Array) -> jax.Array:
         """[B, S] int32 -> the encoder's output [B, S, D] in the compute dtype, without dropout.
 
-        Where a gate deletes positions, of those that it keeps.
+        With a delete gate, S counts only the positions that the gate keeps.
         """
         return self._source(params, encoder_input_tokens).states[:, self.config.prompt_tokens :]
 
@@ -88,9 +88,9 @@ class EncoderDecoderModel(Model):
         return found
 
     def source_attention(self, params: Params, batch: Batch) -> jax.Array:
-        """What each position of the decoder looks at: [B, L, H, T, S] float32, which add up to 1 over S, with merged
-        attention to what is not on its own positions, and with a prompt to what is not on that. batch: as of `logits`,
-        not packed."""
+        """The attention of each decoder position over the source: [B, L, H, T, S] float32. It adds up to 1 over S, less
+        the weights on the decoder's own positions (merged attention) or on the prompt. batch: as for `logits`, but not
+        packed."""
         modules, tokens = self.with_parameters(params), batch["encoder_input_tokens"]
         source, own = self._source(params, tokens), self.started(batch["decoder_input_tokens"])
         weights: jax.Array = modules.decoder.source_weights(
@@ -111,7 +111,7 @@ class EncoderDecoderModel(Model):
         beams: int | None = None,
         reordered: bool = False,
     ) -> incremental.Cache:
-        """Each layer's cross attention keys and values, computed once, and room for its own: see `Decodable`."""
+        """Each layer's keys and values of the source, and room for those of its own positions: see `Decodable`."""
         decoder: Decoder = self.with_parameters(params).decoder
         config, is_turned = self.config, self.config.rotary_cross_attention
 
@@ -138,14 +138,14 @@ class EncoderDecoderModel(Model):
     def decode_step(
         self, params: Params, cache: incremental.Cache, tokens: jax.Array, step: jax.Array
     ) -> tuple[jax.Array, incremental.Cache]:
-        """Logits of what follows `tokens`, and the cache with them."""
+        """The logits of the token after `tokens`, and the cache with `tokens` added."""
         modules = self.with_parameters(params)
         return incremental.decode_step(modules.decoder, _decoder_embedder(modules), cache, tokens, step)
 
     reorder_beams = staticmethod(incremental.reorder)
 
     def flops_per_example(self, lengths: Mapping[str, int]) -> float:
-        """As of every model. lengths: {"inputs": S, "targets": T}."""
+        """See `Model.flops_per_example`. lengths: {"inputs": S, "targets": T}."""
         S, T = lengths["inputs"] + self.config.prompt_tokens, lengths["targets"]
         of, c = LayerFlops(self.config), self.config
         of_encoder, layers = LayerFlops(c.encoder), c.num_encoder_layers

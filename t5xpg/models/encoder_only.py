@@ -1,4 +1,4 @@
-"""T5's encoder alone, with an output matrix: says of every position which token belongs there, as BERT does."""
+"""T5's encoder alone, with an output matrix: it predicts which token belongs at each position, as BERT does."""
 
 import functools
 from collections.abc import Mapping
@@ -49,7 +49,7 @@ class EncoderOnlyModel(Model):
         return Outputs(encoded[:, P:], head)
 
     def flops_per_example(self, lengths: Mapping[str, int]) -> float:
-        """As of every model. lengths: {"inputs": S, "targets": S}."""
+        """See `Model.flops_per_example`. lengths: {"inputs": S, "targets": S}."""
         S = lengths["inputs"]
         of, c, read = LayerFlops(self.config), self.config, S + self.config.prompt_tokens
         encoder = of.self_attention_and_mlp(read, c.num_encoder_layers, c.encoder_window)

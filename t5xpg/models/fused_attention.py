@@ -1,16 +1,16 @@
 """Attention with T5's biases in kernels for GPUs: no array of all pairs of positions, forward or backward.
 
-FlashAttention-2 (Dao 2023, arXiv 2307.08691): a program works off a block of queries, key block by key block, and
-corrects the softmax as it goes; the backward pass makes the weights again of the logarithms of their sums. Biases and
-masks are made within a tile, of a table of the near distances and of ids of queries and keys. The gradient of the
-biases has a kernel of its own: a program sums a tile over the batch, and then by the runs of distances that share a
-bias (far from the diagonal a tile has one). All sums have a fixed order.
+FlashAttention-2 (Dao 2023, arXiv 2307.08691): a program computes a block of queries, key block by key block, and
+corrects the softmax as it goes; the backward pass computes the weights again from the logarithms of their sums. Biases
+and masks are made within a tile, from a table of the near distances and the ids of queries and keys. The gradient of
+the biases has a kernel of its own: a program sums a tile over the batch, and then over each run of distances that share
+a bias (far from the diagonal, a tile has one run only). All sums have a fixed order.
 
 The kernels are written in Pallas and compiled by Triton, a backend of Pallas that jax 0.11 deprecates.
 
-cuDNN's attention (`jax.nn.dot_product_attention` with implementation="cudnn", read in jax 0.10.2) does not serve.
-It takes 16-bit dtypes alone, and adds every mask that is neither causal nor a length to the bias, which becomes
-[B, H, Q, S] of packed rows.
+cuDNN's attention (`jax.nn.dot_product_attention` with implementation="cudnn", read in jax 0.10.2) cannot replace them.
+It takes only 16-bit dtypes, and adds every mask that is neither causal nor a length to the bias, which for packed rows
+then has the shape [B, H, Q, S].
 
 Shapes: B batch, S keys, Q queries, H heads, K head_dim, C block, R runs of distances.
 """
@@ -33,9 +33,9 @@ from t5xpg.base.errors import UserError
 from t5xpg.models import activations
 from t5xpg.models.biases import MASKED, FusedBias
 
-BLOCK = 128  # bytes of a tile's side of queries or keys, at most: 64 of 16 bits, 32 of float32
-ROWS = 16  # of the batch, at most, whose tiles are added before they are summed by runs of distances
-_LEAST = 16  # what Triton's products have along every axis, at least
+BLOCK = 128  # at most so many bytes along each side of a tile: 64 queries or keys of 16 bits, 32 of float32
+ROWS = 16  # at most so many rows of the batch whose tiles are added before they are summed by runs of distances
+_LEAST = 16  # the least size of every axis in Triton's products
 _FAR = 2**30  # further than any distance
 _LOG2_E = math.log2(math.e)
 
@@ -43,7 +43,7 @@ _LOG2_E = math.log2(math.e)
 def attend_fused(queries: jax.Array, keys: jax.Array, values: jax.Array, bias: FusedBias) -> jax.Array:
     """queries [B, Q, H, K], keys and values [B, S, H, K] -> the values mixed by attention [B, Q, H, K].
 
-    Queries that see no key get zeros. Without a GPU it is interpreted. Raises UserError on a mesh of several devices.
+    Queries that see no key get zeros. Without a GPU, kernels are interpreted. Raises UserError on several devices.
     """
     if activations.on_several_devices():
         raise UserError(
@@ -68,7 +68,7 @@ def _power_of_two(size: int) -> int:
 
 
 class _Kind(NamedTuple):
-    """What kernels are compiled for. run_begins: as of FusedBias."""
+    """What kernels are compiled for. run_begins: as in FusedBias."""
 
     block: int
     is_causal: bool
@@ -76,8 +76,8 @@ class _Kind(NamedTuple):
 
     @property
     def shifts(self) -> tuple[int, int]:
-        """How far a block of keys is ahead of one of queries where all distances are in the first run, at least, and
-        in the last one, at most."""
+        """How far a block of keys is ahead of a block of queries: the largest such shift with all distances in the
+        first run, and the smallest with all distances in the last run."""
         return self.run_begins[0] - self.block, self.run_begins[-1] + self.block - 1
 
 
@@ -107,7 +107,7 @@ class _Keys(NamedTuple):
 
 class _Table(NamedTuple):
     """near: log2(e) times what distances add, for tiles of all shifts from the first to the second of `_Kind.shifts`,
-    [H, distances] float32. begins: of the runs, and more that no distance reaches, int32; as many as a power of 2."""
+    [H, distances] float32. begins: where runs begin, int32, filled up to a power of 2 with values out of reach."""
 
     near: Any
     begins: Any
@@ -169,10 +169,10 @@ def _like(x: jax.Array, dtype: Any = None) -> jax.ShapeDtypeStruct:
 def _call(
     kernel: Callable[..., None], kind: _Kind, own: Any, others: Any, table: Any, outputs: Any, rows: int | None = None
 ) -> Any:
-    """kernel(kind, own, others, table, *outputs), with references, for each block of `own` of each head and row.
+    """Run kernel(kind, own, others, table, *outputs), on references, for each block of `own`, each head and each row.
 
-    own: _Queries and others _Keys, or the other way; a kernel has a block of its own side and of the outputs, and all
-    of the other side. outputs: shapes and dtypes. rows: so many of the batch for each kernel, in a first axis.
+    own and others: _Queries and _Keys, or the reverse; a program gets one block of `own` and of the outputs, and all of
+    `others`. outputs: shapes and dtypes. rows: a program gets so many rows of the batch, in a first axis; None: one.
     """
     B, length, H, K = own.rows.shape
     blocks = length // kind.block
@@ -249,7 +249,7 @@ def _query_gradients(kind: _Kind, own: _Queries, keys: _Keys, table: _Table | No
 def _key_gradients(
     kind: _Kind, own: _Keys, queries: _Queries, table: _Table | None, of_keys_ref: Any, of_values_ref: Any
 ) -> None:
-    """The gradients of keys and values. Tiles are [keys, queries] here, so that no product needs one turned."""
+    """The gradients of keys and values. Tiles are [keys, queries] here, so that no product needs one transposed."""
     number, keys = pl.program_id(0), _read(own)
 
     def step(at: jax.Array, state: Any) -> Any:
@@ -267,7 +267,7 @@ def _key_gradients(
 
 
 def _run_gradients(kind: _Kind, queries: _Queries, keys: _Keys, table: _Table, of_runs_ref: Any) -> None:
-    """The gradients of what runs of distances add. Here alone references have rows, in their first axis."""
+    """The gradients of what runs of distances add. Only here do references have a first axis, of rows."""
     number, rows, begins = pl.program_id(0), queries.ids.shape[0], table.begins[...]
 
     def run_of(distance: jax.Array) -> jax.Array:
@@ -310,7 +310,7 @@ def _read(side: Any) -> Any:
 
 
 def _block(side: Any, at: jax.Array, kind: _Kind) -> Any:
-    """Block `at` of it."""
+    """Block `at` of queries or keys."""
     return jax.tree.map(lambda ref: ref[pl.ds(at * kind.block, kind.block)], side)
 
 
@@ -320,7 +320,7 @@ def _pair(of_queries: jax.Array, of_keys: jax.Array, *, turned: bool) -> tuple[j
 
 
 def _distances(kind: _Kind, *, turned: bool = False) -> jax.Array:
-    """Keys' positions less queries', of blocks at one place: int32 [C, C]."""
+    """Positions of keys minus positions of queries, for blocks with the same start: int32 [C, C]."""
     positions = jnp.arange(kind.block, dtype=jnp.int32)
     of_queries, of_keys = _pair(positions, positions, turned=turned)
     return of_keys - of_queries
@@ -360,12 +360,12 @@ def _gradients(
 
 
 def _product(a: jax.Array, b: jax.Array, b_axis: int = 0) -> jax.Array:
-    """The sums over the last axis of a and one of b, float32."""
+    """The product of a and b, summed over the last axis of a and `b_axis` of b, float32."""
     return lax.dot_general(a, b, (((1,), (b_axis,)), ((), ())), preferred_element_type=jnp.float32)
 
 
 def _exp2(x: jax.Array) -> jax.Array:
-    """2 ** x, float32; on a GPU by one instruction, for which it is 0 below 2 ** -126."""
+    """2 ** x, float32; on a GPU by one instruction, which gives 0 for results below 2 ** -126."""
     if jax.default_backend() != "gpu":
         return jnp.exp2(x)
     (result,) = triton.elementwise_inline_asm(

@@ -20,7 +20,7 @@ _EVERYWHERE = (2**30, 2**30)
 
 
 class Geometry(NamedTuple):
-    """Of one attention: what is added to its logits, how its queries and its keys are turned, its global tokens."""
+    """For one attention: what is added to its logits, how its queries and keys are turned, and its global tokens."""
 
     bias: Bias | Either
     queries: Rotation | None = None
@@ -34,7 +34,7 @@ class Geometry(NamedTuple):
         return self.bias
 
     def merged(self, source: Geometry) -> Geometry:
-        """One softmax over a decoder's own positions [.., T, T] and those of a source [.., T, S] behind them."""
+        """The geometry of one softmax over a decoder's own positions [.., T, T], and after them a source [.., T, S]."""
         own, other = self.whole, source.whole
         B, queries, keys = max(own.mask.shape[0], other.mask.shape[0]), own.mask.shape[2], other.mask.shape[3]
         masks = [jnp.broadcast_to(mask, (B, 1, queries, mask.shape[3])) for mask in (own.mask, other.mask)]
@@ -49,17 +49,17 @@ def has_window(config: T5Config, index: int | jax.Array) -> Any:
     return (index + 1) % config.sliding_window_pattern != 0
 
 
-# what layers with a window have and what the others have; a single one where both have the same
+# one item for layers with a window and one for the others; a single item where both have the same
 Kinds = tuple[Any, ...]
 
 
 def of_kinds(differ: bool, make: Callable[[bool], Any]) -> Kinds:
-    """(make(True), make(False)), of layers with a window and without; (make(False),) where the two do not differ."""
+    """(make(True), make(False)) for layers with and without a window; (make(False),) where the two do not differ."""
     return (make(True), make(False)) if differ else (make(False),)
 
 
 def of_layer(config: T5Config, kinds: Kinds, index: int | jax.Array) -> Any:
-    """The one of `kinds` that is the layer's at `index`, which is traced where layers are scanned over."""
+    """The item of `kinds` for the layer at `index`; the index is traced where layers are scanned."""
     if len(kinds) == 1:
         return kinds[0]
     is_local = has_window(config, index)
@@ -71,7 +71,7 @@ def of_layer(config: T5Config, kinds: Kinds, index: int | jax.Array) -> Any:
 
 
 def rotations(config: T5Config, positions: jax.Array) -> Kinds:
-    """Of positions [...] int32: `Rotation` or None, for each kind of layer."""
+    """The `Rotation` (or None) of positions [...] int32, for each kind of layer."""
     differ = config.rotary_local_base is not None or config.rotary_scale != 1.0
     return of_kinds(differ, functools.partial(rotation, config, positions))
 
@@ -86,16 +86,16 @@ def self_geometries(
 ) -> Callable[[Any, int | jax.Array], Geometry]:
     """The geometry of a layer's self attention, by the layer and its index.
 
-    pairs: their window and table of relative positions are put in here; the table is read in both directions unless
-    `is_causal`. window: of the layers that have one. relpos_bias: the stack's table, for all layers; None where every
-    layer has its own, or none has. positions: of the rows, [T] or [B, T], where they do not begin at 0. globals: of the
-    stack.
+    pairs: without window and table of relative positions, which are added here; the table is read in both directions
+    unless `is_causal`. window: for the layers that have one. relpos_bias: the stack's table, for all layers; None where
+    every layer has its own, or none has. positions: of the rows, [T] or [B, T]; None: 0, 1, 2 and so on. globals: the
+    global tokens of the stack.
     """
     turned = rotations(config, jnp.arange(pairs.queries, dtype=jnp.int32) if positions is None else positions)
-    everywhere = _EVERYWHERE if config.scan_layers else None  # scanned over, the two kinds have arrays of one shape
+    everywhere = _EVERYWHERE if config.scan_layers else None  # in a scan, both kinds need arrays of the same shape
     layers = config.num_decoder_layers if pairs.is_causal else config.num_encoder_layers
     have_windows = window is not None and config.sliding_window_pattern > layers  # all of them
-    # merged, the source is beside a decoder's positions
+    # merged attention adds the source to the decoder's positions: no blocks
     by_blocks = False if config.merged_attention and pairs.is_causal else True if globals is not None else None
 
     def biases(relpos_bias: RelativePositionBias | None) -> Kinds:

@@ -1,8 +1,8 @@
 """LongT5's transient global tokens (Guo et al. 2022, section 3.1.2): sums of blocks, which every position sees.
 
-In each layer they are made anew of what the layer reads. A block is of so many positions of one text, counted from its
-beginning; what is left at its end goes to the block before, and a text of less than one block has no global token.
-Numbers count all blocks of a row, in packed rows too.
+Each layer computes them again from its own inputs. A block has a fixed number of positions of one text, counted from
+the text's beginning; the rest at its end goes to the last block, and a text shorter than a block has no global token.
+Blocks are numbered through the row, in packed rows too.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from t5xpg.models.rotary import positions_in_segments
 
 
 class GlobalTokens(NamedTuple):
-    """Of rows [B, S], with room for G = S // size global tokens.
+    """The global tokens of rows [B, S], with room for G = S // size of them.
 
-    numbers: of the block that a position is in, [B, S] int32; -1 where it is in none. bias: what is added to the logits
-    of a position's query with the global tokens' keys, [B, 1 or H, S, G] float32.
+    numbers: of the block in which a position lies, [B, S] int32; -1 where there is none. bias: added to the logits of a
+    position's query with the global tokens' keys, [B, 1 or H, S, G] float32.
     """
 
     numbers: jax.Array
@@ -37,10 +37,10 @@ class GlobalTokens(NamedTuple):
 def global_tokens(
     tokens: jax.Array, segment_ids: jax.Array | None, size: int, relpos_bias: RelativePositionBias | None
 ) -> GlobalTokens:
-    """Of tokens [B, S], packed where there are segments, in blocks of `size`. relpos_bias: of distances of blocks."""
+    """The global tokens of tokens [B, S], packed or not, in blocks of `size`. relpos_bias: for distances of blocks."""
     G = tokens.shape[1] // size
     segments = jnp.where(tokens > 0, 1 if segment_ids is None else segment_ids, 0)
-    # a block begins where its last position is of the same text
+    # a block begins only where its last position belongs to the same text
     ends = jnp.pad(segments[:, size - 1 :], ((0, 0), (0, size - 1)))[:, : tokens.shape[1]]
     begins = (positions_in_segments(segments) % size == 0) & (ends == segments) & (segments > 0)
     last = lax.cummax(jnp.where(begins, jnp.arange(tokens.shape[1], dtype=jnp.int32), -1), axis=1)

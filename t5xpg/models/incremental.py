@@ -1,15 +1,15 @@
-"""A decoder position by position: what is kept between positions, and the logits of one.
+"""Decoding position by position: the cache that is kept between positions, and the logits of one position.
 
-One query for each row reads all keys and values that the row has, so reading them takes the time. They lie as they are
-read: keys [B, H, K, S], to be added up over K for many S at once, and values [B, H, S, K], over S for many K. From
-[B, S, H, K] XLA copies all of them into another order at every position, which takes ten times as long.
+One query per row reads all keys and values of the row, and reading them takes most of the time. They are stored in the
+order of reading: keys [B, H, K, S], summed over K for many S at once, and values [B, H, S, K], summed over S for many
+K. From [B, S, H, K], XLA copies all of them into another order at every position, which takes ten times as long.
 
-All continuations of a row have one source, whose keys and values they read together: the encoder's output, or of a
-decoder alone the prompt (see `prompted`), over which and the continuation's own positions there is one softmax.
-Samples keep keys and values of their own positions. Beams, which turn into continuations of each other, keep them in
-one pool for the row, and a table says whose position of the pool each beam has gone through. Every beam looks at the
-whole pool, and what is not of its own past is masked: more to add up, but no position is ever moved. Beside moving
-them (a gather of the whole cache at every position) this takes a tenth to a half of the time on CPUs.
+All continuations of a row share one source, whose keys and values they read together: the encoder's output or, for a
+decoder alone, the prompt (see `prompted`). A prompt and the continuation's own positions share one softmax.
+Each sample keeps the keys and values of its own positions. A beam can become the continuation of another beam, so the
+beams of a row keep theirs in one pool, and a table says which positions of the pool are the past of each beam. Every
+beam reads the whole pool, with all but its own past masked: there is more to sum, but no position is ever moved. On
+CPUs this takes a tenth to a half of the time of moving them (a gather of the whole cache at every position).
 Shapes: B batch, N beams or samples (1 without an axis for them), S source length, T target length, D emb, H heads, K
 head_dim, V vocab.
 """
@@ -31,15 +31,15 @@ from t5xpg.models.rotary import Rotation
 from t5xpg.models.stacks import Decoder, DecoderLayer, DecoderOnly, DecoderOnlyLayer, feed_forward, normed, residual
 
 # "layers": for each, "source_keys" [B, H, K, S], "source_values" [B, H, S, K], "self_keys" [B, N, H, K, T],
-# "self_values" [B, N, H, T, K]. Of beams that are reordered [B, H, K, T * N] and [B, H, T * N, K], beam n's position t
-# at t * N + n, and "ancestors" [B, N, T] int32: the beam that was at t what beam n now is, or -1.
-# "by_distance": [H, S + 2T - 1] or [H, 2T - 1] float32, the bias of every distance from a last query on (of each layer,
-# where every layer has its own); "keys_by_distance": [H, K, as many], where distances have keys.
-# "source_bias": [B, 1, 1, S] float32 of an encoder's output, or "last" [B] int32, the position of a prompt's last
+# "self_values" [B, N, H, T, K]. For reordered beams: [B, H, K, T * N] and [B, H, T * N, K], position t of beam n at
+# t * N + n, and "ancestors" [B, N, T] int32: the beam at position t that beam n descends from, or -1.
+# "by_distance": [H, S + 2T - 1] or [H, 2T - 1] float32, the bias of every distance, first that of last query and first
+# key (in each layer, if layers have their own tables); "keys_by_distance": [H, K, as many], if distances have keys.
+# "source_bias": [B, 1, 1, S] float32 for an encoder's output, or "last" [B] int32, the position of a prompt's last
 # token. "first": [B] int32, the decoder's first position, where that is not 0.
 Cache = dict[str, Any]
 LayerCache = dict[str, jax.Array]
-# of each layer `source_keys_values`, and "source_bias" or "last", and "first", of all
+# `source_keys_values` of each layer; and for all layers "source_bias" or "last", and "first"
 SourceCache = tuple[dict[str, LayerCache], LayerCache]
 
 
@@ -53,9 +53,9 @@ def init_cache(
     beams: int | None,
     reordered: bool,
 ) -> Cache:
-    """The cache before the first of `length` positions; the others as in `decoding.protocol.Decodable.init_cache`.
+    """The cache before the first of `length` positions. rows, beams, reordered: see `decoding.protocol.Decodable`.
 
-    source: of tokens [b, S].
+    source: a function from tokens [b, S] to their part of the cache.
     """
     B, N = tokens.shape[0], beams or 1
     part = B if rows is None else max(n for n in range(1, min(B, rows) + 1) if B % n == 0)
@@ -92,7 +92,7 @@ def init_cache(
 
 
 def source_keys_values(attention: Attention, x: jax.Array, rotation: Rotation | None = None) -> LayerCache:
-    """x [B, S, D], what the source is for a layer. rotation: of its positions."""
+    """The cached keys and values of a source x [B, S, D], as a layer reads it. rotation: of the source's positions."""
     keys, values = attention.project_keys_values(x, rotation)
     return {"source_keys": jnp.transpose(keys, (0, 2, 3, 1)), "source_values": jnp.transpose(values, (0, 2, 1, 3))}
 
@@ -102,11 +102,11 @@ def decode_step(
 ) -> tuple[jax.Array, Cache]:
     """tokens [B] or [B, N], the inputs at position `step` -> their logits [..., V] float32, and the cache with them."""
     several = tokens.ndim == 2
-    if "ancestors" in cache:  # each beam is its own at this position
+    if "ancestors" in cache:  # each beam is its own ancestor at this position
         B, N, _ = cache["ancestors"].shape
         themselves = jnp.broadcast_to(jnp.arange(N, dtype=jnp.int32)[:, None], (B, N, 1))
         cache = cache | {"ancestors": lax.dynamic_update_slice_in_dim(cache["ancestors"], themselves, step, axis=2)}
-    # one query with a source of its own goes without an axis for it: with one XLA adds up in another order
+    # a single query per source of an encoder has no axis N: with that axis, XLA adds up in another order
     has_axis = several or isinstance(decoder, DecoderOnly)
     x = embed(tokens[:, None] if has_axis and not several else tokens, decoder.dtype)
     config, layers = decoder.config, {}
@@ -123,13 +123,14 @@ def decode_step(
 
 
 def reorder(cache: Cache, parents: jax.Array) -> Cache:
-    """The cache of beams that continue others: beam n what was beam parents[:, n]. parents: [B, N] int32."""
+    """The cache in which beam n of a row continues what was beam parents[:, n]. parents: [B, N] int32."""
     return cache | {"ancestors": jnp.take_along_axis(cache["ancestors"], parents[..., None], axis=1, mode="clip")}
 
 
 class _Positions(NamedTuple):
-    """Of one query: its biases with the source's keys, [B, 1 or H, 1, S], and its own, [1 or B, H, 1 or N, T or T * N];
-    where positions have keys, what is added to the source's keys, [B, H, K, S], and its own, [H, K, T or T * N]."""
+    """For one query: its biases with the source's keys, [B, 1 or H, 1, S], and with its own keys,
+    [1 or B, 1 or H, 1 or N, T or T * N]. Where positions have keys: those of the source [B, H, K, S] and its own
+    [H, K, T or T * N], which are added to these keys."""
 
     source_bias: jax.Array
     own_bias: jax.Array
@@ -138,9 +139,9 @@ class _Positions(NamedTuple):
 
 
 def _positions(cache: Cache, tables: LayerCache, step: jax.Array, behind: int | None = None) -> _Positions:
-    """Of the query at `step`. tables: those by distance. behind: how many positions it sees; None for all.
+    """For the query at `step`. tables: the dict of "by_distance". behind: how many positions back it sees; None: all.
 
-    A prompt's last token is not of its source: it is step 0.
+    A prompt's last token does not belong to the source: it is the input of step 0.
     """
     layer, ancestors = next(iter(cache["layers"].values())), cache.get("ancestors")
     by_distance, keys = tables.get("by_distance"), tables.get("keys_by_distance")
@@ -205,21 +206,20 @@ def _layer_step(
 
 
 def _moved(keys: jax.Array, by: jax.Array | None) -> jax.Array:
-    """Keys with those of their positions: a query's product with both is that with the sum."""
+    """Keys plus the keys of their relative positions: a product with the sum is the sum of the two products."""
     return keys if by is None else keys.astype(jnp.float32) + by
 
 
 def _attend(
     attention: Attention, x: jax.Array, rotation: Rotation | None, *sources: tuple[jax.Array, jax.Array, jax.Array]
 ) -> jax.Array:
-    """What `Attention` gives for queries with keys from one or more places: x [B, N, D] or [B, D] -> the same.
+    """The output of `Attention` for queries with keys from one or more places: x [B, N, D] or [B, D] -> the same.
 
     rotation: of the queries. sources: keys, values and bias. Keys [B, G, K, S] and values [B, G, S, K] are read by all
-    N queries of a row; with an axis N behind B, each has its own. The bias is broadcast to [B, H, N, S], float32.
-    Sums of products rather than matrix products: each number of the cache is used once or by a few queries, head by
-    head, so that what one has read is still in the processor's cache for the next; matrix products of so few rows take
-    several times as long on CPUs. They are added up in float32, whatever the dtype: that costs nothing while memory is
-    waited for.
+    N queries of a row; with an axis N after B, each query has its own. The bias is broadcast to [B, H, N, S], float32.
+    It uses sums of products, not matrix products: each number of the cache is used once or by a few queries, head by
+    head, and is still in the processor's cache for the next query. Matrix products of so few rows take several times as
+    long on CPUs. The sums are float32, whatever the dtype: this costs nothing, because the time goes to memory.
     """
 
     def for_queries(kept: jax.Array) -> jax.Array:

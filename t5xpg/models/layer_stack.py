@@ -1,11 +1,11 @@
-"""Layers of one kind, one after the other: each a part of the program, or one part for all, scanned over parameters.
+"""Stacks of layers of one kind: each layer is a part of the program, or all are one scan over their parameters.
 
-Scanned, a stack has one module "layers", whose parameters have a first axis "layers", instead of "layers_0" and so on.
-XLA then compiles one layer, and holds one at a time of what a layer needs while it computes. The numbers are the same,
-initial parameters and dropout included, but for rounding.
+A scanned stack has one module "layers", whose parameters have a first axis "layers", instead of "layers_0" and so on.
+XLA then compiles a single layer, and the temporary arrays of one layer exist at a time. All numbers, those of initial
+parameters and dropout included, are equal but for rounding.
 
-Rematerialisation makes what the backward pass needs of a layer again instead of keeping it: "full" keeps a layer's
-input alone; "dots" also the results of products with weights, which are most of the work; "none" keeps all.
+Rematerialisation computes what the backward pass needs of a layer again, instead of keeping it. "full" keeps only the
+layer's input; "dots" also the results of products with weights, which are most of the work; "none" keeps everything.
 """
 
 import re
@@ -27,7 +27,7 @@ Body = Callable[[jax.Array, Any, Dropout, int | jax.Array], jax.Array]
 
 
 def layer_name(index: int) -> str:
-    """Of a layer that stands alone; its random keys derive from it, scanned or not."""
+    """The name of a layer that is not scanned; the layer's random keys derive from it, scanned or not."""
     return f"{LAYERS}_{index}"
 
 
@@ -39,7 +39,7 @@ class LayerStack(nnx.Module):
     def add_layers(
         self, key: jax.Array, config: T5Config, number: int, make: Callable[[jax.Array, T5Config], nnx.Module]
     ) -> None:
-        """key: of the stack, from which each layer's derives."""
+        """Make the layers. key: of the stack; each layer's key derives from it."""
         self.num_layers = number
         self.is_scanned = config.scan_layers
         self.remat_policy = config.remat_policy
@@ -53,7 +53,7 @@ class LayerStack(nnx.Module):
     def through_layers(
         self, x: jax.Array, body: Body, dropout: Dropout = OFF, layers: slice = slice(None)
     ) -> jax.Array:
-        """body(..., body(body(x, first layer, its dropout), second layer, ...)). layers: which of the stack's."""
+        """body(..., body(body(x, first layer, its dropout), second layer, ...)). layers: the part of the stack used."""
         if not self.is_scanned:
             for index, (name, layer) in list(enumerate(self.named_layers()))[layers]:
                 x = self._rematerialised(body, layer, index)(x, _parameters(layer), dropout.at(name))
@@ -84,7 +84,7 @@ class LayerStack(nnx.Module):
     def _rematerialised(self, body: Body, layer: nnx.Module, at: int | None = None) -> Callable[..., jax.Array]:
         """`body` as a function of the parameters of a layer like `layer`, which keeps what the policy says.
 
-        at: the layer's index; None where it is an argument, scanned over.
+        at: the layer's index; None in a scan, where the index is an argument.
         """
         graph = nnx.graphdef(layer)
 
@@ -95,7 +95,7 @@ class LayerStack(nnx.Module):
         if self.remat_policy != "none":
             # by name: a policy does not see into the products, which have a gradient of their own
             policy = jax.checkpoint_policies.save_only_these_names(PRODUCT) if self.remat_policy == "dots" else None
-            # a scan's two loops are two programs already, between which XLA finds nothing to save itself
+            # a scan's forward and backward loops are separate: XLA finds no common subexpressions (CSE) between them
             call = jax.checkpoint(call, policy=policy, prevent_cse=not self.is_scanned, static_argnums=(4,))
         return lambda x, parameters, dropout, index=None: call(x, parameters, dropout.key, index, dropout.rate)
 
@@ -105,7 +105,7 @@ def _parameters(layer: nnx.Module) -> Any:
 
 
 def _stacked(layers: list[nnx.Module]) -> nnx.Module:
-    """One module with the parameters of all, along a first axis."""
+    """One module with the parameters of all layers, stacked along a first axis."""
 
     def stack(*variables: nnx.Variable) -> nnx.Variable:
         values = jnp.stack([variable[...] for variable in variables])
@@ -133,9 +133,9 @@ Take = Callable[[Any, int, Any], Any]
 
 
 def layers_as_in(tree: Tree, like: Mapping[str, Any], join: Join, take: Take) -> Tree:
-    """`tree`, with layers together where those of `like` are, and apart where they are apart.
+    """`tree`, with the layers of a stack together where they are together in `like`, and apart where they are apart.
 
-    Where the two differ in more than that, the tree is left as it is: who compares them finds what differs.
+    Where the two differ in anything else, the tree stays as it is: a comparison with `like` then finds the difference.
     """
     apart, others = _layers_apart(tree), _layers_apart(like)
     if apart and LAYERS in like and not others and _same([*(tree[name] for name in apart), like[LAYERS]]):
@@ -158,7 +158,7 @@ def layers_as_in(tree: Tree, like: Mapping[str, Any], join: Join, take: Take) ->
 
 
 def _layers_apart(tree: Mapping[str, Any]) -> list[str]:
-    """The names of the layers of a stack that are apart, in their order; none where one is missing."""
+    """The names "layers_0", "layers_1" and so on in `tree`, in order; empty if one of them is missing."""
     found = {name for name in tree if re.fullmatch(rf"{LAYERS}_\d+", name)}
     names = [layer_name(index) for index in range(len(found))]
     return names if found == set(names) else []

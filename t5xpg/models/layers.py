@@ -1,7 +1,7 @@
 """The layers of T5: dense, RMS norm, embedding, gated MLP; attention has a file of its own.
 
-What they compute is what T5X's minimal T5 computes (t5x/examples/t5/layers.py): no biases, parameters in float32,
-computed in the dtype of the inputs.
+They compute what T5X's minimal T5 computes (t5x/examples/t5/layers.py): without biases, with float32 parameters, in the
+dtype of the inputs.
 Shapes: B batch, T length, D emb, F mlp, V vocab.
 """
 
@@ -26,7 +26,7 @@ from t5xpg.models.config import T5Config
 
 
 def named_key(key: jax.Array, name: str) -> jax.Array:
-    """The key for `name` under `key`, whatever other names there are. CRC-32 is the same on every machine."""
+    """The key derived from `key` for `name`, independent of other names. CRC-32 is the same on every machine."""
     return jax.random.fold_in(key, zlib.crc32(name.encode()))
 
 
@@ -55,7 +55,7 @@ class Dropout:
     def __call__(self, x: jax.Array, shared_axis: int | None = -2) -> jax.Array:
         """Zeroes values of `x` and scales the others by 1 / (1 - rate).
 
-        shared_axis: along it one decision holds for all (T5X: -2, lengths, and queries); None decides for each value.
+        shared_axis: the axis along which all values share one decision (T5X: -2, of lengths or queries); None: no axis.
         """
         if not self.active:
             return x
@@ -70,7 +70,7 @@ class Dropout:
 OFF = Dropout(0.0, None)
 
 
-PRODUCT = "product"  # what a remat policy knows the result of a product with a weight by
+PRODUCT = "product"  # the name by which a remat policy knows the result of a product with a weight
 Initializer = Callable[[jax.Array, tuple[int, ...], jnp.dtype], jax.Array]
 
 _dense_init: Initializer = initializers.variance_scaling(1.0, "fan_in", "truncated_normal")
@@ -88,7 +88,7 @@ _ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
 
 @jax.custom_vjp
 def gated_gelu(x: jax.Array, gate: jax.Array) -> jax.Array:
-    """gelu(x) * gate, the approximation by tanh; keeps nothing but its inputs, and goes back in one pass over them."""
+    """gelu(x) * gate, with gelu by tanh; the backward pass keeps only the inputs and is one pass over them."""
     return _ACTIVATIONS["gelu"](x) * gate
 
 
@@ -117,7 +117,7 @@ def parameter(key: jax.Array, init: Initializer, shape: tuple[int, ...], axes: t
 
 @functools.lru_cache(maxsize=256)
 def _maker(init: Initializer, shape: tuple[int, ...]) -> Callable[[jax.Array], jax.Array]:
-    """A small program for all parameters of a kind: much faster compiled than one of all parameters, the same bits."""
+    """A small program for all parameters of a kind: it compiles much faster than one for all kinds, same bits."""
     return jax.jit(lambda key: init(key, shape, jnp.dtype("float32")))
 
 
@@ -139,8 +139,8 @@ class Dense(nnx.Module):
 def product(x: jax.Array, kernel: jax.Array, axes: tuple[str, str]) -> jax.Array:
     """x [..., D] times kernel [D, F], whose logical axes are `axes`.
 
-    The kernel's gradient is written as x^T dy: of the form that differentiation gives, XLA copies dy, transposed, where
-    dy is mostly the larger of the two.
+    The kernel's gradient is written as x^T dy. For the form that differentiation gives, XLA makes a transposed copy of
+    dy, which is mostly the larger of the two.
     """
     return products.dot(x, activations.gathered(kernel, *axes))
 
@@ -169,7 +169,7 @@ product.defvjp(_product_forward, _product_backward)
 
 
 class RMSNorm(nnx.Module):
-    """T5's layer norm: divides by the root mean square, subtracts nothing, adds nothing. Statistics in float32."""
+    """T5's layer norm: divides by the root mean square, without mean and bias. Statistics in float32."""
 
     def __init__(self, features: int, axis: str = "embed") -> None:
         self.axis = axis

@@ -116,12 +116,12 @@ cross_entropy_with_logits.defvjp(_cross_entropy_forward, _cross_entropy_backward
 
 
 def side_of_targets(batch: Mapping[str, Any]) -> str:
-    """What the names of the arrays that the loss is computed from start with: "decoder_", or of an encoder alone."""
+    """The prefix in the names of the arrays that the loss reads: "decoder_", or "encoder_" for an encoder alone."""
     return "decoder_" if "decoder_target_tokens" in batch else "encoder_"
 
 
 def token_weights(batch: Mapping[str, jax.Array]) -> jax.Array:
-    """[B, T] float32: the loss weights, or where a batch has none 1 for every target that is no padding (0)."""
+    """The loss weights [B, T] float32; where a batch has none: 1 for every target, 0 for padding (id 0)."""
     side = side_of_targets(batch)
     weights = batch.get(f"{side}loss_weights")
     if weights is None:
@@ -132,8 +132,8 @@ def token_weights(batch: Mapping[str, jax.Array]) -> jax.Array:
 def loss_weights_and_normalizer(batch: Mapping[str, jax.Array], config: LossConfig) -> tuple[jax.Array, jax.Array]:
     """Each token's weight in the loss [B, T], and the number that the weighted sum is divided by; float32.
 
-    A batch that is worked off in parts takes the normaliser of the whole and adds up the parts' losses and gradients.
-    Where T5X divides by 0 (a batch without a single target) this divides by 1.
+    For a batch that is computed in parts, use the normaliser of the whole; losses and gradients of parts then add up.
+    Where T5X divides by 0 (a batch without a single target), the normaliser here is 1.
     """
     weights = token_weights(batch)
     factor = config.loss_normalizing_factor
@@ -142,7 +142,7 @@ def loss_weights_and_normalizer(batch: Mapping[str, jax.Array], config: LossConf
         if segments is None:
             of_sequence = jnp.sum(weights, axis=-1, keepdims=True)
         else:
-            weights = jnp.where(segments > 0, weights, 0.0)  # as T5X: what is in no segment counts for nothing
+            weights = jnp.where(segments > 0, weights, 0.0)  # as T5X: positions in no segment do not count
             same = (segments[:, :, None] == segments[:, None, :]).astype(jnp.float32)
             of_sequence = jnp.einsum("bts,bs->bt", same, weights, precision=jax.lax.Precision.HIGHEST)
         weights = weights / jnp.where(of_sequence == 0, 1.0, of_sequence)
@@ -164,11 +164,11 @@ def loss_and_metrics(
     token_bytes: np.ndarray | jax.Array,
     normalizer: jax.Array | None = None,
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """The loss to be minimised, and sums over the batch that metrics are made of.
+    """The loss to be minimised, and sums over the batch from which metrics are computed.
 
     logits: [B, T, V] float32. batch: decoder_target_tokens [B, T], and decoder_loss_weights and decoder_segment_ids
-    where it has them; of an encoder alone, the encoder's. token_bytes: int32 [vocabulary], UTF-8 bytes of every id.
-    normalizer: for a part of a batch, the whole batch's.
+    where it has them ("encoder_" for an encoder alone). token_bytes: int32 [vocabulary], number of UTF-8 bytes per id.
+    normalizer: for a part of a batch, the normaliser of the whole batch.
 
     The sums, float32 scalars: "loss" (what is minimised, normalised), "cross_entropy" (nats, over tokens by their
     weights, without z-loss and smoothing), "z_loss" (over tokens by their weights), "weights", "correct" (tokens whose
@@ -182,7 +182,7 @@ def loss_and_metrics(
 
 
 class TokenScores(NamedTuple):
-    """What metrics are made of, of each token [...] float32: log(Z), its logit, and 1 where that is the largest."""
+    """For metrics, per token [...] float32: log(Z), the target's logit, and 1 where that logit is the largest."""
 
     log_z: jax.Array
     target_logits: jax.Array
@@ -190,7 +190,7 @@ class TokenScores(NamedTuple):
 
 
 def token_scores(logits: jax.Array, targets: jax.Array) -> TokenScores:
-    """Of logits [..., V] float32 and targets [...] int32."""
+    """The scores of targets [...] int32 by logits [..., V] float32."""
     hits = (jnp.argmax(logits, axis=-1).astype(targets.dtype) == targets).astype(jnp.float32)
     return TokenScores(*_log_normalizer_and_target(logits, targets), hits)
 

@@ -27,7 +27,7 @@ Batch = Mapping[str, jax.Array]
 
 
 class Outputs(NamedTuple):
-    """The states of the last layer [B, T, D], and what makes logits [B, T, V] float32 of any of them."""
+    """The states of the last layer [B, T, D], and the function from any of them to logits [B, T, V] float32."""
 
     states: jax.Array
     to_logits: Callable[[jax.Array], jax.Array]
@@ -51,7 +51,7 @@ class Model(abc.ABC):
 
     config: T5Config
 
-    # names of the feature converters whose batches it takes; the first one where none is chosen
+    # names of the feature converters whose batches the model takes; the first one is the default
     feature_converters: ClassVar[tuple[str, ...]]
 
     @staticmethod
@@ -61,7 +61,7 @@ class Model(abc.ABC):
 
     @abc.abstractmethod
     def outputs(self, params: Params, batch: Batch, *, dropout_key: jax.Array | None = None) -> Outputs:
-        """What logits are made of, for every position that the batch has a target for. No key: no dropout."""
+        """The states and their output function, for every target position of the batch. Without a key: no dropout."""
 
     def logits(self, params: Params, batch: Batch, *, dropout_key: jax.Array | None = None) -> jax.Array:
         """Logits [B, T, V] float32 of the `outputs`."""
@@ -72,17 +72,17 @@ class Model(abc.ABC):
     def flops_per_example(self, lengths: Mapping[str, int]) -> float:
         """Floating point operations of the matrix products, forward and backward, of one row of a batch.
 
-        lengths: of the task's features, padded, as TASK_FEATURE_LENGTHS. A product [a, b] x [b, c] is 2abc; the
+        lengths: padded lengths of the task's features, as TASK_FEATURE_LENGTHS. A product [a, b] x [b, c] is 2abc; the
         backward pass is twice the forward pass. Attention is counted as it is computed, in full, causal or not. Norms,
         softmax and embedding look-ups are left out, as is usual for a share of the hardware's peak.
         """
 
     def for_decoding(self, feature_converter: str) -> Any | None:
-        """The `Decodable` of a model that was trained on a converter's batches; None of one that writes nothing."""
+        """The `Decodable` of a model trained on this converter's batches; None if the model cannot write text."""
         return None
 
     def started(self, tokens: jax.Array) -> jax.Array:
-        """Inputs of the decoder [B, T] int32, in which 0 begins every text (or is padding), as the model begins."""
+        """Inputs of the decoder [B, T] int32, with every 0 (start of a text, or padding) replaced by the start id."""
         start = self.config.decoder_start_token_id
         return tokens if start == 0 else jnp.where(tokens == 0, start, tokens)
 
@@ -114,7 +114,7 @@ class Model(abc.ABC):
 
     @property
     def num_params(self) -> int:
-        """How many numbers the parameters are."""
+        """The number of parameters, each entry of an array counted."""
         return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(self.abstract_params()))
 
 
@@ -126,21 +126,21 @@ class LayerFlops:
 
     @property
     def projection(self) -> int:
-        """Of one position, by the query's or the output's projection."""
+        """For one position, in the projection of the query or of the output."""
         return 2 * self.config.emb_dim * self.config.num_heads * self.config.head_dim
 
     @property
     def key_or_value(self) -> int:
-        """Of one position, by the key's or the value's projection."""
+        """For one position, in the projection of the key or of the value."""
         return self.projection * (self.config.num_kv_heads or self.config.num_heads) // self.config.num_heads
 
     @property
     def pair(self) -> int:
-        """Of one query with one key: its logit, and its part of the mixture."""
+        """For one query with one key: the logit, and the key's part in the mixed values."""
         return 2 * 2 * self.config.num_heads * self.config.head_dim
 
     def self_attention_and_mlp(self, length: int, layers: int, window: tuple[int, int] | None = None) -> int:
-        """Of the layers of an encoder, or of a decoder without cross attention. window: of those that have one."""
+        """For the layers of an encoder, or of a decoder without cross attention. window: of the layers with one."""
         mlp = 2 * self.config.emb_dim * self.config.mlp_dim * (len(self.config.mlp_activations) + 1)
         distances = (2 * length - 1) * self.pair // 2 if self.config.relative_attention_keys else 0
         projections = 2 * self.projection + 2 * self.key_or_value
@@ -151,7 +151,7 @@ class LayerFlops:
         return layers * length * (projections + mlp + distances) + pairs * self.pair
 
     def global_tokens(self, length: int) -> int:
-        """Of a layer of an encoder: their sums, keys and values, and pairs with all positions."""
+        """For one layer of an encoder: the sums, keys and values of global tokens, and their pairs with positions."""
         number = 0 if self.config.encoder_global_block is None else length // self.config.encoder_global_block
         return number * (length * (2 * self.config.emb_dim + self.pair) + 2 * self.key_or_value)
 
@@ -161,5 +161,5 @@ class LayerFlops:
         return own + of_keys + queries * keys * self.pair
 
     def output(self, length: int) -> int:
-        """Of the output matrix, not a layer's own."""
+        """For the output matrix, which belongs to no layer."""
         return length * 2 * self.config.emb_dim * self.config.vocab_size

@@ -1,4 +1,4 @@
-"""T5's relative positions: a bias of attention logits for every bucket of distances; and Shaw's, keys of them."""
+"""T5's relative positions: a bias of attention logits for every bucket of distances; and Shaw's: a key for each."""
 
 import math
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ def relative_position_bucket(
     """T5's bucket of key position minus query position; int32, same shape.
 
     Half of the buckets of a direction stand for one distance each; the others grow logarithmically up to max_distance.
-    A decoder (not bidirectional) puts all distances ahead into bucket 0. In float64 a few would fall into others.
+    A decoder (not bidirectional) puts all distances ahead into bucket 0. With float64, a few buckets would differ.
     """
     bucket = np.zeros_like(relative_position, dtype=np.int32)
     distance = -relative_position.astype(np.int32)
@@ -43,7 +43,7 @@ def relative_position_bucket(
 class PositionTable:
     """The bias of every bucket, [H, buckets] float32, its keys [H, K, buckets], and how distances fall into buckets.
 
-    bidirectional: as of `relative_position_bucket`.
+    bidirectional: as in `relative_position_bucket`.
     """
 
     table: jax.Array
@@ -53,11 +53,11 @@ class PositionTable:
     keys: jax.Array | None = None
 
     def __call__(self, queries: int, keys: int, first: int = 0) -> jax.Array:
-        """[1, H, queries, keys] float32. first: the key where the first query is."""
+        """[1, H, queries, keys] float32. first: the index of the key at the first query's position."""
         return toeplitz(self.by_distance(queries, keys, first), queries, keys)[None]
 
     def by_distance(self, queries: int, keys: int, first: int = 0) -> jax.Array:
-        """[H, queries + keys - 1] float32: the bias of every distance, from the last query to the first key on."""
+        """[H, queries + keys - 1] float32: the bias of every distance, first that of the last query and first key."""
         return jnp.dot(self.table, self._one_hot(queries, keys, first), precision=lax.Precision.HIGHEST)
 
     def keys_by_distance(self, queries: int, keys: int, first: int = 0) -> jax.Array | None:
@@ -67,8 +67,8 @@ class PositionTable:
         return jnp.dot(self.keys, self._one_hot(queries, keys, first), precision=lax.Precision.HIGHEST)
 
     def runs(self) -> tuple[tuple[int, ...], jax.Array]:
-        """Runs of neighbouring distances (key minus query) that have one bias: the first distance of each run but the
-        first, which has no beginning; and the biases [H, runs] float32. The last run has no end."""
+        """Runs of neighbouring distances (key minus query) that share one bias. Returns the first distance of each run,
+        except the first run, which has no beginning, and the biases [H, runs] float32. The last run has no end."""
         distances = np.arange(-self.max_distance, self.max_distance + 1, dtype=np.int32)
         buckets = relative_position_bucket(distances, self.bidirectional, self.num_buckets, self.max_distance)
         begins = np.flatnonzero(np.diff(buckets)) + 1
@@ -79,7 +79,7 @@ class PositionTable:
 
     def _one_hot(self, queries: int, keys: int, first: int) -> jax.Array:
         """[buckets, queries + keys - 1] float32: which bucket a distance falls into."""
-        # key - query in [-(queries-1), keys-1] where the first of both are at one place
+        # key - query in [-(queries-1), keys-1] where the first key is at the first query's position
         distances = np.arange(-(queries - 1), keys, dtype=np.int32) - first
         buckets = relative_position_bucket(distances, self.bidirectional, self.num_buckets, self.max_distance)
         return jnp.asarray(buckets[None, :] == np.arange(self.num_buckets)[:, None], jnp.float32)
@@ -99,7 +99,7 @@ class RelativePositionBias(nnx.Module):
         self.rel_keys = parameter(named_key(key, "rel_keys"), _key_init, keys, key_axes) if has_keys else None
 
     def table(self, *, bidirectional: bool) -> PositionTable:
-        """Its numbers, as an encoder (bidirectional) or a decoder reads them."""
+        """The table as an encoder (bidirectional) or a decoder reads it."""
         keys = None if self.rel_keys is None else self.rel_keys[...]
         return PositionTable(self.rel_embedding[...], bidirectional, self.num_buckets, self.max_distance, keys)
 
@@ -107,8 +107,8 @@ class RelativePositionBias(nnx.Module):
 def toeplitz(by_distance: jax.Array, queries: int, keys: int) -> jax.Array:
     """[H, queries + keys - 1] -> [H, queries, keys] with out[h, q, k] = by_distance[h, k - q + queries - 1].
 
-    Reading a repeated row with a stride that is one short shifts every row by one. Only copies, so that the gradient
-    is a sum: a gather would scatter all pairs of positions into few places, slowly and in no fixed order on GPUs.
+    It reads repeated rows with a stride that is one too short: this shifts each row by one. There are only copies, so
+    the gradient is a sum; that of a gather scatters all pairs into few places, slowly and on GPUs in no fixed order.
     """
     heads, count = by_distance.shape
     assert count == queries + keys - 1
@@ -117,7 +117,7 @@ def toeplitz(by_distance: jax.Array, queries: int, keys: int) -> jax.Array:
 
 
 def skewed(by_distance: jax.Array) -> jax.Array:
-    """`toeplitz` of queries that have numbers of their own: [..., queries, queries + keys - 1] -> [..., queries, keys].
+    """`toeplitz` with other numbers for each query: [..., queries, queries + keys - 1] -> [..., queries, keys].
 
     The shift of Transformer-XL (Dai et al. 2019, appendix B).
     """

@@ -1,8 +1,8 @@
-"""Products of two arrays, of bfloat16 factors with a float32 result where `wide` says so.
+"""Products of two arrays; within `wide`, products of bfloat16 factors have float32 results.
 
-On CPUs XLA multiplies bfloat16 numbers with the processor's own instructions where the result is float32, and as
-float32 numbers where it is bfloat16. The sums are float32 in both. It is so for factors whose summed axis is the last
-one of the left: of the products of a step all but the gradients of weights, keys and values.
+On CPUs, XLA multiplies bfloat16 numbers with the processor's own instructions if the result is float32, and as float32
+numbers if the result is bfloat16. Sums are float32 in both cases. This holds where the last axis of the left factor is
+summed: for all products of a step, except the gradients of weights, keys and values.
 """
 
 import functools
@@ -18,7 +18,7 @@ _wide: ContextVar[bool] = ContextVar("wide_products", default=False)
 
 @contextmanager
 def wide(are: bool) -> Iterator[None]:
-    """What is traced in the block has float32 results; it is compiled with `xla_flags.SINGLE_PRODUCTS`."""
+    """Give products traced in the block float32 results, if `are`; to be compiled with `xla_flags.SINGLE_PRODUCTS`."""
     token = _wide.set(are)
     try:
         yield
@@ -31,12 +31,12 @@ def _are_wide(factor: jax.Array) -> bool:
 
 
 def dot(a: jax.Array, b: jax.Array) -> jax.Array:
-    """As `jnp.dot`, in the dtype of `a`; where products are wide without a gradient."""
+    """As `jnp.dot`, in the dtype of `a`. Where products are wide, it is not made to be differentiated."""
     return jnp.dot(a, b, preferred_element_type=jnp.float32).astype(a.dtype) if _are_wide(a) else jnp.dot(a, b)
 
 
 def einsum(subscripts: str, a: jax.Array, b: jax.Array) -> jax.Array:
-    """As `jnp.einsum` of two arrays, in their dtype or float32. Each letter stands in two of the three."""
+    """As `jnp.einsum` of two arrays, in their dtype, or float32 if wide. Each letter is in two of the three terms."""
     return _wide_einsum(subscripts, a, b) if _are_wide(a) else jnp.einsum(subscripts, a, b)
 
 

@@ -1,9 +1,9 @@
 """A decoder-only model that continues prompts, position by position: see `incremental`.
 
-The prompts of a batch have different lengths, and `step` counts the tokens behind them. So the keys and values of a
-prompt lie by themselves, once for all continuations of its row. The last token of a prompt is the first that is put in:
-`init_cache` reads it with the others, because in a prefix that sees all of itself they see it too; what it makes of
-them is kept, and it is masked there, for it comes as step 0 again.
+The prompts of a batch have different lengths, and `step` counts the tokens after them. So the keys and values of a
+prompt are kept apart, once for all continuations of its row. The last token of a prompt is the input of step 0. Yet
+`init_cache` reads it, too, because in a prefix that sees all of itself the other tokens see it: their keys and values
+are kept, and its own are masked there, because step 0 adds them again.
 """
 
 import functools
@@ -27,7 +27,7 @@ from t5xpg.models.stacks import DecoderOnly, normed
 class PromptedModel:
     """The `Decodable` of a decoder-only model.
 
-    sees_itself: whether every position of a prompt sees all of it, as in a prefix LM; else those before it alone.
+    sees_itself: whether each position of a prompt sees all of the prompt, as in a prefix LM; else none that follow it.
     """
 
     model: Model
@@ -42,7 +42,7 @@ class PromptedModel:
         beams: int | None = None,
         reordered: bool = False,
     ) -> incremental.Cache:
-        """The cache before the first position behind the prompts [B, S] int32, padded with 0 at their ends."""
+        """The cache before the first position after the prompts [B, S] int32, which are padded with 0 at their ends."""
         modules = self.model.with_parameters(params)
         read = functools.partial(_read, modules.decoder, prompted_embed(modules), self.sees_itself)
         return incremental.init_cache(
@@ -50,7 +50,7 @@ class PromptedModel:
         )
 
     def first_tokens(self, inputs: jax.Array) -> jax.Array:
-        """[B, S] -> [B] int32: the last token of each prompt; that with which every text begins, where it is empty."""
+        """[B, S] -> [B] int32: the last token of each prompt; for an empty one, the token that begins every text."""
         return jnp.take_along_axis(_with_start(inputs, self.model.config), source_lengths(inputs)[:, None], axis=1)[
             :, 0
         ]
@@ -58,7 +58,7 @@ class PromptedModel:
     def decode_step(
         self, params: Params, cache: incremental.Cache, tokens: jax.Array, step: jax.Array
     ) -> tuple[jax.Array, incremental.Cache]:
-        """Logits of what follows `tokens`, and the cache with them. step: counts from 0 at the prompt's last token."""
+        """The logits of the token after `tokens`, and the cache with `tokens`. step: 0 at the prompt's last token."""
         modules = self.model.with_parameters(params)
         return incremental.decode_step(modules.decoder, modules.token_embedder, cache, tokens, step)
 
@@ -73,7 +73,7 @@ def _with_start(inputs: jax.Array, config: T5Config) -> jax.Array:
 def _read(
     decoder: DecoderOnly, embed: Embed | PromptedEmbed, sees_itself: bool, inputs: jax.Array
 ) -> incremental.SourceCache:
-    """The keys and values that each layer has of the prompts [b, S], with their start and a soft prompt before them."""
+    """Each layer's keys and values of the prompts [b, S], after the start token and, if there is one, a soft prompt."""
     soft = decoder.config.prompt_tokens
     tokens = prompted(_with_start(inputs, decoder.config), soft)
     P = tokens.shape[1]

@@ -1,4 +1,4 @@
-"""Rotary positions (Su et al. 2021): queries and keys are turned by their positions, and products know distances."""
+"""Rotary positions (Su et al. 2021): queries and keys are turned by their positions; products depend on distances."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Rotation(NamedTuple):
 
 
 def rotation(config: T5Config, positions: jax.Array, has_window: bool = False) -> Rotation | None:
-    """Of positions [...] int32, in layers with a window or without; None where the model has no rotary positions."""
+    """The rotation of positions [...] int32 in layers with or without a window; None without rotary positions."""
     if config.rotary_base is None:
         return None
     base, scale = config.rotary_base, config.rotary_scale
@@ -37,27 +37,27 @@ def rotation(config: T5Config, positions: jax.Array, has_window: bool = False) -
 
 
 def source_lengths(tokens: jax.Array) -> jax.Array:
-    """[B, S] -> [B] int32: up to the last token that is no padding."""
+    """[B, S] -> [B] int32: the lengths up to the last token that is not padding."""
     positions = jnp.arange(1, tokens.shape[1] + 1, dtype=jnp.int32)
     return jnp.max(jnp.where(tokens != 0, positions, jnp.int32(0)), axis=1)
 
 
 def positions_in_segments(segments: jax.Array) -> jax.Array:
-    """Of packed rows, segments [B, S] -> [B, S] int32, from 0 in each segment."""
+    """Segments [B, S] of packed rows -> positions [B, S] int32, counted from 0 in each segment."""
     positions = jnp.broadcast_to(jnp.arange(segments.shape[1], dtype=jnp.int32), segments.shape)
     is_first = jnp.pad(segments[:, 1:] != segments[:, :-1], ((0, 0), (1, 0)), constant_values=True)
     return positions - lax.cummax(jnp.where(is_first, positions, 0), axis=1)
 
 
 def source_positions(tokens: jax.Array, segments: jax.Array | None) -> jax.Array:
-    """Of a source [B, S], packed or not: [S] or [B, S] int32."""
+    """The positions of a source [B, S]: [S] int32, or [B, S] if packed."""
     return jnp.arange(tokens.shape[1], dtype=jnp.int32) if segments is None else positions_in_segments(segments)
 
 
 def decoder_positions(
     tokens: jax.Array, length: int, segments: jax.Array | None, source_segments: jax.Array | None
 ) -> jax.Array:
-    """[B, T] int32: the positions of a decoder that go on where the source [B, S] of its row, or segment, ends.
+    """[B, T] int32: a decoder's positions, which continue where the source [B, S] of the row, or segment, ends.
 
     length: T. segments [B, T] and source_segments [B, S]: where rows are packed.
     """

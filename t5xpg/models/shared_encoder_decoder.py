@@ -16,7 +16,7 @@ __all__ = ["SharedEncoderDecoderModel", "T5Config"]
 
 
 class SharedTransformer(nnx.Module):
-    """The modules of SharedEncoderDecoderModel: those of a decoder, which encode, too."""
+    """The modules of SharedEncoderDecoderModel: those of a decoder, which also encodes."""
 
     def __init__(self, key: jax.Array, config: T5Config) -> None:
         if config.num_encoder_layers != config.num_decoder_layers:
@@ -34,7 +34,7 @@ class SharedTransformer(nnx.Module):
     def encoder(
         self, embed: Embed, tokens: jax.Array, segment_ids: jax.Array | None = None, dropout: Dropout = OFF
     ) -> Source:
-        """tokens [B, S] int32, by the decoder's layers without cross attention."""
+        """Encode tokens [B, S] int32 with the decoder's layers, without their cross attention."""
         stack = self.decoder
         pairs = Pairs(tokens.shape[1], tokens, segment_ids, segment_ids)
         geometry = self_geometries(stack.config, pairs, stack.config.encoder_window, stack.relpos_bias)
@@ -44,7 +44,7 @@ class SharedTransformer(nnx.Module):
 
 
 class SharedEncoderDecoderModel(EncoderDecoderModel):
-    """An encoder-decoder whose encoder has all parameters of its decoder but the cross attention's.
+    """An encoder-decoder whose encoder shares all parameters of its decoder, except those of cross attention.
 
     As Mesh-TensorFlow's `bi_v1_shared`; the encoder reads the table of relative positions in both directions.
     """

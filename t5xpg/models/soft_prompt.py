@@ -1,6 +1,6 @@
 """Soft prompts: embeddings that are parameters and stand before those of the tokens (Lester et al. 2021).
 
-Behind a prompt a model reads rows that are longer by it; positions and masks follow from the rows as they always do.
+A prompt makes the rows that a model reads longer; positions and masks follow from these rows as from any others.
 Shapes: B batch, P prompt, S length, D emb, V vocab.
 """
 
@@ -28,7 +28,7 @@ class Prompt(nnx.Module):
 
 @dataclass(frozen=True)
 class PromptedEmbed:
-    """Embeds rows of ids that begin with the `prompt_tokens` of a prompt, which any id but 0 stands for."""
+    """Embeds rows of ids in which the first `prompt_tokens` ids, any but 0, stand for the prompt."""
 
     embed: Embed
     prompt: Prompt
@@ -42,22 +42,22 @@ class PromptedEmbed:
 
 
 def make_prompt(key: jax.Array, config: T5Config) -> Prompt | None:
-    """The prompt of a model; None of one without. key: of the model."""
+    """The prompt of a model; None if it has none. key: of the model."""
     length = config.prompt_tokens
     return Prompt(named_key(key, "prompt"), length, config.emb_dim) if length else None
 
 
 def prompted(tokens: jax.Array, length: int, segment_ids: jax.Array | None = None) -> jax.Array:
-    """[B, S] int32 -> [B, P + S]: behind a prompt, whose positions are none of padding.
+    """[B, S] int32 -> [B, P + S]: with positions for a prompt before them, which are not padding.
 
-    segment_ids: of packed rows, which can have no prompt.
+    segment_ids: of packed rows, which cannot have a prompt.
     """
     assert segment_ids is None or not length, "each text of a packed row would need the prompt"
     return jnp.pad(tokens, ((0, 0), (length, 0)), constant_values=1) if length else tokens
 
 
 def prompted_embed(modules: Any) -> Embed | PromptedEmbed:
-    """What a model embeds its `prompted` tokens with."""
+    """The embedding for a model's `prompted` tokens."""
     embed = modules.token_embedder
     prompt = getattr(modules, "prompt", None)  # an architecture of one's own need not have any
     return embed if prompt is None else PromptedEmbed(embed, prompt)

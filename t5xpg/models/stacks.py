@@ -1,7 +1,7 @@
-"""The stacks: layers with norms and residuals, the embedding before, a norm after.
+"""The stacks: layers with norms and residuals, after the embedding and before a last norm.
 
-Order of norm, dropout and residual as in T5X's minimal T5 (t5x/examples/t5/network.py) and its decoder alone
-(t5x/examples/decoder_only/network.py); names of the parameters too.
+The order of norm, dropout and residual, and the names of the parameters, are those of T5X's minimal T5
+(t5x/examples/t5/network.py) and of its decoder alone (t5x/examples/decoder_only/network.py).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def add_norms(layer: nnx.Module, name: str, config: T5Config) -> None:
 
 
 def normed(layer: nnx.Module, place: str, name: str, x: jax.Array) -> jax.Array:
-    """x [..., D] after the layer's norm `place` ("pre" or "post") the part called `name`; x where it has none."""
+    """x [..., D] after the layer's "pre" or "post" norm (`place`) for its part `name`; x if there is no such norm."""
     norm = getattr(layer, f"{place}_{name}_layer_norm")
     return x if norm is None else norm(x)
 
@@ -43,7 +43,7 @@ def normed(layer: nnx.Module, place: str, name: str, x: jax.Array) -> jax.Array:
 def residual(
     layer: nnx.Module, name: str, x: jax.Array, part: Callable[[jax.Array], jax.Array], dropout: Dropout
 ) -> jax.Array:
-    """x [..., D] plus what the part called `name` makes of it, between the layer's norms."""
+    """x [..., D] plus the output of the part called `name`, with the layer's norms before and after that part."""
     return x + dropout(normed(layer, "post", name, part(normed(layer, "pre", name, x))))
 
 
@@ -55,9 +55,9 @@ def self_attention(
     dropout: Dropout,
     source: tuple[jax.Array, jax.Array] | None = None,
 ) -> jax.Array:
-    """x [B, T, D] plus what its positions see in each other. name: of the attention in its layer.
+    """x [B, T, D] plus its self attention. name: the name of the attention in its layer.
 
-    source: keys and values [B, S, G, K] of more positions that each of them sees.
+    source: keys and values [B, S, G, K] of further positions, which all positions of x see.
     """
     attention: Attention = getattr(layer, name)
 
@@ -76,14 +76,14 @@ def self_attention(
 
 
 def feed_forward(layer: EncoderLayer | DecoderOnlyLayer, x: jax.Array, dropout: Dropout) -> jax.Array:
-    """x [B, T, D] plus what the MLP makes of each position."""
+    """x [B, T, D] plus the MLP's output for each position."""
     return residual(layer, "mlp", x, lambda y: layer.mlp(y, dropout.at("mlp_hidden")), dropout.at("mlp"))
 
 
 def position_table(
     key: jax.Array, config: T5Config, *, of_layer: bool, name: str = "relpos_bias"
 ) -> RelativePositionBias | None:
-    """The relative positions of a layer or of a stack, whichever of them has a table. key: its own."""
+    """The table of relative positions of a layer (`of_layer`) or of a stack; None if it has none. key: its own."""
     if config.relpos_bias_in_every_layer != of_layer or not config.relative_attention_bias:
         return None
     return RelativePositionBias(named_key(key, name), config)
@@ -118,7 +118,7 @@ class DecoderOnlyLayer(nnx.Module):
 
 
 class DecoderLayer(DecoderOnlyLayer):
-    """A layer that looks at a source, too: by an attention of its own, or merged with the one over its positions."""
+    """A layer that also attends to a source: by a separate attention, or by one merged with its self attention."""
 
     def __init__(self, key: jax.Array, config: T5Config) -> None:
         super().__init__(key, config)
@@ -153,7 +153,7 @@ class DecoderLayer(DecoderOnlyLayer):
         return feed_forward(self, x, dropout)
 
     def source_weights(self, x: jax.Array, encoded: jax.Array, own: Geometry, cross: Geometry) -> jax.Array:
-        """The weights over the source [B, H, T, S] float32 in `with_source`, without dropout."""
+        """The attention weights of `with_source` over the source, without dropout: [B, H, T, S] float32."""
         keys, _ = self.source_attention.project_keys_values(encoded, cross.keys)
         if self.is_merged:
             y = normed(self, "pre", "self_attention", x)
@@ -165,10 +165,10 @@ class DecoderLayer(DecoderOnlyLayer):
 
 
 class Source(NamedTuple):
-    """What a decoder looks at.
+    """The source that a decoder attends to.
 
-    states: the encoder's output [B, S, D] in the compute dtype. tokens: [B, S], of its positions; padding where 0.
-    segment_ids: [B, S], of packed rows. kept: which positions of the text they are, where some were left out.
+    states: the encoder's output [B, S, D] in the compute dtype. tokens: [B, S], the ids at its positions; padding is 0.
+    segment_ids: [B, S], for packed rows. kept: the positions of the text that are left, where a gate removed others.
     """
 
     states: jax.Array
@@ -202,7 +202,7 @@ class Encoder(LayerStack):
         x, tokens = kept.of(x), kept.of(tokens)
         x = self._through(x, tokens, None, dropout, slice(gate, None), kept.positions)
         source = self._source(x, tokens, None, dropout)
-        # the gate learns by what the decoder makes of the positions that it keeps
+        # the gate learns through the states of the positions that it keeps, which the decoder reads
         return source._replace(states=source.states * kept.gates[..., None].astype(self.dtype), kept=kept)
 
     def _through(
@@ -214,7 +214,7 @@ class Encoder(LayerStack):
         layers: slice = slice(None),
         positions: jax.Array | None = None,
     ) -> jax.Array:
-        """x [B, S, D] through some layers. positions: [B, S], where they are not the first ones of a text."""
+        """x [B, S, D] through some layers. positions: [B, S], where they are not simply 0, 1, 2 and so on."""
         pairs = Pairs(tokens.shape[1], tokens, segment_ids, segment_ids)
         seen, size = None, self.config.encoder_global_block
         if size is not None and tokens.shape[1] >= size:
@@ -225,7 +225,7 @@ class Encoder(LayerStack):
         )
 
     def _source(self, x: jax.Array, tokens: jax.Array, segment_ids: jax.Array | None, dropout: Dropout) -> Source:
-        # T5X decides here for each value, everywhere else for a whole sequence
+        # here T5X drops each value by itself, everywhere else one decision holds for a whole sequence
         return Source(dropout.at("output")(self.encoder_norm(x), shared_axis=None), tokens, segment_ids)
 
 
@@ -280,13 +280,13 @@ class Decoder(_DecoderStack):
         target_tokens: jax.Array,
         segment_ids: jax.Array | None = None,
     ) -> tuple[Callable[[DecoderLayer, int | jax.Array], Geometry], Callable[[int | jax.Array], Geometry]]:
-        """Of the attention over own positions and over the source, by a layer and its index."""
+        """The geometry of self attention, by layer and index, and of the attention over the source, by index."""
         length, (_, encoder_tokens, encoder_segment_ids, _) = target_tokens.shape[1], source
         own = Pairs(length, target_tokens, segment_ids, segment_ids, is_causal=True)
         pairs = Pairs(length, encoder_tokens, segment_ids, encoder_segment_ids)
         cross = pairs.bias(config.attention_chunk_size, kernel=config.attention_kernel)
         if not config.rotary_cross_attention:
-            # a source that is not turned shows how far a query is: from the beginning of its text
+            # source keys are not turned, so products with them depend on a query's position: count it within its text
             places = None if segment_ids is None else positions_in_segments(segment_ids)
             return self_geometries(config, own, self.window, self.relpos_bias, places), lambda _: Geometry(cross)
         places = decoder_positions(encoder_tokens, length, segment_ids, encoder_segment_ids)
@@ -328,8 +328,8 @@ class DecoderOnly(_DecoderStack):
     ) -> jax.Array:
         """Input and target tokens [B, T] -> states [B, T, D].
 
-        The targets only say which positions are padding. prefix: [B, T], not 0 for positions of a prefix, which see all
-        of the prefix of their segment, later positions, too; None where each position sees itself and those before it.
+        The targets only say which positions are padding. prefix: [B, T], not 0 at positions of a prefix; these see the
+        whole prefix of their segment, later positions too. None: each position sees itself and those before it.
         """
         length = input_tokens.shape[1]
         pairs = Pairs(length, target_tokens, segment_ids, segment_ids, is_causal=True, prefix=prefix)
@@ -340,7 +340,7 @@ class DecoderOnly(_DecoderStack):
 
 
 def output_matrix(key: jax.Array, config: T5Config) -> Dense | None:
-    """The matrix behind a stack's output; None where the embedding is it."""
+    """The output matrix of a stack; None where it is tied to the embedding."""
     if config.logits_via_embedding:
         return None
     return Dense(named_key(key, "logits_dense"), (config.emb_dim, config.vocab_size), ("embed", "vocab"))

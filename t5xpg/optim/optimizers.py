@@ -1,12 +1,12 @@
 """Optimisers: frozen settings, each of which builds an optax transformation.
 
-What is said of an array holds for every layer of a stacked one. `transformation(params_axes)` takes the logical axes of
-the parameters, a tree of tuples of names, because some rules depend on what a dimension is. `learning_rate` is a
-schedule; a number stands for a constant rate.
+Where an array stacks all layers, the rules for an array hold for each layer. `transformation(params_axes)` takes the
+logical axes of the parameters, a tree of tuples of names, because some rules depend on what a dimension stands for.
+`learning_rate` is a schedule; a number stands for a constant rate.
 
 `relpos_bias_factor` multiplies the updates of the relative position biases. Adam moves an entry by about the learning
-rate a step, whatever its size. These entries start near 0 and are added to the logits of the attention as they are: it
-takes several units until a head looks at its neighbours, which at the rate that suits a matrix is hundreds of steps.
+rate a step, whatever its size. These entries start near 0 and are added to attention logits unscaled. A head looks at
+its neighbours only when they reach several units; at a rate that suits a matrix, this takes hundreds of steps.
 `embedding_factor` does the same for the token embeddings, which T5 initialises with a standard deviation of 1, ten
 times that of a matrix. Adafactor needs neither: its updates are relative to the size of the array.
 """
@@ -36,22 +36,22 @@ def is_stacked(axes: Axes) -> bool:
 
 
 def of_layer(axes: Axes) -> Axes:
-    """The logical axes of one layer's part of an array, or of an array that is no stack."""
+    """The logical axes of one layer of a stacked array; those of any other array unchanged."""
     return axes[1:] if is_stacked(axes) else axes
 
 
 def by_layer(inner: optax.GradientTransformation, params_axes: AxesTree) -> optax.GradientTransformation:
-    """`inner`, which treats every array by itself, treating every layer of a stacked one by itself.
+    """`inner`, which treats every array by itself, applied to every layer of a stacked array by itself.
 
-    inner: its state is made of trees of the parameters' structure, and of counts, which are scalars. params_axes: the
-    tree of logical axes. The state is inner's, with stacked arrays for stacked parameters.
+    inner: its state consists of trees with the parameters' structure, and of counts, which are scalars. params_axes:
+    the tree of logical axes. The state is that of inner, with stacked arrays for stacked parameters.
     """
     flags = [is_stacked(axes) for axes in jax.tree.leaves(params_axes, is_leaf=_is_axes)]
     if not any(flags):
         return inner
 
     def along(leaf: Any) -> Any:
-        """jax.vmap's axes of inner's state of one stacked array: the first of each array, none of a count."""
+        """jax.vmap's axes for inner's state of one stacked array: the first axis of arrays, None for counts."""
         layer = jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype)
         return jax.tree.map(lambda part: 0 if part.ndim else None, jax.eval_shape(inner.init, layer))
 
@@ -83,15 +83,15 @@ def by_layer(inner: optax.GradientTransformation, params_axes: AxesTree) -> opta
 
 
 def _joined(states: list[Any], treedef: Any) -> Any:
-    """One state, of the states of each parameter: arrays become trees of the parameters' structure; of the counts,
-    which are all the same, the first stays."""
+    """One state from the states of all parameters: arrays become trees with the parameters' structure; of the counts,
+    which are all equal, the first is kept."""
     of_one: Any = jax.tree.structure(states[0])
     columns = zip(*(of_one.flatten_up_to(state) for state in states), strict=True)
     return of_one.unflatten([parts[0] if parts[0].ndim == 0 else treedef.unflatten(parts) for parts in columns])
 
 
 def _apart(state: Any, of_one: Any, treedef: Any) -> list[Any]:
-    """The way back from `_joined`: a state, of the structure `of_one`, for each parameter. treedef: the parameters'."""
+    """The inverse of `_joined`: a state with structure `of_one` for each parameter. treedef: of the parameters."""
     number = treedef.num_leaves
     columns = [
         [part] * number if isinstance(part, jax.Array) else treedef.flatten_up_to(part)
@@ -121,11 +121,11 @@ class Adafactor(Optimizer):
     """Adafactor as T5X ships it (arXiv 1804.04235; `t5x.adafactor.Adafactor`), for parameters of at most two axes.
 
     Arrays whose two largest dimensions have `min_dim_size_to_factor` or more entries keep a mean of squared gradients
-    per row and per column, all others one per entry. T5X's rules by logical axis matter for arrays of three and more
-    axes only: for two and fewer it falls back to these sizes too, relative position buckets included.
-    `weight_decay` is subtracted as `weight_decay * parameter`, not multiplied by the learning rate, unless
-    `weight_decay_lr_exponent` is set: then by `learning_rate ** weight_decay_lr_exponent`.
-    step_offset: the update of the optimiser from which the decay counts, which has to be reached (`Experiment`).
+    per row and per column, all others one per entry. T5X's rules by logical axis matter only for arrays of three and
+    more axes: with two and fewer, relative position biases included, T5X also decides by these sizes.
+    The decay subtracts `weight_decay * parameter`, not multiplied by the learning rate; but if
+    `weight_decay_lr_exponent` is set, multiplied by `learning_rate ** weight_decay_lr_exponent` (weight_decay None: 1).
+    step_offset: the update from which the decay by `decay_rate` counts; it must have been reached (`Experiment`).
     """
 
     decay_rate: float = 0.8
@@ -174,8 +174,8 @@ class Adafactor(Optimizer):
 class AdamW(Optimizer):
     """AdamW (arXiv 1711.05101). Decays arrays of two and more axes, so not the scales of the norms.
 
-    width_factor: m, how many times as wide the model is as the one whose learning rate is taken over. Updates of
-    matrices that sum over hidden units are divided by it, their decay included, as muP has it for Adam (Yang et al.
+    width_factor: m, the width of the model divided by that of the model whose learning rate is used. Updates of
+    matrices that sum over hidden units, their decay included, are divided by m, as in muP for Adam (Yang et al.
     2021, arXiv 2203.03466, table 3; Everett et al. 2024, arXiv 2407.05872, for initial values like T5's).
     """
 
@@ -231,15 +231,15 @@ def _adam(
 
 @dataclass(frozen=True)
 class Muon(Optimizer):
-    """Muon (Jordan 2024) for the matrices inside the layers, AdamW for everything else.
+    """Muon (Jordan 2024) for the matrices inside the layers, AdamW without decay for everything else.
 
     Embeddings, the output head, relative position biases and norms get AdamW, at `adam_learning_rate` where it is
-    given and at `learning_rate` otherwise; `nesterov` holds for both (NAdamW), as in optax. Updates of matrices are
-    orthogonalised momenta. The update of a matrix [I, O] is multiplied by sqrt(max(1, O / I)), or, where
-    `consistent_rms` is set (0.2 is usual, arXiv 2502.16982), by consistent_rms * sqrt(max(I, O)), which makes rates
-    comparable with AdamW's.
+    given and at `learning_rate` otherwise; `weight_decay` is for the matrices only. `nesterov` holds for both (NAdamW),
+    as in optax. Updates of matrices are orthogonalised momenta. The update of a matrix [I, O] is multiplied by
+    sqrt(max(1, O / I)) or, where `consistent_rms` is set (0.2 is usual, arXiv 2502.16982), by
+    consistent_rms * sqrt(max(I, O)), which makes rates comparable with AdamW's.
 
-    width_factor: as of AdamW, for the output head; orthogonal updates need none.
+    width_factor: as in AdamW, but only for the output head; orthogonal updates need no such factor.
     """
 
     adam_learning_rate: Schedule | None = None
@@ -290,7 +290,7 @@ def is_hidden_matrix(axes: Axes) -> bool:
 
 
 def _muon_dimensions(axes: Axes) -> MuonDimensionNumbers | None:
-    """Rows and columns of what Muon orthogonalises; optax takes other axes as those of many matrices."""
+    """The two axes of the matrices that Muon orthogonalises; optax takes any other axis as a stack of matrices."""
     if not is_hidden_matrix(axes):
         return None
     return MuonDimensionNumbers(1, 2) if is_stacked(axes) else MuonDimensionNumbers(0, 1)
@@ -302,7 +302,7 @@ def _clip(max_gradient_norm: float | None) -> list[optax.GradientTransformation]
 
 
 def _is_head(axes: Axes) -> bool:
-    """Of the output head, [embed, vocab], and not of an embedding, tied or not."""
+    """Whether these are the axes of the output head, [embed, vocab], and not of an embedding, tied or not."""
     return axes[-1:] == ("vocab",)
 
 
@@ -311,7 +311,7 @@ def _is_table_of_positions(axes: Axes) -> bool:
 
 
 def _scaled(factor: float, params_axes: AxesTree, where: Callable[[Axes], bool]) -> list[optax.GradientTransformation]:
-    """Multiplies the updates of the arrays whose axes are chosen; nothing where the factor is 1."""
+    """Multiply the updates of the arrays that `where` chooses by their axes; an empty list where the factor is 1."""
     return [] if factor == 1.0 else [optax.masked(optax.scale(factor), _by_axes(where, params_axes))]
 
 

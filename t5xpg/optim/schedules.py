@@ -83,7 +83,7 @@ class _Decay:
         return jnp.float32(self.peak) * _warmup(t, self.warmup_steps) * fraction
 
     def _fall(self, progress: jax.Array) -> jax.Array:
-        """From 1 to 0; a line."""
+        """The decay's factor, from 1 to 0: here a line."""
         return 1 - progress
 
 
@@ -100,9 +100,9 @@ class Linear(_Decay):
 
 @dataclass(frozen=True)
 class WarmupStableDecay:
-    """`peak` after a linear warmup, until the last `decay_steps` before `total_steps`, over which it falls to
-    `peak * final_fraction`: as 1 - sqrt(progress) does, or on a line. Hu et al. 2024 (arXiv 2404.06395, section 4);
-    the square root is of Hägele et al. 2024 (arXiv 2405.18392, section 3).
+    """A linear warmup to `peak`, then `peak`, and over the last `decay_steps` before `total_steps` a fall to
+    `peak * final_fraction`, as 1 - sqrt(progress) or linear (`shape`). Hu et al. 2024 (arXiv 2404.06395, section 4);
+    the square root is from Hägele et al. 2024 (arXiv 2405.18392, section 3).
     """
 
     peak: float
@@ -148,7 +148,7 @@ def _float(step: Step) -> jax.Array:
 
 
 def _warmup(t: jax.Array, warmup_steps: int) -> jax.Array:
-    """1 from `warmup_steps` on."""
+    """The warmup's factor: from 0 at step 0 to 1 from `warmup_steps` on."""
     return jnp.minimum(t / jnp.float32(warmup_steps), jnp.float32(1)) if warmup_steps > 0 else jnp.float32(1)
 
 

@@ -1,4 +1,4 @@
-"""Everything that an update changes."""
+"""The train state: everything that an update changes, and the parameters that stay frozen beside it."""
 
 import functools
 from dataclasses import dataclass
@@ -17,10 +17,10 @@ from t5xpg.optim.optimizers import Optimizer
 class TrainState:
     """A pytree. Random keys are not in it: they derive from the seed and the step (see `rng`).
 
-    The leaves are arrays, or what describes arrays: shapes, shardings, axes. average: an exponential moving average of
+    The leaves are arrays, or descriptions of arrays: shapes, shardings, axes. average: an exponential moving average of
     the parameters (`step.make_train_step`), with which the model is measured, used and exported; None where there is
-    none. frozen: what no update changes and no checkpoint holds: with an adapter, of which params are what it trains,
-    the model's own parameters; with a teacher the teacher's. None without.
+    none. frozen: parameters that no update changes and no checkpoint holds. With an adapter, they are those of the
+    model, and `params` are the adapter's. With a teacher, they are the teacher's. Otherwise None.
     """
 
     step: Any  # int32 scalar: how many updates have been made
@@ -55,9 +55,9 @@ def of_parameters(
     adapter: Adapter | None = None,
     frozen: Params | None = None,
 ) -> TrainState:
-    """The state before the first update of `params`, which are their own average where `averaged`. Can be jitted.
+    """The state before the first update of `params`. Can be jitted.
 
-    adapter: of which params are what is trained, and frozen the rest.
+    averaged: the average begins as a copy of `params`. adapter: `params` are what it trains, `frozen` the model's own.
     """
     transformation = optimizer.transformation(trained_axes(model, adapter))
     average = jax.tree.map(jnp.copy, params) if averaged else None
@@ -72,7 +72,7 @@ def abstract(
     adapter: Adapter | None = None,
     frozen: Model | None = None,
 ) -> TrainState:
-    """The state with jax.ShapeDtypeStruct at its leaves; allocates nothing. frozen: whose parameters lie beside it."""
+    """The state with jax.ShapeDtypeStruct at its leaves; allocates nothing. frozen: the frozen parameters' model."""
     state_of = functools.partial(of_parameters, model, optimizer, averaged=averaged, adapter=adapter)
     frozen_params = None if frozen is None else frozen.abstract_params()
     return jax.eval_shape(state_of, trained_params(model, adapter), frozen=frozen_params)

@@ -22,7 +22,7 @@ from t5xpg.optim.state import TrainState
 Metrics = dict[str, jax.Array]
 # (params, rows, the whole batch's normaliser, number of the microbatch) -> (gradients, sums of metrics)
 GradientFunction = Callable[[Params, Batch, jax.Array, jax.Array], tuple[Params, Metrics]]
-# As above over a whole batch, which it may work off in parts.
+# The same over a whole batch, which may be computed in parts.
 WholeGradientFunction = Callable[[Params, Batch, jax.Array], tuple[Params, Metrics]]
 
 
@@ -41,15 +41,15 @@ def make_train_step(
 ) -> Callable[[TrainState, Batch], tuple[TrainState, Metrics]]:
     """A function (state, batch) -> (next state, metrics), to be compiled by `distributed.jit_train_step`.
 
-    batch: int32 arrays [B, S] and [B, T], see `batch`. token_bytes: int32 [vocabulary], UTF-8 bytes of every id.
+    batch: int32 arrays [B, S] and [B, T], see `data.batch`. token_bytes: int32 [vocabulary], UTF-8 bytes of every id.
     metrics: the float32 sums of `losses.loss_and_metrics`, "gradient_norm" (global L2 norm before clipping),
-    "gradient_squares" ([number of parameters] in the order of their leaves: the square of each one's L2 norm) and
-    "learning_rate". num_microbatches: parts that a batch is worked off in, one after the other, to save memory; the
-    update is the same but for rounding, and for dropout, whose masks are drawn part by part. skip_nonfinite: where loss
-    or gradient is not finite, the step counts, and parameters and optimiser stay as they were. ema_decay: of the
-    state's average of the parameters, see `moved_average`; None of a state without one. adapter: what makes the model's
-    parameters of those that are trained; None where they are its own. teacher: adds its divergence to the loss, and
-    to the metrics the sum "teacher_divergence".
+    "gradient_squares" ([number of arrays], in the order of the leaves: the square of each array's L2 norm) and
+    "learning_rate". num_microbatches: the number of parts that a batch is computed in, one after the other, to save
+    memory; the update is the same but for rounding and for dropout, whose masks are drawn part by part.
+    skip_nonfinite: where cross entropy or gradient is not finite, the step still counts, but parameters, their average
+    and the optimiser stay as they were. ema_decay: for the state's average of the parameters, see `moved_average`; None
+    for a state without one. adapter: makes the model's parameters from the trained ones; None where they are the same.
+    teacher: adds its divergence to the loss, and the sum "teacher_divergence" to the metrics.
     """
     transformation = optimizer.transformation(trained_axes(model, adapter))
 
@@ -98,17 +98,17 @@ def make_train_step(
 
 def moved_average(average: Params | None, params: Params, step: jax.Array, decay: float) -> Params:
     """decay' * average + (1 - decay') * params, with decay' = min(decay, (1 + step) / (10 + step)): the average follows
-    the parameters closely at first (tf.train.ExponentialMovingAverage). step: updates before this one, int32."""
+    the parameters closely at first (tf.train.ExponentialMovingAverage). step: number of updates before this, int32."""
     done = step.astype(jnp.float32)
     share = 1 - jnp.minimum(jnp.float32(decay), (1 + done) / (10 + done))
     return jax.tree.map(lambda old, new: old + share * (new - old), average, params)
 
 
 def microbatched(gradient: GradientFunction, num_microbatches: int) -> WholeGradientFunction:
-    """`gradient` over `num_microbatches` equal parts of a batch, its results added up.
+    """`gradient` over `num_microbatches` equal parts of a batch, with the results of the parts added up.
 
-    Equal to `gradient` over the whole batch where that is a sum over rows. Part i has the rows i, i + n, i + 2n, ...:
-    rows that lie split over devices then stay where they are. Raises UserError where the batch does not divide.
+    If `gradient` is a sum over rows, the result is that of the whole batch. Part i has the rows i, i + n, i + 2n, ...:
+    rows split over devices then stay where they are. Raises UserError for n below 1, or if the batch does not divide.
     """
     if num_microbatches < 1:
         raise UserError(f"The number of microbatches is {num_microbatches}; it has to be 1 or more.")

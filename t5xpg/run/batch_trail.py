@@ -59,7 +59,7 @@ class BatchTrail:
         return file
 
     def add(self, batch: Batch) -> None:
-        """Note the batch of the next update: the rows of it that this process has."""
+        """Note the batch of the next update, or the rows of it that this process has."""
         self._step += 1
         self._recent.append((self._step, batch))
         if self._shares is None:
@@ -74,7 +74,7 @@ class BatchTrail:
         self._file.write(f"{digest}\n".encode("ascii"))
 
     def flush(self) -> None:
-        """Have the lines of all batches so far in the file. To be called after the same batch in all processes."""
+        """Write the lines of all batches so far. All processes have to call it after the same batch."""
         count = len(self._unwritten)
         own = bytes.fromhex("".join(digest for hashes in self._unwritten for digest in hashes))
         self._unwritten = []

@@ -1,8 +1,8 @@
 """Which evaluation of a run was the best, and when there have been enough without a better one.
 
-What is measured is called "validation/loss", of one task of a mixture "validation/<task>/loss", and "<task>/<metric>"
-of the metrics of tasks. The state of a selection follows from a run's records alone: a run that goes on makes it again
-from those that it keeps, and is where the unbroken run was.
+Measures have names: "validation/loss", for one task of a mixture "validation/<task>/loss", for the metric of a task
+"<task>/<metric>". The state of a selection follows from a run's records alone: a run that continues computes it again
+from the records that it keeps, and has the same state as an unbroken run.
 """
 
 import math
@@ -23,9 +23,9 @@ Values = Mapping[str, float | None]  # None: not finite
 @dataclass(frozen=True)
 class BestMetric:
     """metric: a name as `values_of` gives it. mode: whether the lowest ("min") or the highest ("max") is the best; None
-    where the metric is of a validation, which says so itself. keep: a checkpoint is written of every evaluation that is
-    the best so far, and the last of these stays. patience: so many evaluations in a row without a better one end the
-    run; None for never. Raises UserError for values that cannot be.
+    for a measure of a validation, whose mode is known. keep: write a checkpoint at every evaluation that is the best so
+    far, and keep the last of them. patience: the number of evaluations in a row without a better one after which the
+    run ends; None for never. Raises UserError for invalid values.
     """
 
     metric: str = "validation/loss"
@@ -73,14 +73,14 @@ class BestMetric:
             raise UserError(f"BEST_METRIC is {self.metric!r}, which is not measured.{nearest(self.metric, measured)}")
 
     def better(self, value: float | None, than: float | None) -> bool:
-        """Whether one value is better than another. One that is not finite is worse than any other."""
+        """Whether `value` is better than `than`. A value that is not finite (None) is worse than any other."""
         if value is None or than is None:
             return value is not None
         return value < than if self.mode == MIN else value > than
 
 
 class Best:
-    """The best evaluation of a run so far. That of step 0 is none: it measures what the run began with."""
+    """The best evaluation of a run so far. Step 0 does not count: its evaluation measures the initial parameters."""
 
     def __init__(self, selection: BestMetric | None) -> None:
         self.selection = selection
@@ -91,7 +91,7 @@ class Best:
 
     @classmethod
     def of_records(cls, records: Iterable[Mapping[str, Any]], selection: BestMetric | None, step: int) -> Self:
-        """After the lines of metrics.jsonl up to `step`, in their order."""
+        """The best after the lines of metrics.jsonl up to `step`, in their order."""
         best = cls(selection)
         for record in records:
             if record["step"] <= step:
@@ -99,7 +99,7 @@ class Best:
         return best
 
     def add(self, step: int, values: Values) -> None:
-        """Take in what was measured at a step; nothing where the metric is not among it."""
+        """Take in what was measured at a step. Ignored if the metric is not among the values."""
         if self.selection is None or step == 0 or self.selection.metric not in values:
             return
         value = values[self.selection.metric]
@@ -135,13 +135,13 @@ class Best:
 
 
 def validation_names(tasks: Iterable[str]) -> list[str]:
-    """The names of all that a validation can be selected by. tasks: those of a mixture."""
+    """The names of all measures of a validation that can be selected by. tasks: those of a mixture."""
     whose = [VALIDATION, *(f"{VALIDATION}/{task}" for task in tasks)]
     return [f"{prefix}/{name}" for prefix in whose for name in MEASURES]
 
 
 def values_of(record: Mapping[str, Any]) -> dict[str, float | None]:
-    """The numbers of a line of metrics.jsonl, by their names; nothing of lines that are no evaluation."""
+    """The numbers of a line of metrics.jsonl, by their names; empty for a line that is not an evaluation."""
     split, task = record.get("split"), record.get("task")
     if split == VALIDATION:
         prefix = VALIDATION if task is None else f"{VALIDATION}/{task}"

@@ -20,7 +20,7 @@ Results = Mapping[str, Any]
 
 
 def references_table(results: Results) -> str:
-    """What was reached here, what others have published, and what answers reach that need no model; "" without any.
+    """The results here beside published figures and answers that need no model; "" if there is nothing to compare with.
 
     The columns are the measures of the published figures; without those, the measures of the other answers.
     """
@@ -47,7 +47,7 @@ def references_table(results: Results) -> str:
 
 
 def require_references(results: Results) -> None:
-    """Raise UserError where a reference is of none of the numbers on its split, or of several."""
+    """Raise UserError if a reference matches none of the numbers on its split, or several of them."""
     own = values(results)
     for one in results.get("references", ()):
         where, split = f"references.toml: {one['name']}: metric {one['metric']!r}", one["split"]
@@ -79,7 +79,7 @@ def seeds_table(results: Results) -> str:
 
 
 def trivial(results: Results) -> dict[str, dict[Key, float]]:
-    """What answers without a model reach, by what they are called."""
+    """The results of answers that need no model, by the names of the answers."""
     found: dict[str, dict[Key, float]] = {}
     for evaluation in evaluations(results):
         split = str(evaluation.get("split", "validation"))
@@ -95,7 +95,7 @@ def trivial(results: Results) -> dict[str, dict[Key, float]]:
 
 
 def keys_of(reference: Mapping[str, Any], own: Iterable[Key]) -> list[Key]:
-    """The number of this experiment that a reference is to stand beside: of "bleu", or in a mixture "task/bleu"."""
+    """The numbers of this experiment that a reference can stand beside: "bleu", or "task/bleu" in a mixture."""
     metric, split = reference["metric"], reference["split"]
     return [key for key in own if key[2] == split and metric in (key[1], f"{key[0]}/{key[1]}")]
 

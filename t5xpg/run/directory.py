@@ -24,7 +24,7 @@ _SHOWN_DIFFERENCES = 20
 
 
 def to_train(run: str) -> str:
-    """A sentence on what to type for the run of an experiment's file with its name; "" where there is no such file."""
+    """A sentence that says how to train the experiment file with the name of a run; "" if there is no such file."""
     for folder in paths.experiments().values():
         if (file := folder / f"{run}.gin").is_file():
             named = run if folder.name == run else shown(file)
@@ -50,20 +50,20 @@ class RunDirectory:
         self.checkpoints = path / "checkpoints"
         self.tensorboard = path / "tensorboard"
         self.loggers = path / "loggers"  # what loggers keep of the run
-        self.data_log = path / "data.log"  # what the data process had to say
-        self.evaluation = path / "evaluation"  # what the last evaluation says in more than one number
+        self.data_log = path / "data.log"  # the log of the data process
+        self.evaluation = path / "evaluation"  # what the last evaluation found besides single numbers
         self.attention_json = self.evaluation / "attention.json"  # over the encoder, for some examples
-        self.evaluation_log = path / "evaluation.log"  # and that of the last evaluation
-        self.inference_log = path / "inference.log"  # and that of the last predictions for a split
+        self.evaluation_log = path / "evaluation.log"  # the log of the data process in the last evaluation
+        self.inference_log = path / "inference.log"  # and its log in the last predictions for a split
         self.nonfinite = path / "nonfinite"  # batches of updates whose loss or gradient was not finite
         self.profile = path / "profile"  # traces of some updates
         self.vocabulary_model = path / "vocabulary.model"  # a copy, where the vocabulary has one
         self.report = path / "report"
-        self.hosts = path / "hosts"  # what further processes have to say, by their numbers
+        self.hosts = path / "hosts"  # the files of further processes, by their numbers
 
     @staticmethod
     def is_record(name: str) -> bool:
-        """Whether a file of a run ("run.json", "checkpoints/8/params/…") is none of a checkpoint's arrays."""
+        """Whether a file of a run is a record ("run.json"), not an array of a checkpoint ("checkpoints/8/params/…")."""
         parts = name.split("/")
         return parts[0] != "checkpoints" or parts[2:3] in (["meta"], ["metrics"])
 
@@ -101,7 +101,7 @@ class RunDirectory:
         return found if isinstance(found, dict) else None
 
     def check_trains(self) -> None:
-        """Raise UserError where what is here was imported: another run goes on from it."""
+        """Raise UserError if the folder holds an imported checkpoint: only another run can train it further."""
         if self.imported() is not None and "seed" not in self.read()["identity"]:
             raise UserError(
                 f"{self.path} holds an imported checkpoint, which is evaluated and asked, and not trained on where it "
@@ -109,7 +109,7 @@ class RunDirectory:
             )
 
     def check(self, experiment: str, identity: Mapping[str, Any], *, complete: bool = False) -> None:
-        """Raise UserError if the folder holds another run than this one, saying what differs, or no run but files.
+        """Raise UserError if the folder holds another run than this one, saying what differs, or only other files.
 
         complete: whether all of the identity is known; a part that is not known yet is not compared.
         """
@@ -123,7 +123,7 @@ class RunDirectory:
             raise UserError(self.mismatch(found, identity.get("settings", {})))
 
     def _check_no_stranger(self) -> None:
-        """Raise UserError where the path can be no run's, or is a folder that holds other files and no run."""
+        """Raise UserError if the path cannot be a run directory, or is a folder that holds other files and no run."""
         require_path_for_orbax(self.path)
         if self.path.exists() and not self.path.is_dir():
             raise UserError(f"{self.path} is a file, and a run directory a folder. Name another one with RUN=…")
@@ -141,7 +141,7 @@ class RunDirectory:
             )
 
     def keep_model(self, file: str | None) -> None:
-        """Copy the model of the run's vocabulary: without it, nobody would know what the parameters speak of."""
+        """Copy the model file of the run's vocabulary: without it, nobody would know what the token ids mean."""
         if file is not None and not self.vocabulary_model.exists():
             copy_file(Path(file), self.vocabulary_model)
 
@@ -182,7 +182,7 @@ class RunDirectory:
     def lock(self) -> Iterator[None]:
         """Hold the folder for this process; raises UserError if another process holds it, or if it is no run's.
 
-        The lock goes with the process, however that ends.
+        The lock is released when the process ends, however it ends.
         """
         self._check_no_stranger()
         instead = "Wait for it, stop it, or name another run directory with RUN=…"
@@ -191,11 +191,11 @@ class RunDirectory:
             yield
 
     def is_locked(self) -> bool:
-        """Whether another process works in it."""
+        """Whether another process works in the folder."""
         return locks.is_held(self.path / ".lock")
 
     def mismatch(self, found: Mapping[str, tuple[Any, Any]], settings: Mapping[str, Any]) -> str:
-        """The message where this folder holds another run. found: `differences`. settings: those of now."""
+        """The message where this folder holds another run. found: `differences`. settings: the current ones."""
         named = [(_gin_name(key, settings), values) for key, values in found.items()]
         listed = named[:_SHOWN_DIFFERENCES]
         width = max(len(name) for name, _ in listed)
@@ -215,9 +215,9 @@ class RunDirectory:
 
 
 class SharedRunDirectory(RunDirectory):
-    """The folder of a run of several processes as one sees it that is not the first: it writes no records.
+    """The run directory for a process that is not the first one of several: it writes no records.
 
-    What the other has nothing of lies in a folder of its own in it, which is on a disk that all hosts share.
+    Files that each process writes for itself lie in `hosts/<process>`. The directory is on a disk that all hosts share.
     """
 
     written = False
@@ -232,9 +232,9 @@ class SharedRunDirectory(RunDirectory):
 def differences(
     recorded: Mapping[str, Any], experiment: str, identity: Mapping[str, Any], *, complete: bool = False
 ) -> dict[str, tuple[Any, Any]]:
-    """What makes a run another one than the one that was recorded: {"settings.loss.z_loss": (recorded, now)}.
+    """What differs between a run and the recorded one: {"settings.loss.z_loss": (recorded, now)}; empty if none.
 
-    The one answer to "is this the same run?". recorded: {"experiment", "identity"}. identity: as
+    This alone decides whether two runs are the same. recorded: {"experiment", "identity"}. identity: as
     `experiment.identity.run_identity` gives it. complete: whether all of it is known; otherwise a part (a name) that it
     lacks is not compared.
     """

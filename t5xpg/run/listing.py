@@ -1,4 +1,4 @@
-"""`make runs`: the run directories, how far each is and what it takes of the disk; and room made safely."""
+"""`make runs`: lists the run directories with their progress and size, and deletes runs or checkpoints safely."""
 
 import json
 import os
@@ -38,7 +38,7 @@ class Listed:
 
 
 def listed(folder: Path) -> Iterator[Listed]:
-    """The runs in a folder, by name. A folder without a run.json is none."""
+    """The runs in a folder, by name. A folder without a run.json is not a run."""
     for path in sorted(folder.glob("*")):
         run = RunDirectory(path)
         if run.exists():
@@ -67,7 +67,7 @@ def print_runs(folder: Path, *, as_json: bool = False) -> int:
 def remove(folder: Path, patterns: Sequence[str], *, yes: bool = False) -> int:
     """Delete the runs that the patterns name ("*", "mine_*"), after a yes on the terminal (`yes`: without asking).
 
-    One that a process works in is kept. Returns the exit code: 1 where nobody could be asked or the answer was no.
+    A run that a process works in is kept. Returns the exit code: 1 where nobody could be asked or the answer was no.
     Raises UserError for a pattern that names no run.
     """
     runs = list(listed(folder))
@@ -87,7 +87,7 @@ def remove(folder: Path, patterns: Sequence[str], *, yes: bool = False) -> int:
 
 
 def thin(folder: Path, *, yes: bool = False) -> int:
-    """Of each run that is finished, delete all checkpoints but the last and the best; as `remove`."""
+    """Delete all checkpoints except the last and the best of each finished run. Asks and returns as `remove` does."""
     found = []
     for run in listed(folder):
         directory = RunDirectory(folder / run.name)

@@ -27,7 +27,7 @@ class Window:
 
     def summary(self) -> dict[str, float | int]:
         """Per target token: loss in nats (no z-loss, no smoothing), z_loss, accuracy; per target byte: nats and bits.
-        With a teacher the divergence from it, in nats a token.
+        With a teacher, also the divergence from it, in nats per token.
 
         The loss is the field's "validation loss": cross entropy over the weighted target tokens, sentinels and EOS
         included. Nats a byte divide the same sum by the UTF-8 bytes that the targets stand for.

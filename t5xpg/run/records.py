@@ -1,7 +1,7 @@
 """Records of a run: JSON lines for programs, TensorBoard events for people.
 
-Both survive a kill at any moment: what was written before it can be read, and a run that goes on from step s first
-drops what an earlier process recorded after s, so that the records are those of an unbroken run.
+Both survive a kill at any moment: what was written before can be read. A run that continues from step s first drops
+what an earlier process recorded after s, so that the records are those of an unbroken run.
 """
 
 import abc
@@ -36,7 +36,7 @@ class JsonlWriter(Closing):
     """Appends JSON objects to a file, one a line, each line given to the system at once.
 
     Numbers are written so that reading gives the same float (NumPy and JAX scalars as Python numbers); a number that
-    is not finite is written as null, because JSON has no other word for it.
+    is not finite is written as null, because JSON cannot express it.
     """
 
     def __init__(self, path: Path, last_step: float = math.inf) -> None:
@@ -61,7 +61,7 @@ class JsonlWriter(Closing):
 
 
 def line_of(record: Mapping[str, Any]) -> bytes:
-    """A record as a line of JSON; half a character, which UTF-8 has no bytes for, is written as its number."""
+    """A record as a line of JSON. A lone surrogate, which UTF-8 cannot encode, is written as an escape."""
     return json.dumps(to_json(record), ensure_ascii=False, allow_nan=False).encode("utf-8", "backslashreplace") + b"\n"
 
 
@@ -75,15 +75,15 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
 
 
 def whole_split(records: Iterable[dict[str, Any]], split: str) -> list[dict[str, Any]]:
-    """Those of a run's records that are of all of a split ("train", "validation"), and not of one task of a mixture."""
+    """The records of a whole split ("train", "validation"), without the records of single tasks of a mixture."""
     return [record for record in records if record.get("split") == split and record.get("task") is None]
 
 
 class TensorBoardWriter(Closing):
     """Writes scalars and texts as TensorBoard events, without TensorFlow.
 
-    `after_step`: a run goes on from this step; TensorBoard then hides what was recorded after it before. Each start
-    of a run writes an event file of its own.
+    after_step: the step that a run continues from; TensorBoard then hides what earlier processes recorded after it.
+    Each start of a run writes an event file of its own.
     """
 
     def __init__(self, directory: Path, after_step: int | None = None) -> None:
@@ -167,7 +167,7 @@ class TensorBoardWriter(Closing):
 
 
 def open_tensorboard(directory: Path, after_step: int, say: Callable[[str], None]) -> "TensorBoardWriter | Unwritten":
-    """The writer; where its library finds no shared memory, a line says so and nothing is written."""
+    """The writer. If its library finds no shared memory, `say` gets a line that says so, and nothing is written."""
     try:
         return TensorBoardWriter(directory, after_step)
     except OSError as error:
@@ -178,14 +178,14 @@ def open_tensorboard(directory: Path, after_step: int, say: Callable[[str], None
 
 
 class Unwritten:
-    """Stands where a process writes no records: in the place of either writer."""
+    """Takes the place of either writer where nothing is to be written: its methods do nothing."""
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         return lambda *values, **named: None
 
 
 def to_json(value: Any) -> Any:
-    """`value` with JSON's own types, also of paths, NumPy and JAX scalars; not finite becomes None, else TypeError."""
+    """`value` in JSON's types, also for paths, NumPy and JAX scalars; not finite becomes None; else TypeError."""
     if isinstance(value, Mapping):
         return {str(key): to_json(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):

@@ -58,7 +58,7 @@ class Page:
         return {readme: with_block(text, self.block(board), *self.markers, readme), **pictures}
 
     def write(self, home: Path, board: Board) -> Path:
-        """Write the board and the page into a folder, all or, where the disk is full, nothing; the README's path."""
+        """Write the board and the page into a folder, all of it or nothing; returns the README's path."""
         kept, texts = home / self.board_file, self.texts(home, board)
         with replaced_together(kept, *texts):
             write_results(kept, board)
@@ -107,7 +107,7 @@ def _write(run: RunDirectory, destination: Path, results: Mapping[str, Any]) -> 
 
 
 def _replaced(path: Path, results: Mapping[str, Any]) -> list[str]:
-    """Lines on the predicted metrics in a results.json that new results replace by others that were made otherwise."""
+    """Lines on predicted metrics in a results.json that the new results replace by metrics made in another way."""
     before: Mapping[str, Any] = {}
     with contextlib.suppress(UserError):  # none, or one that cannot be read: written anew
         before = read_results(path)
@@ -140,11 +140,11 @@ def publish(
 ) -> Path:
     """Write a run's results into the folder of its experiment; returns the README's path.
 
-    run: None for what is published already. seeds: further runs that differ in their seed alone, put beside it.
-    references: published figures to stand beside them (`study.references`). Raises UserError where the folder or what
-    is published is missing, the run is another experiment's, the runs differ otherwise, a reference is of no number of
-    theirs, or where they are not of the code of one commit, but where `allow_changed`; those put beside what is
-    published may each be of another, and the page says so.
+    run: None to add to the results that are published already. seeds: further runs that differ only in their seed, put
+    beside it. references: published figures to stand beside them (`study.references`). Raises UserError if the folder
+    or the published results are missing, the run is of another experiment, the runs differ in more than the seed, a
+    reference matches none of their numbers, or (unless `allow_changed`) they were not made with the code of one commit.
+    Runs that are added to published results may each be of another commit, and the page says so.
     """
     if not experiment_dir.is_dir():
         raise UserError(f"There is no experiment folder {experiment_dir}.")
@@ -169,7 +169,7 @@ def publish(
 
 
 def check_block(experiment_dir: Path) -> list[str]:
-    """`Page.differences` of an experiment; one without results.json must not show results."""
+    """`Page.differences` of an experiment. An experiment without results.json must not show results."""
     if (experiment_dir / RESULTS_FILE).exists():
         return PAGE.differences(experiment_dir)
     readme, curve = experiment_dir / README_FILE, experiment_dir / CURVE_FILE

@@ -1,6 +1,6 @@
-"""What a run's records say, as one JSON value: all that a results page shows.
+"""A run's records as one JSON value: all that a results page shows.
 
-Everything in it is determined by the run, except what stands under "timing", "hardware", "versions", "git" and
+The run determines everything in it, except what stands under "timing", "hardware", "versions", "git" and
 "sources".
 """
 
@@ -27,7 +27,7 @@ Results = dict[str, Any]
 
 FORMAT = 1
 PREDICTED = ("examples", "decoding")  # what decides predicted metrics, besides the state and the split
-# Answers without a model, as evaluation.json names them, and as people do.
+# Answers without a model: their names in evaluation.json, and their names for people.
 TRIVIAL = {"copy": "copying the input", "majority": "most frequent target"}
 SIGNIFICANCE, _COMPARED = "significance.json", ("mean", "other_mean", "difference")
 TRAIN_POINTS = 200  # of the thinned training curve
@@ -39,9 +39,9 @@ def task_curves(records: Sequence[Record]) -> dict[str, Any]:
     """The curves of each task: {"validation": {task: …}, "infer_eval": {task: …}}, empty where there are none.
 
     "validation": {"step": […], measure: […]} of a mixture's tasks. "infer_eval": {"step": […], "examples": […],
-    "decoding": {…}, "metrics": {name: […]}}; of a metric that is a text (a signature) the last one, and pictures are
-    left out. A curve is of one way of decoding and one number of examples, those of the last record: "left_out" counts
-    the records of others.
+    "decoding": {…}, "metrics": {name: […]}}. For a metric that is a text (a signature) only the last text is kept;
+    pictures are left out. A curve has only records with the decoding and the number of examples of the last record:
+    "left_out" counts the others.
     """
     found: dict[str, Any] = {}
     for split, columns in (("validation", _columns), ("infer_eval", _metric_columns)):
@@ -83,7 +83,7 @@ def significance_rows(compared: Record) -> tuple[list[str], list[list[str]]]:
 
 
 def filled_rows(evaluation: Record) -> tuple[list[str], list[list[str]]]:
-    """Header and rows of the blanks of an evaluation: how many answers are exactly what stood there, in %."""
+    """Header and rows of the blanks of an evaluation: the share of answers that equal the removed text, in %."""
     names = ("exact_match", "exchanged", "unigram", "examples")
     rows = [[kind, *(cell(one[name]) for name in names)] for kind, one in evaluation.get("blanks", {}).items()]
     what = f"blanks of {evaluation.get('split', 'validation')}, exact match in %"
@@ -98,7 +98,7 @@ def settings_text(settings: Mapping[str, Any]) -> str:
 
 
 def replaced_metrics(before: Record, after: Record) -> list[str]:
-    """What to tell a person who replaces an evaluation by another one of the same split that was made otherwise.
+    """Lines for a user who replaces an evaluation by one of the same split that was made in another way.
 
     before, after: the contents of evaluation.json. One line for each task whose way of decoding or number of examples
     differs; none for a task that only one of them has.
@@ -121,8 +121,8 @@ def replaced_metrics(before: Record, after: Record) -> list[str]:
 def collect(run: RunDirectory, *, train_points: Sequence[int] | None = None) -> Results:
     """The results of a run, from its records alone.
 
-    train_points: the steps of another run's training curve, to take those of them that this run has reached instead of
-    its own. Raises UserError where there is no run, no validation loss yet, or an unreadable file.
+    train_points: the steps of another run's training curve. The curve of this run then has its points at those of them
+    that it has reached. Raises UserError if there is no run, no validation loss yet, or a file is unreadable.
     """
     record = run.read()
     metrics = read_jsonl(run.metrics_jsonl)
@@ -195,7 +195,7 @@ def collect(run: RunDirectory, *, train_points: Sequence[int] | None = None) -> 
 
 
 def _without_folders(data: Any) -> Any:
-    """Manifests in which a file that was named by its whole path, as of somebody's home, has its own name alone."""
+    """Manifests with only the file's name in place of each absolute "path" (of somebody's home)."""
     if isinstance(data, list):
         return [_without_folders(one) for one in data]
     if not isinstance(data, dict):
@@ -217,7 +217,7 @@ def _selected(metrics: Sequence[Record], selection: Record | None, last: int) ->
 
 
 def _other_splits(run: RunDirectory, step: int) -> Results:
-    """The evaluations of the state after `step` on other splits than that of validation, by split."""
+    """The evaluations of the state after `step` on splits other than the validation split, by split."""
     files = sorted(run.evaluation.glob(f"*/{run.evaluation_json.name}"))
     found = {path.parent.name: read_json(path) for path in files}
     # a folder may be of another task (`make eval TASK=…`), whose evaluation names its split itself
@@ -257,7 +257,7 @@ def thinned(lines: Sequence[Record], count: int) -> list[dict[str, Any]]:
 
 
 def at_steps(lines: Sequence[Record], steps: Sequence[int]) -> list[dict[str, Any]]:
-    """The records as the points that `thinned` makes of a longer run; without those whose records are not all there."""
+    """The records merged into the points that `thinned` made of a longer run; incomplete points are left out."""
     groups: list[Sequence[Record]] = []
     begin = 0
     for step in steps:
@@ -360,7 +360,7 @@ def _columns(lines: Sequence[Record]) -> dict[str, list[Any]]:
 
 
 def _examples(identity: Record, steps: int) -> int | None:
-    """Rows of the batches of all updates; None where they are not examples, as they are packed, or not known."""
+    """The examples (rows) of all updates; None if rows are packed or in length buckets, or it is not known."""
     settings = identity.get("settings") or {}
     names = ("batch_size", "pack", "length_buckets")
     batch_size, packed, bucketed = (settings.get(f"train_dataset.{name}") for name in names)

@@ -22,7 +22,7 @@ Results = Mapping[str, Any]
 
 
 def sections(results: Results) -> list[str]:
-    """What stands in it: the metrics of the tasks, the curve of the loss, and the tables; `pictures` lie beside it."""
+    """Its parts: the metrics of the tasks, the curve of the loss, and the tables; `pictures` lie beside it."""
     metric = f"![Metrics of the tasks while training]({METRIC_FILE})" if METRIC_FILE in pictures(results) else ""
     found = [
         _objections(results),
@@ -45,7 +45,7 @@ def sections(results: Results) -> list[str]:
 
 
 def _objections(results: Results) -> str:
-    """That the numbers are not those of one commit's code, where they are not."""
+    """A line on why the numbers were not made with the code of one commit; "" if they were."""
     reasons = sources.objections(*sources.of_results(results))
     return f"**Not the code of one commit:** what is shown {', and '.join(reasons)}." if reasons else ""
 
@@ -80,8 +80,8 @@ def pictures(results: Results) -> dict[str, str]:
 
 
 def _metrics(results: Results) -> str:
-    """What the run is judged by, where it predicts: the metrics of its tasks on every split, beside those of answers
-    without a model, and how they were made. The name of a single task, and the same decoding, are not repeated."""
+    """The metrics of the run's tasks on every split, beside those of answers without a model, and how they were made.
+    The name of a single task, and a decoding that all rows share, are not repeated. "" without metrics."""
     splits = evaluations(results)
     several = len({task for one in splits for task in one.get("metrics", {})}) > 1
     ways = [way for way in TRIVIAL if any(way in task for one in splits for task in one.get("trivial", {}).values())]
@@ -213,7 +213,7 @@ def _source(results: Results) -> str:
 
 
 def _batches(batches: Mapping[str, Any] | None) -> str:
-    """What the run was fed, as one digest; results of before that was recorded lack it."""
+    """All batches of the run as one digest; "" for older results, which do not record it."""
     if not batches or not batches["step"][-1]:
         return ""
     return f"{batches['sha256'][-1][:12]}…, the SHA-256 of the first {batches['step'][-1]:,}"
@@ -251,15 +251,15 @@ def _hardware(hardware: Mapping[str, Any]) -> str:
 
 
 def _data(results: Results) -> Any:
-    """The record of the export where the run kept it, which says more than what identifies it."""
+    """The record of the data's export if the run kept it, else the data's identity, which says less."""
     return results.get("data") or results["identity"].get("data")
 
 
 def _datasets(data: Any) -> Iterator[Mapping[str, Any]]:
     """The descriptions of datasets in a data identity, as "name", "source", "limit" and "splits".
 
-    The identity is a manifest, or {"dataset": name, "sha256": {split: digest}}, or several of them under names; it may
-    be none of them for a task that is not ours.
+    The identity is a manifest, or {"dataset": name, "sha256": {split: digest}}, or several of them under names. For a
+    task that is not ours it may be something else.
     """
     if not isinstance(data, Mapping):
         return

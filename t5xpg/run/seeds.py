@@ -19,9 +19,9 @@ _SHOWN = 5
 def of_other_seeds(path: Path, first: Results, others: Sequence[RunDirectory]) -> list[dict[str, Any]]:
     """What is published of further runs: {"seed", "steps", "sources", "final", "evaluation", "other_splits"} of each.
 
-    path, first: the results of the one that is published in full, and where they are from. Raises UserError where a run
-    is not the same but for its seed: in experiment, settings, data, vocabulary, versions, the steps trained, or how it
-    was evaluated.
+    first: the results of the run that is published in full. path: where they are from. Raises UserError if another run
+    differs in more than the seed: in experiment, settings, data, vocabulary, versions, the steps trained, or how it was
+    evaluated.
     """
     found = []
     paths = dict.fromkeys([first["identity"].get("seed"), *(one["seed"] for one in first.get("seeds", ()))], path)
@@ -59,7 +59,7 @@ def evaluations(results: Results) -> list[Results]:
 def values(results: Results) -> dict[Key, list[float]]:
     """The last numbers of each run, {(task, measure, split): [of the first run, of the second, …]}.
 
-    Of evaluations, where there are some, else of the last validation while training; what is not finite is left out.
+    They are from evaluations if there are any, else from the last validation while training. Only finite ones count.
     """
     found: dict[Key, list[float]] = {}
     for run in (results, *results.get("seeds", ())):
@@ -77,7 +77,7 @@ def _kept(evaluation: Results | None) -> dict[str, Any] | None:
 
 
 def _circumstances(results: Results, other: Results) -> dict[str, Any]:
-    """What has to be the same. A run that ended early ended where its own numbers said so, and so does its best."""
+    """What has to be the same. Not the last step of a run that ended early, nor its best step: they are results."""
     of_splits = {"validation": results["evaluation"], **results.get("other_splits", {})}
     both = _evaluated_step(results) & _evaluated_step(other)
     identity = {name: value for name, value in results["identity"].items() if name != "seed"}

@@ -10,15 +10,15 @@ Git = Mapping[str, Any] | None  # as of `environment.git_state`
 
 
 def counting_starts(record: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The starts in a run.json that its numbers are from: one from step 0 drops what was recorded before it."""
+    """The starts in a run.json that its numbers are from: a start from step 0 drops all earlier records."""
     starts: list[dict[str, Any]] = record["starts"]
     return starts[max((index for index, start in enumerate(starts) if start["step"] == 0), default=0) :]
 
 
 def of_results(results: Mapping[str, Any]) -> tuple[list[Git], list[Git]]:
-    """Every state of the code that results, those of further seeds included, were trained with, and evaluated with.
+    """The states of the code that results (with those of further seeds) were trained with, and evaluated with.
 
-    Of results from before these were recorded, that of the last start.
+    For older results, which do not record them: the state at the last start.
     """
     training: list[Git] = []
     evaluation: list[Git] = []
@@ -29,9 +29,9 @@ def of_results(results: Mapping[str, Any]) -> tuple[list[Git], list[Git]]:
 
 
 def objections(training: Sequence[Git], evaluation: Sequence[Git] = ()) -> list[str]:
-    """Why numbers are not those of the code of one commit; empty where they are.
+    """Why numbers were not made with the code of one commit; empty if they were.
 
-    An evaluation may be of a later commit than the training, as it can be made again at any time.
+    An evaluation may be of a later commit than the training, as it can be repeated at any time.
     """
     commits = list(dict.fromkeys(git["commit"][:12] for git in training if git is not None))
     found = [f"was trained with several commits ({', '.join(commits)})"] if len(commits) > 1 else []
@@ -45,7 +45,7 @@ def objections(training: Sequence[Git], evaluation: Sequence[Git] = ()) -> list[
 
 
 def require_commit(what: str, training: Sequence[Git], evaluation: Sequence[Git] = ()) -> None:
-    """Raise UserError where there are `objections` to what is to be published."""
+    """Raise UserError if there are `objections` to publishing. what: the runs, for the message."""
     if reasons := objections(training, evaluation):
         raise UserError(
             f"{what} is not published: it {', and '.join(reasons)}. Published is what was run with the code of one "
@@ -62,7 +62,7 @@ def shown(git: Git) -> str:
 
 
 def commit_of(results: Mapping[str, Any]) -> str | None:
-    """The one commit that the first run was trained with, in full; None where it is of several, or of changes."""
+    """The full hash of the commit that the first run was trained with; None if there were several, or changes."""
     training, _ = of_results({**results, "seeds": ()})
     found = str(training[0]["commit"]) if training and training[0] and not objections(training) else ""
-    return found if re.fullmatch("[0-9a-f]{40,64}", found) else None  # never an option of git's
+    return found if re.fullmatch("[0-9a-f]{40,64}", found) else None  # so that git never takes it for an option

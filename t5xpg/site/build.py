@@ -1,7 +1,7 @@
 """`make site`: a static site of the experiments, their runs and the documentation, made of records alone.
 
-It opens from file://, fetches nothing, and can be read without JavaScript, which adds charts to look into (uPlot, in
-`static/` with its licence; 50 kB without dependencies, where the others bring D3 with them) and comparisons.
+It opens from file://, fetches nothing, and can be read without JavaScript, which adds interactive charts and
+comparisons. The charts are uPlot's (in `static/`, with its licence): 50 kB, no dependencies; other libraries need D3.
 """
 
 import csv
@@ -33,9 +33,9 @@ _DOCUMENTS = ("*.md", "docs/*.md", "experiments/*/README.md")
 
 
 def build(folder: Path) -> Path:
-    """Write the site into a folder, aside and then in place of what was there; returns its first page.
+    """Write the site beside a folder, then move it there in place of an earlier site; returns its first page.
 
-    Raises UserError for a folder that holds other things than a site.
+    Raises UserError for a folder that holds anything else than a site.
     """
     if folder.exists() and not (folder / MARK).exists():
         if not folder.is_dir() or any(folder.iterdir()):
@@ -110,7 +110,7 @@ class Site:
         self._text(f"data/{run['id']}.csv", csv_of(run["curves"]))
 
     def _bill(self, results: Mapping[str, Any]) -> str | None:
-        """Write the packages that a run was trained with, by the lock of its commit; None where git has it not."""
+        """Write the list of packages that a run was trained with, from the lock of its commit; None if git has none."""
         commit, lock = sources.commit_of(results), f"requirements/{sbom.lock_name(results['hardware'])}.txt"
         shown = ["git", "-C", str(paths.REPOSITORY), "show", f"{commit}:{lock}"]
         found = environment.output_of(shown) if commit else None

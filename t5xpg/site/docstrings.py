@@ -1,4 +1,4 @@
-"""The public interface of Python as pages have it: read from the source of `t5xpg.api`, which is not imported."""
+"""The public Python interface for the site: read from the source of `t5xpg.api`, which is not imported."""
 
 import ast
 import inspect
@@ -13,7 +13,7 @@ SOURCE = paths.PACKAGE / "api.py"
 
 @dataclass(frozen=True)
 class Documented:
-    """A function or class, and the methods of a class. signature: as it is called, "load(name: str) -> Model"."""
+    """A function or class, with the methods of a class. signature: how it is called, "load(name: str) -> Model"."""
 
     name: str
     signature: str

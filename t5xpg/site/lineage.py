@@ -1,5 +1,5 @@
-"""Where numbers come from: text, vocabulary, cache, run, checkpoint, export, each with its digest; and of `make bench`
-what was measured before."""
+"""Where numbers come from: text, vocabulary, cache, run, checkpoint, export, each with its digest; and the history of
+`make bench`."""
 
 import hashlib
 import json
@@ -21,8 +21,8 @@ _BENCH = "bench/results.json"
 
 @dataclass(frozen=True)
 class Link:
-    """One thing that a number rests on. digest: hex, or "" where none is recorded. state: beside what this machine has;
-    "" where that is not asked. A link is stale where it changed, or one before it."""
+    """One thing that a number rests on. digest: hex, or "" if none is recorded. state: SAME, STALE or ABSENT, compared
+    with what this machine has; "" if it is not compared. A link is stale if it changed, or one before it."""
 
     what: str
     name: str
@@ -80,7 +80,7 @@ def _cache(results: Mapping[str, Any]) -> Iterator[Link]:
 
 
 def _checkpoints(run: RunDirectory) -> Iterator[Link]:
-    """Those of this machine's run of the same name."""
+    """The checkpoints of this machine's run with the name of the experiment."""
     for step in saved_steps(run.checkpoints):
         if (sums := run.checkpoints / str(step) / DIGESTS).exists():
             yield Link("checkpoint", f"after {step:,} updates, runs/{run.path.name}", sha256_of_file(sums))
@@ -94,7 +94,7 @@ def _exports(run: RunDirectory) -> Iterator[Link]:
 
 @dataclass(frozen=True)
 class BenchmarkRun:
-    """A run of `make bench`. rows: medians of ours."""
+    """A run of `make bench`. rows: the medians of this program, by what was measured."""
 
     time: str
     commit: str
@@ -102,7 +102,7 @@ class BenchmarkRun:
 
 
 def benchmarks() -> Mapping[str, list[BenchmarkRun]]:
-    """What `make bench` measured on each kind of processor, oldest first; of git's history and of now."""
+    """What `make bench` measured on each kind of processor, oldest first: from git's history and the current file."""
     found: dict[str, dict[str, BenchmarkRun]] = {}
     commits = (output_of(["git", "-C", str(paths.REPOSITORY), "log", "--format=%H", "--", _BENCH]) or "").split()
     texts = [output_of(["git", "-C", str(paths.REPOSITORY), "show", f"{commit}:{_BENCH}"]) for commit in commits]

@@ -36,7 +36,7 @@ def anchor(heading: str) -> str:
 
 
 def differences(target: str, prediction: str) -> Markup:
-    """The prediction with what it has more marked as <ins>, and what it lacks of the target as <del>, word by word."""
+    """The prediction compared with the target, word by word: its additions as <ins>, what it lacks as <del>."""
     old, new = _WORD.findall(target), _WORD.findall(prediction)
     shown = []
     for kind, a, b, c, d in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():

@@ -27,7 +27,7 @@ _SENTENCE = r"\*\*{}\.\*\* (.*?)(?:\n\n|\Z)"
 class SiteRun:
     """A run that the site shows.
 
-    results: as `run.results.collect` makes them. id: its name on the site. published: not a local one.
+    results: as `run.results.collect` makes them. id: its name on the site. published: False for a run of this machine.
     """
 
     id: str
@@ -50,7 +50,7 @@ class SiteRun:
 
     @property
     def totals(self) -> dict[str, float | None]:
-        """What all updates took: of each the part up to a step is taken to be in proportion to the steps."""
+        """The totals over all updates. The site takes the part up to a step to be in proportion to the steps."""
         results = self.results
         return {
             "steps": results["steps"],
@@ -75,9 +75,9 @@ class SiteRun:
 
 @dataclass(frozen=True)
 class Headline:
-    """The number that an experiment is judged by, with those that stand beside it, best first: (name, value).
+    """The number that an experiment is judged by. others: (name, value) to compare with, published figures first.
 
-    measured_on: the split; of a mean, how many seeds that is of, too.
+    measured_on: the split; for a mean also the number of seeds.
     """
 
     measure: str
@@ -147,7 +147,7 @@ def local_runs() -> Iterator[SiteRun]:
 
 
 def headline(results: Results) -> Headline | None:
-    """Of the first published figure, else words filled in, else the task's metric, else the loss; and other answers.
+    """What the first published figure measures, else words filled in, else the task's metric, else the loss.
 
     None where none of them is a number.
     """
@@ -169,7 +169,7 @@ def headline(results: Results) -> Headline | None:
 
 
 def _sentence(text: str, name: str) -> str:
-    """The paragraph of a README that begins so, on one line."""
+    """The paragraph of a README that begins with **`name`.**, on one line, without these words."""
     found = re.search(_SENTENCE.format(name), text, re.DOTALL)
     return " ".join(found[1].split()) if found else ""
 
@@ -196,7 +196,7 @@ def _state(folder: Path, runs: Sequence[SiteRun]) -> Iterator[tuple[str, str]]:
 
 
 def changes_since(commit: str, folder: Path) -> int | None:
-    """How many commits changed the program or the gin files of the experiment; None without git or the commit."""
+    """How many later commits changed the program or the experiment's gin files; None without git or the commit."""
     command = ["git", "-C", str(paths.REPOSITORY), "rev-list", "--count", f"{commit}..HEAD", "--", "t5xpg", "gin"]
     gin_files = [str(path) for path in folder.glob("*.gin")]
     found = output_of([*command, *gin_files])
@@ -204,7 +204,7 @@ def changes_since(commit: str, folder: Path) -> int | None:
 
 
 def _flat(value: Any, name: str = "") -> dict[str, Any]:
-    """A JSON value as one mapping of the values in it by their places."""
+    """A JSON value as one flat mapping: {"data.splits.train": value}."""
     if isinstance(value, Mapping):
         parts = [_flat(one, f"{name}.{key}" if name else str(key)) for key, one in value.items()]
         return {key: one for part in parts for key, one in part.items()}

@@ -15,13 +15,13 @@ from t5xpg.run.results import collect
 from t5xpg.site.build import build
 from t5xpg.site.records import LOCAL, SiteRun
 
-ADDRESS = "127.0.0.1"  # nobody else's
+ADDRESS = "127.0.0.1"  # reachable from this machine only
 PORT = 8765
 _PATIENCE = 5.0  # seconds
 
 
 def serve(folder: Path, page: str = "index.html") -> int:
-    """Serve a site until Ctrl-C; returns 0. page: the one to be named first. Another port where `PORT` is taken."""
+    """Serve a site until Ctrl-C; returns 0. page: the one whose address is shown. Another port if `PORT` is in use."""
     handler = functools.partial(Pages, directory=str(folder))
     try:
         server = ThreadingHTTPServer((ADDRESS, PORT), handler)
@@ -87,7 +87,7 @@ class Pages(SimpleHTTPRequestHandler):
         self.wfile.write(text)
 
     def end_headers(self) -> None:
-        """No page is kept: all may have changed."""
+        """Forbid caching: every page may have changed."""
         self.send_header("Cache-Control", "no-store")
         super().end_headers()
 

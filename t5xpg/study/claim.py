@@ -1,6 +1,6 @@
 """`make verify-claim`: a published run, repeated by a stranger: clone, install, reproduce, compare, and a receipt.
 
-The clone is of the commit that the results name: the code that made them is what runs, by its own `make install` and
+The clone is of the commit that the results name. So the code that made them runs, through its own `make install` and
 `make reproduce`.
 """
 
@@ -32,16 +32,17 @@ from t5xpg.study import receipts
 from t5xpg.study.reproduce import OUTCOME_FILE
 
 RECEIPT_FILE, PACKAGES_FILE = "receipt.json", "packages.cdx.json"
-# Variables of this Make and this program, which would mislead those of the clone.
+# Variables of this Make and this program, which would mislead Make and the program in the clone.
 _NOT_KEPT = {"MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "T5XPG_REVISION"}
 
 
 def verify(name: str, folder: Path, *, key: str | None = None, steps: int | None = None) -> int:
     """Repeat the published run of an experiment in a clone below `folder`, and write a receipt there.
 
-    key: the SSH key to sign with; None for git's, if any. steps: only so many updates. An interrupted verification is
-    gone on with, a finished one begun anew. Returns 0, or 1 where the numbers are different or were not compared.
-    Raises UserError where the results are of no one commit, and where that is not here.
+    key: the SSH key to sign with; None for git's, if any. steps: how many updates to train; None for all. An
+    interrupted verification continues, a finished one starts anew. Returns 0, or 1 where the numbers are different or
+    `make reproduce` wrote no outcome. Raises UserError where the results are not of a single commit without changes,
+    and where that commit is not in this checkout.
     """
     name, gin_file = find_experiment(name)
     published = gin_file.parent / RESULTS_FILE
@@ -55,7 +56,7 @@ def verify(name: str, folder: Path, *, key: str | None = None, steps: int | None
     if (run.path / OUTCOME_FILE).exists():
         remove(run.path)
     remove(receipt)
-    copy_file(published, checkout / "experiments" / name / RESULTS_FILE)  # committed after the commit that it is of
+    copy_file(published, checkout / "experiments" / name / RESULTS_FILE)  # committed later than the code that made it
     variables = [f"EXP={name}", f"RUN={run.path}", *([] if steps is None else [f"STEPS={steps}"])]
     _ = _make(checkout, "install") or _make(checkout, "reproduce", *variables)
     outcome = json_object_if_any(run.path / OUTCOME_FILE)  # Make's exit code is 2 for every error
@@ -104,7 +105,7 @@ def _make(checkout: Path, *arguments: str) -> int:
     with subprocess.Popen(["make", *arguments], cwd=checkout, env=kept) as process:
         try:
             return process.wait()
-        except BaseException:  # asked to stop: so is training, which saves its step
+        except BaseException:  # asked to stop: training is asked too, and saves its step
             process.terminate()
             process.wait()
             raise

@@ -42,7 +42,7 @@ def run(loaded: LoadedConfig, path: Path) -> int:
 
 
 def _show(evaluated: Record, records: Sequence[Record]) -> None:
-    """Some words that the model wrote, in the texts that are most like prose, and how many blanks it filled rightly."""
+    """Print words that the model wrote, in the texts that are most like prose, and how many blanks it filled right."""
 
     def prose(text: str) -> float:
         return sum(one.isalpha() or one in " ,." for one in text) / len(text)

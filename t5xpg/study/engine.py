@@ -1,7 +1,7 @@
-"""Many runs of one experiment: `make sweep`, and `make report` of what came of it.
+"""Many runs of one experiment: `make sweep` trains them, `make report` publishes what they found.
 
 A plan in the experiment's folder (`sweep` or `matrix`) says what is trained. Its runs are processes, in stages; a stage
-that was interrupted goes on where it stopped. What they found is one JSON value, the board, of which the page is made.
+that was interrupted continues where it stopped. The results are one JSON value, the board, from which the page is made.
 """
 
 from abc import ABC, abstractmethod
@@ -39,7 +39,7 @@ class Planned(ABC):
 
     @abstractmethod
     def publish(self, *, allow_changed: bool = False) -> Path:
-        """Write the board and the page into the experiment's folder; the README's path."""
+        """Write the board and the page into the experiment's folder; returns the README's path."""
 
 
 class Study(Planned):
@@ -51,15 +51,15 @@ class Study(Planned):
 
     @abstractmethod
     def check_cells(self, cells: str | None) -> None:
-        """Raise UserError where a pattern chooses no runs. cells: as of `train`."""
+        """Raise UserError where a pattern chooses no runs. cells: as in `train`."""
 
     @abstractmethod
     def time_steps(self) -> int:
-        """Measure what a step takes of what is compared, where that does the same work. Returns 0."""
+        """Measure how long a step of each thing that is compared takes, where all do the same work. Returns 0."""
 
     @abstractmethod
     def stages(self, cells: str | None) -> Iterator[Sequence[Run]]:
-        """Runs that are trained together; what they need is made before, and what follows them is measured after."""
+        """Yield groups of runs that are trained together; make what a group needs before it, and measure after it."""
 
     @abstractmethod
     def collect(self, wanted: Sequence[Run]) -> Board:
@@ -72,9 +72,9 @@ class Study(Planned):
     def train(self, *, jobs: int, cells: str | None, launcher: Launcher) -> int:
         """Train what is left, each run in a folder of its own, measure it, and print what is known so far. Returns 0.
 
-        jobs: runs at a time; they share the cores, whose number decides the order of sums. cells: a pattern of names of
-        a matrix's cells, such as "*,lm,*"; None for all. launcher: of their processes. Raises UserError for a mistake
-        in the plan, or a run with other settings than the plan has now.
+        jobs: runs at a time; they share the cores, whose number decides the order of sums. cells: a pattern for names
+        of a matrix's cells, such as "*,lm,*"; None for all. launcher: starts their processes. Raises UserError for a
+        mistake in the plan, and for a run that was started with other settings than the plan has now.
         """
         self.check_cells(cells)
         trained: list[Run] = []
@@ -92,10 +92,10 @@ class Study(Planned):
         return 0
 
     def publish(self, *, allow_changed: bool = False) -> Path:
-        """Write the board, the pictures and the README's block into the experiment's folder; the README's path.
+        """Write the board, the pictures and the README's block into the experiment's folder; returns the README's path.
 
-        What is not done yet is left out, and the page says so. Raises UserError where nothing is done, or a run was not
-        trained with the code of one commit (`run.sources`), but where `allow_changed`; runs may differ in it.
+        What is not done yet is left out, and the page says so. Raises UserError where nothing is done and, unless
+        `allow_changed`, where a run was not trained with the code of one commit (`run.sources`); runs may differ in it.
         """
         wanted = self.runs()
         for run in wanted if not allow_changed else ():
@@ -108,5 +108,5 @@ class Study(Planned):
         return self.page.write(self.home, self.with_published(board))
 
     def with_published(self, board: Board) -> Board:
-        """The board with what an earlier one holds and this one does not: nothing, where a kind says nothing else."""
+        """The board, completed from an earlier one with what it lacks itself; unchanged, unless a kind overrides it."""
         return board

@@ -1,8 +1,8 @@
 """What trained runs are measured on besides their own validation.
 
-Of a sweep: the tasks of [judged] in sweep.toml, and how much text the runs have read. Recipes that are trained on
-different tasks compare in nothing else: the loss on a run's own task says how hard that is, and a step of one task
-reads more text than a step of another, though the rows are as many and as long.
+For a sweep: the tasks of [judged] in sweep.toml, and how much text the runs have read. Recipes that are trained on
+different tasks cannot be compared otherwise: the loss on a run's own task says how hard that task is, and a step on one
+task reads more text than a step on another, though batches have the same shape.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ def fed_hashes(run: Run) -> list[str]:
 
 
 def fed_batches(run: Run, service: DataService) -> Iterator[Batch]:
-    """The batches that a run was trained on, made again. Raises UserError where their hashes are others by now."""
+    """The batches that a run was trained on, made again. Raises UserError where their hashes have changed."""
     train = data_config(run.experiment.train_dataset, run.experiment.random_seed)
     hashes = fed_hashes(run)
     with contextlib.closing(service.open(train)) as stream:
@@ -44,7 +44,7 @@ def fed_batches(run: Run, service: DataService) -> Iterator[Batch]:
 
 
 def other_batches(run: Run) -> UserError:
-    """What is said where a run's batches cannot be made again."""
+    """The error for a run whose batches cannot be made again."""
     return UserError(
         f"{run.path} was trained on other batches than {run.experiment.train_dataset.mixture_or_task_name} gives now: "
         "its text cannot be counted. Delete that folder to train it again."
@@ -52,9 +52,9 @@ def other_batches(run: Run) -> UserError:
 
 
 def require_tasks(runs: Sequence[Run], tasks: Sequence[str]) -> None:
-    """Raise UserError where a run could not be measured on a task: before it is trained, and not hours later.
+    """Raise UserError, before training and not hours later, where a run could not be measured on a task.
 
-    Exports and caches are made where they are missing. Runs that were measured on every task are not looked at again.
+    Missing exports and caches are made. Runs that were measured on every task are not checked again.
     """
     own: dict[str, Experiment] = {}
     for run in runs:
@@ -78,7 +78,7 @@ def require_tasks(runs: Sequence[Run], tasks: Sequence[str]) -> None:
 
 
 def measure(runs: Iterable[Run], tasks: Sequence[str]) -> None:
-    """Measure the runs that are done on the tasks that they were not measured on, and count what they read."""
+    """Measure finished runs on the tasks on which they were not measured yet, and count the text that they read."""
     for run in runs if tasks else ():
         if outcome(run).last is None:
             continue
@@ -90,8 +90,8 @@ def measure(runs: Iterable[Run], tasks: Sequence[str]) -> None:
 
 
 def measured_on(run: Run, task: str) -> Mapping[str, Any] | None:
-    """What was measured of a run's last step on a task, as `evaluation.evaluate` writes it; None where nothing was."""
-    own = run.directory.evaluation_json  # where the task is that of the run's validation
+    """The evaluation of a run's last step on a task, as `evaluation.evaluate` writes it; None where there is none."""
+    own = run.directory.evaluation_json  # for the task of the run's own validation
     for file in (run.directory.evaluation / task / own.name, own):
         found: Mapping[str, Any] = read_json(file) if file.exists() else {}
         if found.get("task") == task and found.get("step") == outcome(run).step:
@@ -100,9 +100,9 @@ def measured_on(run: Run, task: str) -> Mapping[str, Any] | None:
 
 
 def count_text(run: Run) -> None:
-    """Count the bytes of text in the batches of a run once more from the batches; kept beside its folder.
+    """Make the batches of a run again and count the bytes of text in them; the result is kept beside the run's folder.
 
-    A run writes down its target tokens; of the text that the inputs hold, its records say nothing.
+    A run records how many target tokens it read, but not how much text was in its inputs.
     """
     train = run.experiment.train_dataset
     layout, batches, total = layout_of(train.converter), 0, 0
@@ -116,10 +116,10 @@ def count_text(run: Run) -> None:
 
 
 def bytes_of(batch: Batch, layout: BatchLayout, token_bytes: np.ndarray) -> int:
-    """The bytes that the tokens of a batch stand for: those of its targets, and of the inputs of a decoder's.
+    """The bytes that the tokens of a batch stand for: its targets and, if these are a decoder's, the encoder's inputs.
 
-    token_bytes: int [V], of every id. Where both have the same place, as in a masked language model, the text is in the
-    targets alone.
+    token_bytes: int [V], the bytes of every id. Where inputs and targets have the same positions, as in a masked
+    language model, all text is in the targets.
     """
     names = [layout.targets]
     if layout.targets.startswith("decoder_") and "encoder_input_tokens" in batch:
@@ -128,7 +128,7 @@ def bytes_of(batch: Batch, layout: BatchLayout, token_bytes: np.ndarray) -> int:
 
 
 def text_bytes(run: Run) -> int | None:
-    """What `count_text` has counted of the run as it is now; None where it has not."""
+    """What `count_text` has counted for the run as it is now; None where it was not called for it."""
     file = run.file_beside("text.json")
     found = read_json(file) if file.exists() else {}
     counted: int | None = found.get("text_bytes") if found.get("batches") == outcome(run).step else None

@@ -38,9 +38,9 @@ class Launcher(ABC):
 
 
 def launcher(name: str, options: str, jobs: int, folder: Path) -> Launcher:
-    """The launcher of a name. options: of submitit, "slurm_partition=gpu gpus_per_node=1". folder: for its files.
+    """The launcher of a name. options: submitit's, as "slurm_partition=gpu gpus_per_node=1". folder: for its files.
 
-    Raises UserError for another name, for options that submitit does not know, and where it is not installed.
+    Raises UserError for an unknown name, for options that submitit does not know, and where it is not installed.
     """
     if name == HERE:
         if options:
@@ -63,8 +63,8 @@ def start_logged(
 ) -> subprocess.Popen[bytes]:
     """Start a process whose output and errors are appended to `log`. options: of subprocess.Popen.
 
-    Its input is a pipe that nothing is written into, and that the system closes however this process ends: one that
-    calls `end_with_parent` is then asked to stop.
+    Its input is a pipe into which nothing is written. When this process ends, in whatever way, the system closes the
+    pipe: a program that calls `end_with_parent` is then asked to stop.
     """
     streams: Any = {"stdin": subprocess.PIPE, "stderr": subprocess.STDOUT, "env": {**env, ENDS_WITH_INPUT: "1"}}
     with log.open("ab") as output:
@@ -104,7 +104,7 @@ class _Process(Launched):
 
 
 class Jobs(Launcher):
-    """Jobs of a cluster that sees the same folders. submitit gives one that is ended early another."""
+    """Jobs of a cluster that sees the same folders. submitit starts another job after one that is ended early."""
 
     def __init__(self, cluster: str, options: Mapping[str, int | str], folder: Path) -> None:
         try:
@@ -130,12 +130,12 @@ class Work:
         self.command, self.log = command, log
 
     def __call__(self) -> int:
-        # Slurm sends its warning of the end to every process of a job: this one answers it, and its child stops with it
+        # Slurm warns every process of a job before its end: this one answers, its child ignores that and stops with it
         ignore = lambda: signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # noqa: E731
         return start_logged(self.command, self.log, preexec_fn=ignore).wait()
 
     def checkpoint(self) -> Any:
-        """The job that goes on behind one that was ended by the cluster: training continues where it was saved."""
+        """The job that follows one that the cluster ended: training continues where it was saved."""
         from submitit.helpers import DelayedSubmission
 
         return DelayedSubmission(self)

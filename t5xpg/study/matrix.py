@@ -21,7 +21,7 @@ from t5xpg.study.matrix_plan import AXES, MatrixPlan
 from t5xpg.study.plan import read
 from t5xpg.study.runs import Run, outcome
 
-_SHOWN = 3  # cells that share a mistake
+_SHOWN = 3  # names at most of the cells that share a mistake
 
 
 class Matrix(Study):
@@ -48,7 +48,7 @@ class Matrix(Study):
         return Run(self.experiment, path, "matrix", labels, [*own, *bindings], gin_files)
 
     def _is_there(self, vocabulary: str) -> bool:
-        """Whether a vocabulary was made, or needs not be."""
+        """Whether a vocabulary was made, or does not have to be, as for bytes."""
         name = self.plan.task_ending(vocabulary)
         return not name or name in find_vocabularies(paths.data_directory())
 
@@ -74,11 +74,11 @@ class Matrix(Study):
 
     def stages(self, cells: str | None) -> Iterator[Sequence[Run]]:
         for name, entry in self.plan.vocabularies.items():
-            if entry.train is not None:  # it says that all is as it was at every call but the first
+            if entry.train is not None:  # silent where it exists: nothing is new then
                 log = (lambda line: None) if self._is_there(name) else print
                 prepare.train_vocabulary(self.plan.dataset, entry.train.settings, name=entry.train.name, log=log)
         wanted = [run for run in self.runs() if fnmatchcase(run.name, cells or "*")]
-        for run in wanted:  # one after another: runs side by side would be in each other's way
+        for run in wanted:  # before the runs, one after another: runs side by side would be in each other's way
             for dataset in (run.experiment.train_dataset, run.experiment.eval_dataset):
                 if data_state.state_of(dataset).missing:
                     prepare.prepare(dataset)
@@ -99,8 +99,8 @@ class Matrix(Study):
     def check(self) -> int:
         """Print what each cell needs and whether it is there; returns 0 where all can be trained, 1 otherwise.
 
-        A vocabulary that is not there is no problem, as it is trained first; of the cells that need it, the rest is
-        looked at as far as it does not depend on it. Raises UserError where the plan cannot be read.
+        A missing vocabulary is no problem, as it is trained first; the cells that need it are checked as far as they do
+        not depend on it. Raises UserError where the plan cannot be read.
         """
         findings = list(self._made_first())
         problems: dict[str, list[str]] = {}
@@ -150,6 +150,6 @@ class Matrix(Study):
 
 
 def _named(cells: Sequence[str]) -> str:
-    """Names of cells, the first of them where they are many."""
+    """The names of cells; of many, the first ones and the number of the others."""
     more = len(cells) - _SHOWN
     return " ".join(cells[:_SHOWN]) + (f" and {more} more" if more > 0 else "")

@@ -24,9 +24,9 @@ _Cell = Mapping[str, Any]
 def collect(experiment: str, plan: MatrixPlan, runs: Sequence[Run]) -> Board:
     """Everything that the page shows.
 
-    A cell counts as done once it was compared. It has learned where its loss on the held-out batches is lower than that
-    of the unigram model on the same: of all targets, and of the text alone. Raises UserError where cells were trained
-    on different text.
+    A cell counts as done once it was compared, or has diverged. It has learned where its loss on the held-out batches
+    is lower than the unigram model's, both over all targets and over the text alone. Raises UserError where cells were
+    trained on different text, or with different vocabularies of one name.
     """
     _check_same_text(plan, runs)
     cells = [_cell(run) for run in runs]
@@ -50,9 +50,9 @@ def collect(experiment: str, plan: MatrixPlan, runs: Sequence[Run]) -> Board:
 
 
 def with_published(found: Board, published: Board, runs: Sequence[Run]) -> Board:
-    """A board in which cells that have no run here are those of an earlier one, where they are done there.
+    """The board, in which cells without a run here are taken from an earlier board, where they are done there.
 
-    They have to belong together: the same settings, text and vocabulary. Of other ones nothing is taken.
+    A cell is taken only if it belongs here: if its settings, text and vocabulary are the same.
     """
     if found["dataset"]["sha256"] not in (None, published["dataset"]["sha256"]):
         return found
@@ -88,12 +88,12 @@ def with_published(found: Board, published: Board, runs: Sequence[Run]) -> Board
 
 
 def settings_digest(experiment: Experiment) -> str:
-    """The SHA-256 of all settings that make a cell's run the run it is."""
+    """The SHA-256 of all settings that decide what a cell's run computes."""
     return hashlib.sha256(json.dumps(deciding_settings(experiment), sort_keys=True).encode()).hexdigest()
 
 
 def _of_cells(cells: Sequence[_Cell], vocabularies: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """The cells with what follows from them: how many have learned, and how many ids the tasks of a vocabulary have."""
+    """The cells, and what follows from them: how many have learned, how many ids the tasks of a vocabulary have."""
     ids = {one["name"]: {cell["ids"] for cell in cells if cell["vocabulary"] == one["name"]} for one in vocabularies}
     return {
         "vocabularies": [{**one, "ids": sorted(ids[one["name"]] - {None})} for one in vocabularies],
@@ -133,7 +133,7 @@ def _check_same_text(plan: MatrixPlan, runs: Iterable[Run]) -> None:
 def _cell(run: Run) -> dict[str, Any]:
     found, compared, experiment = outcome(run), unigrams.compared(run), run.experiment
     last = found.last
-    if last is not None and compared is not None:  # trained on as many targets as were counted, measured on as many
+    if last is not None and compared is not None:  # must have counted what the run read
         counted = (compared["training_tokens"], compared["unigram"]["target_tokens"])
         if counted != (found.target_tokens, last["target_tokens"]):
             compared = None

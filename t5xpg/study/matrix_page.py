@@ -11,7 +11,7 @@ from t5xpg.study.matrix_plan import AXES
 from t5xpg.study.page import batch_shape, facts, progress
 
 _NOTHING = "\N{EN DASH}"  # a pair that is not trained
-# Of whose cells the targets are all of the text, whatever the vocabulary.
+# The objective whose targets are the whole text, whatever the vocabulary: its cells can be compared.
 _COMPARABLE = "lm"
 _PACKED = "one example each, or where it says packed as many as fit; held-out text is never packed"
 
@@ -81,7 +81,7 @@ def _bits(board: Board) -> str:
 
 
 def _measured(cell: Cell, measure: str) -> tuple[float | None, float | None]:
-    """Of a model and of the unigrams: nats per token of "text", nats per token or "bits" per byte of all "targets"."""
+    """(model, unigrams). measure: "text" and "targets": nats per token of these; "bits": bits per byte of targets."""
     part, name = cell["of_text"] if measure == "text" else cell, "bits_per_byte" if measure == "bits" else "loss"
     return part[name], part["unigram"][name]
 

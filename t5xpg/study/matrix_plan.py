@@ -39,7 +39,7 @@ AXES = {"architecture": "architectures", "objective": "objectives", "vocabulary"
 
 
 class Entry(Table):
-    """An entry of an axis: gin files and bindings that are laid over the experiment's."""
+    """An entry of an axis: gin files and bindings that are laid over those of the experiment."""
 
     title: str
     gin_files: list[GinFile] = Field(default_factory=list)
@@ -116,7 +116,7 @@ class MatrixPlan(Plan):
                     yield Mistake(("trained", architecture), f"{architecture} with {objective} is {what}.")
 
     def _names(self) -> Iterator[tuple[str, str, tuple[str | int, ...]]]:
-        """Axis, name and place of every entry that is named."""
+        """(axis, name, place) of every entry that `trained` and `left_out` name."""
         for architecture, objectives in self.trained.items():
             yield "architecture", architecture, ("trained", architecture)
             yield from (("objective", name, ("trained", architecture)) for name in objectives)
@@ -154,12 +154,12 @@ class MatrixPlan(Plan):
         ]
 
     def task_ending(self, vocabulary: str) -> str:
-        """What the names of tasks with a vocabulary end in."""
+        """The ending of the names of tasks with a vocabulary; "" for bytes."""
         train = self.vocabularies[vocabulary].train
         return "" if train is None else task_name(self.dataset, train.name)
 
     def vocabulary_command(self, vocabulary: str) -> str | None:
-        """What makes a vocabulary, as one types it; None for bytes."""
+        """The command that makes a vocabulary, as one types it; None for bytes."""
         train = self.vocabularies[vocabulary].train
         if train is None:
             return None

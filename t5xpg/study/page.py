@@ -11,18 +11,18 @@ FORMAT = 1
 
 
 def rounded(value: float | None, digits: int = 6) -> float | None:
-    """A measure as a board has it."""
+    """A measure, rounded as boards keep it."""
     return None if value is None else round(value, digits)
 
 
 def mean(values: Sequence[float | None]) -> float | None:
-    """None where one of the values is missing, or there is none."""
+    """The mean; None where one of the values is missing, or there are no values."""
     known = [value for value in values if value is not None]
     return statistics.mean(known) if known and len(known) == len(values) else None
 
 
 def progress(board: Board, runs: str, missing: str) -> str:
-    """How many runs are done, unless all are. runs: what they are called. missing: what is shown of the others."""
+    """A sentence on how many runs are done; empty if all are. runs: their name. missing: how the others are shown."""
     if board["runs_done"] == board["runs"]:
         return ""
     return f"{board['runs_done']} of {board['runs']} {runs} are done; {missing}."
@@ -35,7 +35,7 @@ def batch_shape(trained: Mapping[str, Any], packed: str) -> str:
 
 
 def facts(rows: Iterable[Sequence[str]], sources: Mapping[str, list[Any]]) -> str:
-    """The table at the end of a block: rows of its own, and where the runs come from, as `runs.sources` gives it."""
+    """The table at the end of a block: the given rows, and where the runs come from, as `runs.sources` gives it."""
     cores = " or ".join(map(str, sources["cores"])) + (" core" if sources["cores"] == [1] else " cores")
     versions = [", ".join(f"{name} {found}" for name, found in one.items() if found) for one in sources["versions"]]
     last = [

@@ -31,7 +31,7 @@ class Table(BaseModel):
 
 
 class Mistake(NamedTuple):
-    """What is wrong, and where. value: the text of a list that is meant, if it is one."""
+    """What is wrong, and where. value: the string in the file that is wrong, if it is one; it shows the line."""
 
     place: Place
     text: str
@@ -42,7 +42,7 @@ class Plan(Table):
     """A whole plan."""
 
     def mistakes(self) -> Iterator[Mistake]:
-        """What is wrong between tables that are right in themselves."""
+        """Mistakes that show only when tables are compared, each of which is valid by itself."""
         yield from ()
 
 
@@ -90,16 +90,16 @@ def read(file: Path, model: type[_AnyPlan]) -> _AnyPlan:
 
 
 def line_of(text: str, place: Place, value: object = None) -> int:
-    """The line of a TOML text, from 1, where a place stands; tomllib does not say it.
+    """The line of a TOML text, counted from 1, at which a place stands; tomllib does not tell it.
 
-    It is that of the value, quoted, or else of its key, or else of the table's header: the nearest that is found.
+    It is the line of the quoted value, or else of its key, or else of the table's header, or else the first line.
     """
     names = [part for part in place if isinstance(part, str)]
     index = next((part for part in place if isinstance(part, int)), 0)
     best, deepest, seen = 1, 0, 0
     table: list[str] = []
     here: list[str] = []
-    is_other = False  # one of several [[tables]] of a name, and not the one that is meant
+    is_other = False  # whether this is another one of several [[tables]] with the same name
     for number, line in enumerate(text.splitlines(), start=1):
         if header := _HEADER.fullmatch(line):
             table = here = [part.strip(" \"'") for part in header["name"].split(".")]

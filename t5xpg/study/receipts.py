@@ -1,6 +1,6 @@
 """Receipts of `make verify-claim`: what somebody found of a published run, signed as git signs commits, with SSH keys.
 
-A receipt is a JSON object. Its "signature" is ssh-keygen's, in the namespace `NAMESPACE`, of what `canonical` gives.
+A receipt is a JSON object. Its "signature" is made by ssh-keygen in the namespace `NAMESPACE`, over `canonical` of it.
 """
 
 import json
@@ -59,8 +59,8 @@ def sign(file: Path, key: str) -> None:
 def check(file: Path, signers: Path | None = None) -> int:
     """Print what a receipt that came back says of the results that are published here, and who signed it.
 
-    signers: names and their keys, as in git's allowed signers; the signature then has to be of one of them. Returns 0,
-    or 1 for numbers that were different. Raises UserError for a receipt that was changed, or is of other results.
+    signers: a file of names and keys, as git's allowed signers; one of them must have signed. Returns 0, or 1 where the
+    numbers were different. Raises UserError for a receipt that was changed, is of other results, or is not so signed.
     """
     receipt = read(file)
     signed = _signature(file, receipt, signers)
@@ -83,7 +83,7 @@ def check(file: Path, signers: Path | None = None) -> int:
 
 
 def _signature(file: Path, receipt: Mapping[str, Any], signers: Path | None) -> str:
-    """What ssh-keygen says of the signature."""
+    """What ssh-keygen says about a receipt's signature. Raises UserError where the signature is not valid."""
     if "signature" not in receipt and signers is None:
         return "none: anyone can have written this"
     if signers is not None and not signers.is_file():
@@ -104,11 +104,11 @@ def _signature(file: Path, receipt: Mapping[str, Any], signers: Path | None) -> 
 
 
 def read(file: Path) -> dict[str, Any]:
-    """A receipt. Raises UserError for a file that is none, or not as it was written."""
+    """Read a receipt. Raises UserError for a file that is no receipt, or not as it was written."""
     text = file.read_bytes()
     try:
         receipt: dict[str, Any] = json.loads(text)
-        # also of a name that stands twice, of which readers see one value or the other
+        # refuses also a name that stands twice: some readers would see its first value, others its last
         same = text == (json.dumps(receipt, indent=2, ensure_ascii=False) + "\n").encode()
         claim, found = receipt["claim"], receipt["reproduction"]
         texts = [claim["results"], claim["commit"], *(receipt[name] for name in ("experiment", "ended", "by"))]
@@ -124,7 +124,7 @@ def read(file: Path) -> dict[str, Any]:
 
 
 def _ssh_keygen(action: str, *arguments: str, data: bytes = b"") -> tuple[int, str]:
-    """The exit code of `ssh-keygen -Y`, and what it printed, or else its last words."""
+    """The exit code of `ssh-keygen -Y`, and what it printed; where it failed, the end of its error messages."""
     try:
         done = subprocess.run(["ssh-keygen", "-Y", action, *arguments], input=data, capture_output=True)
     except FileNotFoundError:

@@ -14,9 +14,9 @@ REFERENCES_FILE = "references.toml"
 class Reference(Table):
     """A published figure.
 
-    metric: of a task, as `make eval` calls it, "bleu", or of a mixture "task/bleu"; or loss (nats a target token),
-    nats_per_byte, accuracy. split: of the experiment's task. source: an address, or where it was published in words.
-    flops: floating point operations of its training.
+    metric: a task's metric as `make eval` names it ("bleu", or "task/bleu" in a mixture), or loss (nats a target
+    token), nats_per_byte, accuracy. split: of the experiment's task. source: an address, or in words where it was
+    published. flops: floating point operations of its training.
     """
 
     name: Text
@@ -35,6 +35,6 @@ class References(Plan):
 
 
 def of_experiment(folder: Path) -> Sequence[dict[str, Any]]:
-    """The references in an experiment's folder, none where it has no such file. Raises UserError for mistakes."""
+    """The references in an experiment's folder; none where the file is missing. Raises UserError for mistakes in it."""
     file = folder / REFERENCES_FILE
     return [one.model_dump(exclude_none=True) for one in read(file, References).reference] if file.exists() else ()

@@ -22,10 +22,10 @@ from t5xpg.run.results import collect, read_results
 from t5xpg.study.reproduce_comparison import TOLERANCE, Comparison, Row, compare, identity, other_run
 from t5xpg.train import initial_state, training
 
-# In the run directory: what it reproduces, from the beginning, and what came out, at the end.
+# Files in the run directory: what it reproduces, written at the beginning, and the outcome, written at the end.
 MARK_FILE = ".reproduction.json"
 OUTCOME_FILE = "reproduction.json"
-# What is compared with must hold; all else may be of a later version.
+# Keys that published results must have; others may be missing, as later versions added them.
 _NEEDED = (
     "command", "steps", "identity", "versions", "hardware", "curves", "first", "final", "best_validation", "num_params",
 )  # fmt: skip
@@ -36,11 +36,13 @@ Results = Mapping[str, Any]
 def reproduce(loaded: LoadedConfig, path: Path, *, steps: int | None = None) -> int:
     """Train the experiment as it was published, in the clean run directory `path`, and compare with results.json.
 
-    steps: only so many updates, and only what was published up to there; None for all of them, and the evaluation, if
-    one was published. An unfinished reproduction of the same in `path` is gone on with, a finished one begun anew.
-    Prints a table and keeps it as reproduction.json. Returns the exit code: 0 where the numbers are the same (bit for
-    bit on the published kind of hardware, within `TOLERANCE` on another), 1 where not, 128 + n where signal n stopped
-    it. Raises UserError where nothing is published, for overrides that were not, and where `path` holds other things.
+    steps: how many updates to train; only what was published up to there is compared. None: all updates, and the
+    evaluation, if one was published. An unfinished reproduction of the same results in `path` continues, a finished one
+    starts anew. Prints a table and keeps it as reproduction.json. Returns the exit code: 0 where the numbers are the
+    same (bit for bit on the published kind of hardware, within `TOLERANCE` on another), 1 where they are not or where
+    settings, seed, data, vocabulary or initial checkpoint changed (nothing is trained then), 128 + n where signal n
+    stopped it. Raises UserError where nothing is published, where `loaded` has overrides (those of the published run
+    are added here), for `steps` that were not published, and where `path` holds other things.
     """
     file = loaded.gin_file.parent / RESULTS_FILE
     published = _published(loaded, file)
@@ -116,10 +118,10 @@ def _overrides(command: str) -> Iterable[str]:
 
 
 def _identity(loaded: LoadedConfig, directory: RunDirectory) -> dict[str, Any]:
-    """What the run will be, as far as that is known before it; exports and caches what is missing."""
+    """The run's identity, as far as it is known before the run starts; exports and caches what is missing."""
     experiment = loaded.experiment
     found = run_identity(experiment, prepare.prepare(experiment.train_dataset, experiment.needs))
-    # one that goes on needs no initial checkpoint
+    # a run that continues needs no initial checkpoint
     started = experiment.initial is not None or experiment.teacher is not None
     if started and not any(directory.checkpoints.glob("[0-9]*")):
         origins = initial_state.begin(assembly.assemble(experiment)).origins
@@ -128,7 +130,7 @@ def _identity(loaded: LoadedConfig, directory: RunDirectory) -> dict[str, Any]:
 
 
 def _check(directory: RunDirectory, mark: Results) -> None:
-    """Raise UserError where the folder holds anything but a reproduction, or an unfinished one of something else."""
+    """Raise UserError where the folder holds no reproduction but other files, or an unfinished one of other results."""
     path = directory.path
     entries = [entry.name for entry in path.iterdir() if not entry.name.startswith(".")] if path.is_dir() else []
     strangers = sorted(set(entries) - _own(directory))
@@ -148,11 +150,11 @@ def _check(directory: RunDirectory, mark: Results) -> None:
 
 
 def _begin(directory: RunDirectory, mark: Results) -> None:
-    """Mark the folder as this reproduction's; a finished one makes room."""
+    """Mark the folder as this reproduction's; a finished reproduction in it is deleted first."""
     path = directory.path
     if (path / OUTCOME_FILE).exists():
         print(f"the finished reproduction in {shown(path)} makes room for this one")
-        # What says that it is finished goes last: a kill in between leaves a folder that makes room again.
+        # The file that says that it is finished is deleted last: after a kill in between, the next call goes on here.
         for name in sorted(_own(directory) - {OUTCOME_FILE, MARK_FILE, ".lock"}):
             remove(path / name)
         remove(path / OUTCOME_FILE)
@@ -166,7 +168,7 @@ def _own(directory: RunDirectory) -> set[str]:
 
 def _changed_files(git: Results | None, loaded: LoadedConfig) -> list[str] | None:
     """The files of the program and of the experiment that differ from the published commit; None if git cannot say."""
-    if git is None or not re.fullmatch("[0-9a-f]{40,64}", str(git.get("commit"))):  # never an option of git's
+    if git is None or not re.fullmatch("[0-9a-f]{40,64}", str(git.get("commit"))):  # so never an option of git
         return None
     within = [str(paths.PACKAGE), str(paths.GIN), str(loaded.gin_file.resolve())]
     command = ["git", "-C", str(paths.REPOSITORY), "diff", "--name-only", git["commit"], "--", *within]

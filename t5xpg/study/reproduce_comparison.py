@@ -71,7 +71,7 @@ def compare(published: Results, here: Results, *, steps: int, changed_files: Seq
     """Compare published results with those of a run of `steps` updates, both as `results.collect` makes them.
 
     here: collected at the published steps of the training curve. What was published after `steps`, or not at all, is
-    not compared. changed_files: of the code, since the published commit; None where that cannot be found out.
+    not compared. changed_files: the files of the code that changed since the published commit; None if not known.
     """
     exact = (
         environment.is_same_cpu(published["hardware"]["cpu"], here["hardware"]["cpu"])
@@ -117,13 +117,13 @@ def identity(published: Results, here: Results) -> Iterator[Row]:
 
 
 def _cache_formats(cache: Any) -> set[Any]:
-    """The formats of the definition of a cache, or of those of several tasks (`t5xpg.data.cache.definition`)."""
+    """The format in a cache's definition, or the formats in those of several tasks (`t5xpg.data.cache.definition`)."""
     definitions = (cache, *cache.values()) if isinstance(cache, Mapping) else ()
     return {one["format"] for one in definitions if isinstance(one, Mapping) and "format" in one}
 
 
 def other_run(rows: Sequence[Row]) -> list[Row]:
-    """Those rows of `identity` that make the run another one, which cannot repeat the published numbers."""
+    """The changes in `identity` that make the run another one, which cannot repeat the published numbers."""
     return [row for row in rows if row.verdict == CHANGED and row.what.split(":")[0] in _DECIDING]
 
 
@@ -141,7 +141,7 @@ def _leaves(part: str, old: Any, new: Any) -> Iterator[Row]:
 
 
 def _by_place(value: Any) -> Any:
-    """A JSON value with lists of mappings as mappings too, so that what differs in them can be named."""
+    """A JSON value in which lists of mappings are mappings by index, so that a difference in them has a name."""
     if isinstance(value, Mapping):
         return {name: _by_place(inner) for name, inner in value.items()}
     if isinstance(value, list) and any(isinstance(inner, Mapping) for inner in value):
@@ -165,7 +165,7 @@ def _code(old: Results | None, new: Results | None, changed_files: Sequence[str]
 
 
 def _batches(old: Results | None, new: Results | None, steps: int) -> tuple[Row, float]:
-    """What the run was fed; this does not depend on the hardware."""
+    """Compare the batches that the runs were fed; these do not depend on the hardware."""
     before, after = ({} if one is None else dict(zip(one["step"], one["sha256"], strict=True)) for one in (old, new))
     shared = [step for step in before if step in after and step <= steps]
     if not shared:
@@ -243,7 +243,7 @@ def _evaluation(published: Results, here: Results, whole: bool, exact: bool) -> 
 
 
 def _samples(old: Any, new: Any, exact: bool) -> Iterator[tuple[Row, float]]:
-    """Greedy predictions are as they are or quite others: they count where all numbers are the same bit for bit."""
+    """Compare greedy predictions. A small change can give quite other ones: a difference counts only where `exact`."""
     if not old:
         return
     equal = sum(before == after for before, after in zip(old, new or [], strict=False))
@@ -253,7 +253,7 @@ def _samples(old: Any, new: Any, exact: bool) -> Iterator[tuple[Row, float]]:
 
 
 def _flat(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """The leaves of an evaluation by path, but what was read, which is part of the identity."""
+    """The leaves of an evaluation with their paths, without "data": what was read is part of the identity."""
     for name, inner in value.items():
         path = f"{prefix}{name}"
         if not isinstance(inner, Mapping):
@@ -263,7 +263,7 @@ def _flat(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def distance(name: str, old: Any, new: Any) -> float:
-    """How far values lie apart: accuracies absolutely, else relatively; infinitely what is counted or no number."""
+    """How far two values are apart: absolute for accuracies, else relative; infinite for unequal integers or texts."""
     if old == new:
         return 0.0
     if not (isinstance(old, int | float) and isinstance(new, int | float)) or isinstance(old, int):
@@ -279,7 +279,7 @@ def _verdict(difference: float, exact: bool) -> str:
 
 
 def _texts(old: Any, new: Any) -> tuple[str, str]:
-    """Two values as short as they can be told apart."""
+    """Two values as texts, with as few digits as show their difference."""
     for digits in (6, 9, 17):
         texts = _text(old, digits), _text(new, digits)
         if old == new or texts[0] != texts[1]:

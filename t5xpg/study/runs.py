@@ -50,11 +50,11 @@ class Run:
 
     @property
     def name(self) -> str:
-        """That of its folder."""
+        """The name of its folder."""
         return self.path.name
 
     def file_beside(self, kind: str) -> Path:
-        """A file beside its folder, for what is found out about it: `<name>.<kind>`."""
+        """A file beside its folder, for what is found out about the run: `<name>.<kind>`."""
         return self.path.with_name(f"{self.name}.{kind}")
 
     @cached_property
@@ -84,12 +84,12 @@ class Run:
         return [*(f"--gin_file={file}" for file in self.gin_files), *(f"--gin.{one}" for one in self.bindings)]
 
     def recorded(self) -> dict[str, Any]:
-        """What makes the run the run it is, as its directory records it; empty where it was not started."""
+        """The run's identity, as its directory records it; empty where the run was not started."""
         identity: dict[str, Any] = self.directory.read()["identity"] if self.directory.exists() else {}
         return identity
 
     def check(self) -> None:
-        """Raise UserError where the plan has a mistake, or the folder can be no run's or is another's."""
+        """Raise UserError where the configuration has mistakes, or the folder holds another run or other files."""
         self.directory.check(self.loaded.name, run_identity(self.experiment, None))
 
 
@@ -97,9 +97,9 @@ class Run:
 class Outcome:
     """What a run's records say.
 
-    step: the last update that counts. validation: its records, ascending by step. target_tokens: that it was trained
-    on. diverged: whether it ended at a loss that is not finite. done: whether there is nothing left to train. measured:
-    the values of every evaluation by their names (`run.best.values_of`), with their steps, ascending.
+    step: the last update with a record. validation: the records of validations, ascending by step. target_tokens: how
+    many it was trained on. diverged: whether it ended at a loss that is not finite. done: whether nothing is left to
+    train. measured: (step, values by name as `run.best.values_of` gives them) of every evaluation, ascending.
     """
 
     step: int
@@ -115,7 +115,7 @@ class Outcome:
 
     @property
     def last(self) -> dict[str, Any] | None:
-        """The record of its end; None for a run that is not done, or whose loss is not finite."""
+        """The validation record of its end; None for a run that is not done, or whose loss is not finite."""
         return self.validation[-1] if self.done and not self.diverged and self.validation else None
 
 
@@ -125,14 +125,14 @@ def outcome(run: Run) -> Outcome:
     records = read_jsonl(directory.metrics_jsonl) if directory.metrics_jsonl.exists() else []
     validation = whole_split(records, "validation")
     step = max((record["step"] for record in records), default=0)
-    # so many updates that are not finite are passed over; the next one ends the run
+    # `skip_nonfinite` updates that are not finite are passed over; the next one ends the run
     skipped = len(list(directory.nonfinite.glob("step_*")))
     diverged = skipped > 0 and skipped > run.experiment.skip_nonfinite
     selection = directory.read()["starts"][-1].get("selection") if directory.exists() else None
     # a run can end early, when evaluations no longer become better
     ended = selection is not None and Best.of_records(records, BestMetric(**selection), step).ends(step)
     whole = bool(validation) and validation[-1]["step"] == run.steps
-    saved = step in saved_steps(directory.checkpoints)  # or the run was killed behind its last record
+    saved = step in saved_steps(directory.checkpoints)  # if not, the run was killed after its last record
     target_tokens = sum(record["target_tokens"] for record in whole_split(records, "train"))
     measured = [(record["step"], values) for record in records if (values := values_of(record))]
     done = diverged or ((ended or whole) and saved)
@@ -145,13 +145,13 @@ def train_command(experiment: str, overrides: Sequence[str], path: Path, *more: 
 
 
 def ended_message(what: str, code: int | None, log: Path) -> str:
-    """That a process has ended in a way that it should not have, with the end of its output."""
+    """The text of an error: a process ended in a way that it should not have; with the end of its output."""
     first = f"{what} ended with exit code {code}; its output lies in {shown(log)} and ends:"
     return "\n  ".join([first, *last_lines(log, _SHOWN_LINES)])
 
 
 def sources(runs: Iterable[Run]) -> dict[str, list[Any]]:
-    """{"commit", "versions", "cpu", "cores"}: each with all values that it had at a start of one of the runs."""
+    """{"commit", "versions", "cpu", "cores"}: for each, all different values at the starts of the runs."""
     facts: dict[str, list[Any]] = {"commit": [], "versions": [], "cpu": [], "cores": []}
     for start in (start for run in runs if run.directory.exists() for start in run.directory.read()["starts"]):
         git, host = start["git"], start["host"]
@@ -165,8 +165,8 @@ def sources(runs: Iterable[Run]) -> dict[str, list[Any]]:
 def train(runs: Sequence[Run], *, jobs: int, label: str, launcher: Launcher) -> None:
     """Train what is left of the runs, `jobs` at a time, below a progress line.
 
-    A run that an earlier call began goes on where it stopped. An interruption lets each save its step first. Raises
-    UserError where a run fails; one whose loss is not finite has an outcome like any other.
+    A run that an earlier call began continues where it stopped. On an interruption, each run saves its step first.
+    Raises UserError where a run fails; a loss that is not finite is no failure, but an outcome like any other.
     """
     states = [(run, outcome(run)) for run in runs]
     waiting = [run for run, state in states if not state.done]
@@ -204,7 +204,7 @@ class _Training:
         self.launched = launcher.launch(command, self._log, place)
 
     def ended(self) -> bool:
-        """Whether the process has ended; shows how far it is. Raises UserError where it failed."""
+        """Whether the process has ended; also shows its progress. Raises UserError where it failed."""
         code = self.launched.poll()
         now = outcome(self._run)
         loss = f"  {decimals(now.validation[-1]['nats_per_byte'])} nats a byte" if now.validation else ""
@@ -215,6 +215,6 @@ class _Training:
         if (code and not now.diverged) or not now.done:
             raise UserError(ended_message(self._run.name, code, self._log))
         end = f"not finite after step {now.step:,}" if now.diverged else f"{now.step:,} steps{loss}"
-        self._progress.advance(self._run.steps - self._step)  # steps that a diverged run leaves out
+        self._progress.advance(self._run.steps - self._step)  # steps that were left out: it diverged or ended early
         self._progress.print(f"{self._run.stage}: {self._run.name}: {end}")
         return True

@@ -1,7 +1,7 @@
 """What a model of another size would reach: the law loss = E + A / N^alpha through the recipes of a sweep.
 
-The law is that of Hoffmann et al. 2022 (arXiv 2203.15556, section 3.3) without the term of the tokens: every size
-sees as many.
+The law is that of Hoffmann et al. 2022 (arXiv 2203.15556, section 3.3) without the term of the tokens: all sizes see
+equally many.
 """
 
 from collections.abc import Sequence
@@ -24,12 +24,12 @@ class ScalingLaw(NamedTuple):
 
 
 def fitted(parameters: Sequence[int], losses: Sequence[float]) -> ScalingLaw:
-    """The law with the least squares of differences, of exponents from 0.01 to 2 in steps of 0.001 and E of at least 0.
+    """Fit the law by least squares, with exponents from 0.01 to 2 in steps of 0.001, and an E of at least 0.
 
-    parameters, losses: of at least three sizes. For each exponent the rest is linear.
+    parameters, losses: of at least three sizes. For each exponent, fitting the rest is a linear problem.
     """
     sizes, values = np.asarray(parameters, np.float64), np.asarray(losses, np.float64)
-    scale = np.exp(np.log(sizes).mean())  # the powers are near 1, and the equations well conditioned
+    scale = np.exp(np.log(sizes).mean())  # so that powers are near 1, and the equations well conditioned
     best, least = ScalingLaw(0.0, 0.0, 0.0), np.inf
     for exponent in _EXPONENTS:
         power = (sizes / scale) ** -exponent

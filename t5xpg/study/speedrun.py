@@ -1,7 +1,7 @@
 """Speedruns: the least time, and the least target tokens, to a validation loss. `make speedrun-check` trains an entry.
 
-An entry is a gin file records/<entry>/*.gin in the experiment's folder, and its TRAIN_STEPS is what it claims: that the
-mean loss over seeds is then at the target. Its record.json, beside it, is what was found.
+An entry is a gin file records/<entry>/*.gin in the experiment's folder. It claims that the mean loss over seeds is at
+the target after its TRAIN_STEPS updates. The record.json beside it holds what was found.
 """
 
 import statistics
@@ -44,7 +44,7 @@ class Speedrun(Planned):
         self.entries = {file.parent.name: file for file in sorted(self.home.glob("records/*/*.gin"))}
 
     def runs_of(self, entry: str, seeds: Sequence[int]) -> list[Run]:
-        """The runs of an entry. Raises UserError where there is none, or one that breaks the rules."""
+        """The runs of an entry. Raises UserError where there is no such entry, or where it breaks the rules."""
         if entry not in self.entries:
             raise UserError(f"There is no entry {entry!r} in {shown(self.home)}/records.{nearest(entry, self.entries)}")
         file = str(self.entries[entry])
@@ -56,9 +56,9 @@ class Speedrun(Planned):
     def check(self, entry: str, seeds: Sequence[int] | None = None, *, record: bool = False) -> int:
         """Train an entry with these seeds (None: as many as are needed), judge it, and compare it with its record.json.
 
-        An interrupted check is gone on with, a finished one begun anew. record: write record.json, of runs that a
-        finished check has left, too. Returns 0 if the entry is accepted, else 1. Raises UserError for an entry that
-        breaks the rules, another number of cores, and a record of runs that are not of the code of one commit.
+        An interrupted check continues, a finished one starts anew. record: write record.json; runs that a finished
+        check has left are then used. Returns 0 if the entry is accepted, else 1. Raises UserError for an entry that
+        breaks the rules, for another number of cores, and for a record of runs with code of more than one commit.
         """
         plan = read(self.plan_path, SpeedrunPlan)
         wanted, file = self.runs_of(entry, seeds or range(plan.seeds)), self.home / "records" / entry / RECORD_FILE
@@ -89,7 +89,7 @@ class Speedrun(Planned):
         return 1 if reasons else 0
 
     def _record(self, entry: str, wanted: Sequence[Run]) -> dict[str, Any]:
-        """What runs that are done have shown. How much they use their encoders is measured where it was not yet."""
+        """The record of finished runs. How much they use their encoders is measured where it was not measured yet."""
         from t5xpg.evaluate import evaluation
 
         for run in wanted:
@@ -106,7 +106,7 @@ class Speedrun(Planned):
         }
 
     def publish(self, *, allow_changed: bool = False) -> Path:
-        """Write the board and the README's block, from the records alone; the README's path."""
+        """Write the board and the README's block, from the records alone; returns the README's path."""
         plan = read(self.plan_path, SpeedrunPlan)
         files = {name: file.with_name(RECORD_FILE) for name, file in self.entries.items()}
         board: dict[str, Any] = {
@@ -136,7 +136,7 @@ class Speedrun(Planned):
 
 
 def _of_seed(run: Run, results: Record) -> dict[str, Any]:
-    """A run's end, and its curve: of each validation the step, and the target tokens and seconds of training so far."""
+    """A run's end, and its curve: for each validation the step, and the target tokens and training seconds so far."""
     train = whole_split(read_jsonl(run.directory.metrics_jsonl), "train")
     timing, curve = read_jsonl(run.directory.timing_jsonl), results["curves"]["validation"]
     seconds = [training_seconds([one for one in timing if one["step"] <= step]) or 0.0 for step in curve["step"]]
@@ -157,7 +157,7 @@ def _values(record: Record, name: str) -> list[Any]:
 
 
 def _toolchain(versions: Record) -> dict[str, Any]:
-    """What decides how long an update takes, besides the machine and the code."""
+    """The versions that decide how long an update takes, besides the machine and this project's code."""
     return {name: version for name, version in versions.items() if name != "t5xpg"}
 
 
@@ -166,8 +166,8 @@ def _alone(record: Record) -> bool:
 
 
 def _unconfirmed(claim: Record, now: Record) -> Iterator[str]:
-    """What a record claims and a check did not find. Times compare on one kind of processor, alone, with the same
-    packages."""
+    """What a record claims and a check did not find. Times are compared only on the same kind of processor, with the
+    same packages, and where no other programs were running."""
     if claim["gin"] != now["gin"]:
         yield "its gin file or that of the rules is not the recorded one: record it anew with RECORD=1"
     same_cpu = environment.is_same_cpu(claim["hardware"]["cpu"], now["hardware"]["cpu"])

@@ -12,13 +12,13 @@ from t5xpg.experiment.config import settings
 from t5xpg.experiment.experiment import Experiment
 from t5xpg.study.plan import Plan
 
-P = 0.01  # how often an entry whose mean is the target may count all the same
-_FREE = ("eval_dataset.seed", "eval_dataset.metrics")  # the seed is the run's
+P = 0.01  # the probability that an entry counts whose expected loss is just the target
+_FREE = ("eval_dataset.seed", "eval_dataset.metrics")  # what an entry may change; the seed is the run's
 
 
 class SpeedrunPlan(Plan):
-    """What speedrun.toml holds. target: what the mean over seeds of the validation loss is to be at or below, in nats
-    per target byte. deviation: of that loss over seeds, one standard deviation; None where it was not measured yet.
+    """What speedrun.toml holds. target: the mean over seeds of the validation loss has to be at or below it, in nats
+    per target byte. deviation: one standard deviation of that loss over seeds; None where it was not measured yet.
     """
 
     target: Annotated[float, Field(gt=0)]
@@ -28,18 +28,18 @@ class SpeedrunPlan(Plan):
 
     @property
     def noise(self) -> float | None:
-        """What `margin` has to clear, in nats: chance alone exceeds it with probability `P`."""
+        """What `margin` has to reach, in nats: by chance alone, it exceeds this with probability `P`."""
         return None if self.deviation is None else statistics.NormalDist(0.0, self.deviation).inv_cdf(1.0 - P)
 
 
 def margin(losses: Sequence[float], target: float) -> float:
-    """(target - mean) * sqrt(n), in nats: where the expected loss is the target, a number with mean 0 and the standard
+    """(target - mean) * sqrt(n), in nats. If the expected loss is the target, this has mean 0 and the standard
     deviation of one loss, whatever n is (the rule of the NanoGPT speedrun, Jordan et al. 2024)."""
     return (target - statistics.fmean(losses)) * math.sqrt(len(losses))
 
 
 def objections(plan: SpeedrunPlan, losses: Sequence[float | None]) -> Iterator[str]:
-    """Why the losses of seeds at the end of their runs make no record; None: one is not finite."""
+    """Why losses, one of each seed at the end of its run, make no record. A loss is None where it is not finite."""
     finite = [loss for loss in losses if loss is not None]
     if len(losses) < plan.seeds:
         yield f"{len(losses)} seeds, and at least {plan.seeds} are needed"
@@ -52,7 +52,7 @@ def objections(plan: SpeedrunPlan, losses: Sequence[float | None]) -> Iterator[s
 
 
 def forbidden(entry: Experiment, rules: Experiment) -> Iterator[str]:
-    """What an entry does and may not. rules: the experiment that every entry includes."""
+    """What an entry does against the rules. rules: the experiment that every entry includes."""
     own, fixed = settings(entry), settings(rules)
     for name in sorted(own.keys() | fixed.keys()):
         if name.startswith("eval_dataset") and name not in _FREE and own.get(name) != fixed.get(name):

@@ -1,6 +1,6 @@
-"""What a step of each recipe takes, measured in one process in which the recipes take turns.
+"""How long a step of each recipe takes, measured in one process in which the recipes take turns.
 
-The runs of a sweep share the machine with each other and with whatever else it does, so their own times say little.
+The runs of a sweep share the machine with each other and with other programs, so their own times say little.
 """
 
 import statistics
@@ -24,7 +24,7 @@ ROUNDS, STEPS = 7, 6  # turns of each recipe, and updates in a turn of which the
 def measure(runs: Mapping[str, Run]) -> dict[str, Any]:
     """{"seconds": {recipe: median seconds of an update}, "fastest": …, "rounds", "steps", "host", "versions"}.
 
-    runs: one of each recipe. The updates are on made-up batches; nothing else may run meanwhile.
+    runs: one run of each recipe. The updates are on made-up batches; nothing else should run meanwhile.
     """
     with Progress("times of a step", ROUNDS * len(runs), "turns") as progress:
         turns = {name: _Turn(run.experiment) for name, run in runs.items()}

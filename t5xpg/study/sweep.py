@@ -36,7 +36,7 @@ class Sweep(Study):
         return self.folder / "step_times.json"
 
     def search_runs(self) -> list[Run]:
-        """Every candidate of every recipe; a recipe with one candidate has nothing to be searched for."""
+        """A run of every candidate of every recipe; a recipe with one candidate needs no search."""
         steps, seed = self.plan.search.steps or self.plan.final.steps, self.plan.search.seed
         return [
             self._run("search", name, candidate, steps, seed)
@@ -60,7 +60,7 @@ class Sweep(Study):
         gin_file = self.plan.recipes[recipe].gin_file
         return Run(
             self.experiment,
-            # one name for one run, whatever else the plan holds
+            # the name depends on this run alone, whatever else the plan holds
             self.folder / f"{recipe},{settings},steps={steps},seed={seed}",
             stage,
             {"recipe": recipe, "candidate": candidate, "steps": steps, "seed": seed},
@@ -73,7 +73,7 @@ class Sweep(Study):
         return {name: recipe.candidates[0] for name, recipe in self.plan.recipes.items()}
 
     def best_candidates(self) -> dict[str, str] | None:
-        """The candidate of each recipe that is the best at the end of its search; None while one is not done."""
+        """The candidate of each recipe that is the best at the end of its search; None while any search is not done."""
         metric = self.plan.decides
         best: dict[str, str] = self.first_candidates
         values: dict[str, float | None] = dict.fromkeys(self.plan.recipes)
@@ -122,7 +122,7 @@ class Sweep(Study):
             yield f"{entry['recipe']} ({entry['candidate']}): {losses} after {entry['steps']:,} steps"
 
     def time_steps(self) -> int:
-        """Measure what a step of each recipe takes and keep it for the board. Returns 0."""
+        """Measure how long a step of each recipe takes, and keep it for the board. Returns 0."""
         from t5xpg.study import step_times
 
         best = self.best_candidates()

@@ -27,9 +27,9 @@ def collect(
 
     runs: those that are known; planned: how many there will be. best: the candidates of the final runs, None while they
     are searched for. step_times: from `step_times.measure`, None where not measured. "measure" is the metric of the
-    plan, and what stands under "loss" are its values. Steps to the reference are of the first that is as good as the
-    mean over seeds of the reference's last one; None for a run that does not come so far, or is validated on another
-    task. "judged": what recipes were trained on, and their losses on each task.
+    plan; its values stand under "loss". "steps_to_reference" is the first step whose value is as good as the mean over
+    seeds of the reference's last value; None for a run that does not reach it, or is validated on another task.
+    "judged": what recipes were trained on, and their losses on each task.
     """
     metric = plan.decides
     found = [(run, outcome(run)) for run in runs]
@@ -92,7 +92,7 @@ def last_value(found: Outcome, metric: str) -> float | None:
 
 
 def _setting(runs: _Found, name: str) -> Any:
-    """A setting that runs of a recipe have been started with; None where none has."""
+    """A setting with which the runs of a recipe were started; None where none was started."""
     return next((run.recorded()["settings"].get(name) for run, _ in runs if run.directory.exists()), None)
 
 
@@ -156,7 +156,7 @@ def _judged(tasks: Sequence[str], final: Mapping[str, _Found]) -> dict[str, Any]
 
 
 def _trained_on(done: _Found) -> dict[str, Any]:
-    """Of the runs of a recipe that are done; None for what is not known yet."""
+    """What the finished runs of a recipe were trained on; None for what is not known yet."""
     return {
         "task": _setting(done, "train_dataset.mixture_or_task_name"),
         "rows": _setting(done, "train_dataset.batch_size"),

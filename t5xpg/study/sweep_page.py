@@ -12,7 +12,7 @@ from t5xpg.run.report import Board, Page
 from t5xpg.study.page import batch_shape, facts, progress
 
 STEPS_FILE, SECONDS_FILE = "steps.svg", "seconds.svg"
-_LOSS = "nats_per_byte"  # what a board measures where its plan says nothing else
+_LOSS = "nats_per_byte"  # what a board measures where its plan has no metric
 
 Entry = Mapping[str, Any]
 
@@ -42,9 +42,9 @@ def sections(board: Board) -> Iterator[str]:
 
 
 def pictures(board: Board) -> dict[str, str]:
-    """{file name: SVG}: the validation loss over steps and, where the time of a step was measured, over seconds.
+    """{file name: SVG}: the plan's metric over steps and, where the time of a step was measured, over seconds.
 
-    Of several seeds the mean is drawn, and a band from the lowest to the highest; of many recipes, the best at the end.
+    For several seeds the mean is drawn, and a band from lowest to highest; of many recipes, those best at the end.
     Empty while no long run is done, and where the recipes are validated on different tasks.
     """
     entries = _ranked(board)

@@ -1,8 +1,8 @@
 """What each cell of a matrix is compared with: the unigram model of its training targets, on its held-out batches.
 
-It counts the targets of exactly the batches that the run was trained on, and is measured on the batches of its
-validation: of all targets, and of the text alone, as sentinels and ends follow from how targets are made, and can be
-half of them. A model that knows no more than that beats the unigrams of all targets, and not those of the text.
+It counts the targets of exactly the batches that the run was trained on, and is measured on the batches of the run's
+validation: over all targets, and over the text alone. Sentinels and ends follow from how targets are made, and can be
+half of them: a model that knows only that beats the unigrams over all targets, but not over the text.
 """
 
 import contextlib
@@ -35,10 +35,10 @@ _FORMAT = 1
 
 
 def compare(runs: Sequence[Run]) -> None:
-    """Compare the runs that have not been; what is found is kept beside their folders. All of them are trained.
+    """Compare those runs that were not compared yet; results are kept beside their folders. All runs are trained.
 
     Runs on the same data share the counting. Raises UserError where the data are no longer those that a run was trained
-    on, or its last checkpoint is not of its last step.
+    on, or where a run's last checkpoint is not of its last step.
     """
     waiting = [run for run in runs if compared(run) is None]
     if not waiting:
@@ -63,7 +63,7 @@ def compare(runs: Sequence[Run]) -> None:
 
 
 def compared(run: Run) -> Mapping[str, Any] | None:
-    """What a run was compared with; None where it was not, or when it had been trained on other batches.
+    """What a run was compared with; None where it was not compared, or has been trained on other batches since.
 
     {"batches": what was counted, as a digest, "training_tokens", "unigram": {"loss" in nats a target token, "accuracy",
     "bits_per_byte", "target_tokens"}, "of_text": {"unigram", "model"}: the same, of the text alone}
@@ -82,7 +82,7 @@ def text_alone(batch: Batch, layout: BatchLayout, token_bytes: np.ndarray) -> Ba
 def unigram_of_text(
     unigram: Unigram, batches: Iterable[Batch], layout: BatchLayout, token_bytes: np.ndarray
 ) -> dict[str, Any]:
-    """`Unigram.measure` of the text alone, by a model that is told where it is: no other token has a probability."""
+    """`Unigram.measure` on the text alone. The unigrams are told where text is: no other token has a probability."""
     is_text = token_bytes > 0
     number = np.maximum(np.cumsum(is_text) - 1, 0)  # of a token among those of text
     of_text = (text_alone(batch, layout, token_bytes) for batch in batches)
@@ -91,7 +91,7 @@ def unigram_of_text(
 
 
 def _count(run: Run, service: DataService) -> tuple[dict[str, Any], Vocabulary, Sequence[Batch]]:
-    """What runs on the same data share: the record but for the model, the vocabulary, the held-out batches."""
+    """What runs on the same data share: the record without the model's part, the vocabulary, the held-out batches."""
     experiment = run.experiment
     vocabulary = describe(service, experiment.train_dataset).vocabulary
     layout, sizes = layout_of(experiment.train_dataset.converter), np.asarray(vocabulary.token_bytes())
@@ -109,7 +109,7 @@ def _count(run: Run, service: DataService) -> tuple[dict[str, Any], Vocabulary, 
 
 
 def _model_on_text(run: Run, counted: Vocabulary, held_out: Sequence[Batch]) -> dict[str, Any]:
-    """What the trained model says of the text alone. It has to tell text from sentinels and ends, too."""
+    """Measure the trained model on the text alone. Unlike the unigrams, it is not told which tokens are text."""
     directory, built = run.directory, assembly.assemble(run.experiment)
     params, vocabulary, step = parameters_and_vocabulary(directory, run.experiment, built)
     check_same_vocabulary(counted, vocabulary, directory)
@@ -134,5 +134,5 @@ def _in_bits(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def _digest(run: Run) -> str:
-    """Of the batches that a run was trained on."""
+    """A digest of the batches that a run was trained on."""
     return hashlib.sha256("".join(f"{hashed}\n" for hashed in fed_hashes(run)).encode("ascii")).hexdigest()

@@ -1,11 +1,11 @@
 """Compiled programs of earlier starts, kept in the user's cache folder: a run that starts again does not compile again.
 
-JAX can look programs up in a folder, under a key of the program, its options, flags and versions. What it reads there
-it runs; so every process gets a folder of its own, with copies of the kept programs whose digest holds, and what it has
-compiled is kept when that is done, whole or not at all. A file that was damaged or cut short is as good as none.
+JAX can look programs up in a folder, by a key of the program, its options, flags and versions, and it runs what it
+finds. So every process gets its own folder, with copies of the kept programs whose digest is right. What it compiles is
+kept once it is complete, whole or not at all. A damaged or shortened file is ignored.
 
-Programs are kept by machine, because code for one processor may not run on another, and the last used ones up to
-LIMIT bytes in all. `T5XPG_COMPILE_CACHE` names another folder; 0 keeps nothing.
+Each kind of machine has its own programs, because code for one processor may not run on another. The last used ones are
+kept, up to LIMIT bytes in all. `T5XPG_COMPILE_CACHE` names another folder; 0 keeps nothing.
 """
 
 import contextlib
@@ -46,8 +46,8 @@ def folder() -> Path | None:
 def kept_programs() -> Iterator[Callable[[], None]]:
     """While the block runs, programs that were compiled before are not compiled again.
 
-    Yields what keeps the programs compiled so far, as the end of the block does. Where nothing can be written, nothing
-    is kept, and nothing is said: no number depends on it.
+    Yields a function that keeps the programs compiled so far, as the end of the block does. Where nothing can be
+    written, nothing is kept, and no message is printed: no number depends on it.
     """
     root = folder() if _has_a_name() else None
     own = None if root is None else _take_out(root)
@@ -76,7 +76,7 @@ def kept_programs() -> Iterator[Callable[[], None]]:
 
 
 def _has_a_name() -> bool:
-    """Whether the user is in the system's list, as one of a container need not be: JAX asks for the files' owner."""
+    """Whether the system has a name for the user, which JAX asks for. In a container there may be none."""
     try:
         return bool(pwd.getpwuid(os.geteuid()).pw_name)
     except KeyError:
@@ -90,7 +90,7 @@ def _configure(options: dict[str, object]) -> None:
 
 
 def _machine() -> str:
-    """What the programs of a folder can run on: a digest of the processor and of the versions."""
+    """What the programs of a folder depend on: a digest of processor, backend, XLA_FLAGS and versions of JAX."""
     facts = [platform.machine(), jax.default_backend(), os.environ.get("XLA_FLAGS", "")]
     facts += [importlib.metadata.version(name) for name in ("jax", "jaxlib")]
     with contextlib.suppress(OSError):
@@ -100,7 +100,7 @@ def _machine() -> str:
 
 
 def _take_out(root: Path) -> Path | None:
-    """A new folder, as JAX expects one, with the programs of this machine that are whole; None where none can be."""
+    """A new folder, as JAX expects one, with the undamaged programs of this machine; None where it cannot be made."""
     try:
         kept = root / _machine()
         kept.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -119,11 +119,11 @@ def _take_out(root: Path) -> Path | None:
 
 
 def _put_back(own: Path, root: Path) -> None:
-    """Keep the programs of `own` that are new, note which were used, and delete those unused for longest."""
+    """Keep the new programs of `own`, note which ones were used, and delete those unused for longest, above LIMIT."""
     for path in own.glob(f"*{_PROGRAM}"):
         kept = own.parent / path.name
         if not _use_of(path).exists():
-            continue  # it is being written: JAX notes the use behind that
+            continue  # it is still being written: JAX notes the use after that
         if not kept.exists():
             data = path.read_bytes()
             with write_atomically(kept) as file:

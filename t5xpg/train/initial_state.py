@@ -1,4 +1,4 @@
-"""The state that a run begins with where it starts from a checkpoint: whether that fits, and taking it over."""
+"""The state that a run begins with: a new one, or one from a checkpoint that has to fit; and its teacher."""
 
 import dataclasses
 import math
@@ -26,13 +26,13 @@ from t5xpg.run.checkpoint.checkpointer import Checkpointer
 from t5xpg.run.checkpoint.initial_checkpoint import InitialCheckpoint, SavedStep, find
 from t5xpg.run.directory import differing
 
-_SHOWN = {"params": 50, "optimizer": 5}  # arrays that do not fit
+_SHOWN = {"params": 50, "optimizer": 5}  # how many arrays that do not fit are listed
 
 
 @dataclass(frozen=True)
 class InitialState:
-    """A state on the mesh before the first update; of a checkpoint its origin, and the record of its vocabulary; of a
-    teacher both."""
+    """A state on the mesh before the first update. origin, vocabulary: the checkpoint that it starts from, and the
+    record of its vocabulary; None for a new state. teacher: the same two for the teacher's checkpoint."""
 
     state: TrainState
     origin: Origin | None = None
@@ -41,7 +41,7 @@ class InitialState:
 
     @property
     def origins(self) -> dict[str, Origin]:
-        """By their names in the meta of checkpoints, and in the identity of runs."""
+        """The origins, by their names in the meta of checkpoints and in the identity of runs."""
         found = {INITIAL: self.origin, TEACHER: None if self.teacher is None else self.teacher[0]}
         return {name: origin for name, origin in found.items() if origin is not None}
 
@@ -58,7 +58,7 @@ def begin(built: Assembly) -> InitialState:
 
 
 def _teacher(built: Assembly) -> tuple[Params, Origin, Mapping[str, Any]]:
-    """The teacher's parameters on the mesh, where they are from, and the record of their vocabulary."""
+    """The teacher's parameters on the mesh, their origin, and the record of their vocabulary."""
     experiment, frozen = built.experiment, built.abstract_state.frozen
     assert experiment.teacher is not None
     assert frozen is not None
@@ -97,15 +97,15 @@ def _load(built: Assembly) -> InitialState:
 
 
 def identity(origin: Origin) -> dict[str, Any]:
-    """What makes a run of the same settings the same run: what it was started from, and not how that is called here."""
+    """The part of an origin that belongs to a run's identity: all but the name that the checkpoint has here."""
     return {name: value for name, value in origin.items() if name != "named"}
 
 
 def origin_of(built: Assembly, recorded: Origin) -> Origin:
-    """What a run that goes on was started from. recorded: what its checkpoint says of that.
+    """The origin of a run that goes on. recorded: the origin that its checkpoint records.
 
-    The initial checkpoint itself is not needed any more, unless another one is named now: then it has to be the same.
-    The caller compares. Raises UserError where there is no such checkpoint.
+    The initial checkpoint itself is needed only if INITIAL_CHECKPOINT is another name now. Then that checkpoint is
+    read, and if it differs, its origin is returned, for the caller to compare. Raises UserError where there is none.
     """
     initial = built.experiment.initial
     if initial is None or initial.checkpoint == recorded["named"]:
@@ -121,10 +121,10 @@ def origin_of(built: Assembly, recorded: Origin) -> Origin:
 def origins_of_run(
     built: Assembly, checkpointer: Checkpointer, step: int, begun: Callable[[], InitialState], vocabulary: Vocabulary
 ) -> dict[str, Origin]:
-    """What the run was started from, and its teacher, if there are any: they become a part of its identity.
+    """The origins of a run's initial checkpoint and teacher, if there are any; they become a part of its identity.
 
-    checkpointer: of the run, which goes on after `step`. begun: gives the state that a new run (step 0) begins with.
-    Raises UserError where the vocabulary of the task is another one.
+    checkpointer: of the run, which goes on after `step`. begun: returns the state that a new run (step 0) begins with.
+    For a new run, raises UserError where the vocabulary of the task is another one.
     """
     experiment = built.experiment
     if experiment.initial is None and experiment.teacher is None:
@@ -145,13 +145,13 @@ def origins_of_run(
 
 
 def as_before(recorded: Origin, experiment: Experiment) -> str:
-    """What is said where a run that goes on is to be started from what is not there."""
+    """The message where a run that goes on would need an initial checkpoint that is not there."""
     there = "which need not be there any more" if experiment.adapter is None else "wherever that lies now"
     return f"This run was started from {recorded['named']!r}: INITIAL_CHECKPOINT has to be that again, {there}."
 
 
 def _initial_params(abstract: TrainState, experiment: Experiment) -> Params:
-    """What is taken of the initial checkpoint's parameters: with an adapter, what is frozen."""
+    """The parameters that the initial checkpoint gives: those that are trained, or with an adapter the frozen ones."""
     if experiment.adapter is None:
         return abstract.params
     assert abstract.frozen is not None
@@ -161,7 +161,7 @@ def _initial_params(abstract: TrainState, experiment: Experiment) -> Params:
 def require_vocabulary(task: Vocabulary, recorded: Mapping[str, Any], experiment: Experiment) -> None:
     """Raise UserError where the ids of the task mean something else than those that a checkpoint was trained with.
 
-    recorded: what the checkpoint says of its vocabulary.
+    recorded: the checkpoint's record of its vocabulary.
     """
     assert experiment.initial is not None
     if not experiment.initial.same_vocabulary:
@@ -176,7 +176,7 @@ def require_vocabulary(task: Vocabulary, recorded: Mapping[str, Any], experiment
 
 
 def require_teacher_vocabulary(task: Vocabulary, recorded: Mapping[str, Any], experiment: Experiment) -> None:
-    """Raise UserError where the teacher's probabilities are of other pieces than the ids of the task."""
+    """Raise UserError where the ids of the task mean other pieces than the teacher's probabilities."""
     assert experiment.teacher is not None
     differences = vocabulary_differences(task, recorded, "teacher")
     if differences:
@@ -187,7 +187,7 @@ def require_teacher_vocabulary(task: Vocabulary, recorded: Mapping[str, Any], ex
 
 
 def require_teacher_fits(place: SavedStep, experiment: Experiment, abstract: TrainState) -> dict[str, Any]:
-    """As `require_fit`, of the teacher's checkpoint."""
+    """`require_fit` for the teacher's checkpoint."""
     teacher = experiment.teacher
     assert teacher is not None
     assert abstract.frozen is not None
@@ -203,7 +203,7 @@ def require_teacher_fits(place: SavedStep, experiment: Experiment, abstract: Tra
 
 
 def require_fit(place: SavedStep, experiment: Experiment, abstract: TrainState) -> dict[str, Any]:
-    """Raise one UserError with every parameter of a checkpoint that the model does not have so, and what to set.
+    """Raise one UserError that lists all arrays of a checkpoint that do not fit the experiment, and says what to set.
 
     Returns the checkpoint's meta: {"experiment", "vocabulary", "settings": of the model}.
     """
@@ -251,12 +251,12 @@ def require_fit(place: SavedStep, experiment: Experiment, abstract: TrainState) 
 
 
 def _stored(params: Params, initial: InitialCheckpoint) -> Params:
-    """What is asked of the checkpoint."""
+    """The part of `params` that the checkpoint holds: with ADAPT_DECODER the decoder alone."""
     return adaptation.decoder_alone(params) if initial.adapt_decoder else params
 
 
 def _other_settings(meta: Mapping[str, Any], experiment: Experiment) -> list[str]:
-    """The settings of the model that change what parameters mean, whether they fit or not."""
+    """The differences from the checkpoint in model settings that change what parameters mean, even where they fit."""
     recorded = meta["settings"]
     now = settings(experiment.base_model)
     known = {name: now[name] for name in now if name in recorded and decides_predictions(f"model.{name}")}
@@ -299,7 +299,7 @@ def _advice(experiment: Experiment, found: Mapping[str, str]) -> list[str]:
 
 
 def _require_learning(experiment: Experiment, step: int) -> None:
-    """Raise UserError where the schedule of an optimiser that goes on has come to its end."""
+    """Raise UserError where the learning rate of an optimiser that goes on is not above 0 in the middle of the run."""
     middle = step + experiment.total_steps // 2
     rate = float(experiment.optimizer.learning_rate(middle))
     if not (math.isfinite(rate) and rate > 0):

@@ -28,13 +28,13 @@ from t5xpg.train.run_state import Position, RunState
 
 @dataclass(frozen=True)
 class Run:
-    """What one process trains with: made once, when the run is opened. All that changes is in a `RunState` and
-    the position of the stream.
+    """What one process trains with; made once, when the run is opened. What changes is in a `RunState` and in the
+    position of the stream.
 
-    stream: the batches, of which this process reads its rows. position: in the data of all processes. place: puts a
-    batch on the devices. train_step: (state, batch on devices) -> (state, metrics). weights: the parameters of a state
-    that are measured. meta: what checkpoints say of the run. first_update: set behind the first update; what measuring
-    needs is made then, so that a user need not wait.
+    stream: the batches, of which this process reads its own rows. position: returns the position in the data of all
+    processes. place: puts a batch on the devices. train_step: (state, batch on devices) -> (state, metrics). weights:
+    the parameters of a state that are measured. meta: what checkpoints record about the run. first_update: set after
+    the first update; what measuring needs is made only then, so that the first update comes sooner.
     """
 
     experiment: Experiment
@@ -52,11 +52,11 @@ class Run:
 
 
 def loop(run: Run, at: RunState, stop: Stop, end: int) -> None:
-    """Update `at` until the step `end`, or until `stop` says so; then it has been saved.
+    """Update `at` until the step `end`, or until `stop` asks for an end; then the state has been saved.
 
     The metrics of an update are read one update late, so that the device never waits for the host. After an update
-    come the evaluation, the metrics of the tasks and the checkpoint whose period it is, and all of them after the last
-    one; an evaluation may make it the last one (EARLY_STOP_PATIENCE).
+    follow the evaluation, the metrics of the tasks and the checkpoint that are due; after the last update, all of them.
+    An evaluation can make its update the last one (EARLY_STOP_PATIENCE).
     """
     experiment, progress = run.experiment, run.progress
     unread: Any = None  # the metrics of the last update
@@ -79,7 +79,7 @@ def loop(run: Run, at: RunState, stop: Stop, end: int) -> None:
             read()
             at.advance(train)
             unread = metrics
-            if late is not None:  # a user waits for the first update, and the measurement takes as long as many
+            if late is not None:  # a user waits for the first update, and measuring takes as long as many updates
                 jax.block_until_ready(metrics)
                 run.first_update.set()
                 evaluate(run, at, 0, late)
@@ -111,9 +111,9 @@ def loop(run: Run, at: RunState, stop: Stop, end: int) -> None:
 
 
 def _count(run: Run, at: RunState, metrics: Mapping[str, Any]) -> None:
-    """Take in the metrics of the update `at.step`, and report a window that is complete.
+    """Add the metrics of the update `at.step` to the window, and report a window that is complete.
 
-    An update that is not finite changes nothing and does not count. Raises UserError where there were too many.
+    An update that is not finite has changed nothing and is left out. Raises UserError where too many of them came.
     """
     phases.end("step", at.step)
     found = nonfinite.find(at.step, metrics, at.train.params)
@@ -161,7 +161,7 @@ def evaluate(run: Run, at: RunState, step: int, params: Params) -> None:
 
 
 def predict(run: Run, at: RunState) -> None:
-    """Measure what the state predicts, with the metrics of its tasks."""
+    """Measure what the state predicts, with the metrics of the tasks."""
     began = time.perf_counter()
     with run.progress.paused(), phases.phase("evaluate", at.step):
         measured = run.measurements.metrics(run.weights(at.train), at.step)
@@ -177,7 +177,7 @@ def predict(run: Run, at: RunState) -> None:
 
 
 def save(run: Run, at: RunState, *, passing: bool) -> None:
-    """Write a checkpoint in the background. passing: only to go on from, as the process ends here.
+    """Write a checkpoint in the background. passing: whether it only serves to go on from, as the process ends here.
 
     Raises UserError where a parameter is not finite: an update can overflow though its gradient did not.
     """

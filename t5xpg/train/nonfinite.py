@@ -32,7 +32,7 @@ class NonFinite:
         return f"The {what} of step {self.step} {'are' if len(self.metrics) > 1 else 'is'} not finite"
 
     def where(self) -> str:
-        """The parameters concerned, as many as can be read."""
+        """The parameters concerned, by name; of many only the first ones."""
         if not self.parameters:
             return "every gradient is finite"
         shown = ", ".join(self.parameters[:_SHOWN])
@@ -48,7 +48,7 @@ def parameter_names(params: Params) -> tuple[str, ...]:
 def find(step: int, metrics: Mapping[str, Any], params: Params) -> NonFinite | None:
     """What is not finite among the metrics of an update (see `step.make_train_step`); None where all is well.
 
-    params: of the model, whose leaves the entries of "gradient_squares" belong to.
+    params: the trained ones; the entries of "gradient_squares" belong to their leaves, in the same order.
     """
     bad = [name for name in ("cross_entropy", "gradient_norm") if not math.isfinite(metrics.get(name, 0.0))]
     if not bad:
@@ -63,8 +63,8 @@ def find(step: int, metrics: Mapping[str, Any], params: Params) -> NonFinite | N
 
 def nonfinite_parameters(params: Params) -> list[str]:
     """The names of the parameters that hold a value which is not finite."""
-    # A sum of squares is read off four times as fast as every number is asked. It is finite only where all of them
-    # are; where it is not, it may have been too large itself.
+    # To look at a sum of squares is four times as fast as to test every number. It is finite only where all numbers
+    # are; where it is not finite, the sum itself may have been too large.
     if all(math.isfinite(square) for square in jax.device_get(_squares(params))):
         return []
     flags = jax.device_get(_finite(params))
@@ -82,7 +82,7 @@ def require_finite(params: Params, step: int) -> None:
 
 
 def too_many(found: NonFinite, allowed: int, kept: str) -> UserError:
-    """The message where more updates than `allowed` were not finite. kept: where the batch of the last one lies."""
+    """The error where more updates than `allowed` were not finite. kept: where the batch of the last one lies."""
     before = f" SKIP_NONFINITE={allowed} such steps were passed over before it." if allowed else ""
     return UserError(
         f"{found} ({found.where()}); nothing of that step was saved, and its batch lies in {kept}.{before} "

@@ -9,7 +9,7 @@ import jax
 
 from t5xpg.base.paths import shown
 
-# Updates before the trace, in which memory is taken and the data run up, and updates in it.
+# Updates before the trace, while memory is allocated and the data starts to flow, and updates in the trace.
 WARM_UP, TRACED = 5, 10
 NAME = "perfetto_trace.json.gz"
 
@@ -18,11 +18,11 @@ Update = Callable[[Any, Any], tuple[Any, Any]]
 
 @contextlib.contextmanager
 def profiled_updates(update: Update, folder: Path, log: Callable[[str], None]) -> Iterator[Update]:
-    """Yield `update`, of which the sixth to fifteenth call in the block are traced into `folder`.
+    """Yield `update`, with the sixth to the fifteenth call in the block traced into `folder`.
 
-    folder/plugins/profile/<time>/ is what TensorBoard's profiler opens, and the perfetto_trace.json.gz in it what
-    Perfetto opens. The updates compute what they would without; those at the ends of the trace wait for the device. A
-    block that ends before writes what there is.
+    TensorBoard's profiler opens folder/plugins/profile/<time>/, Perfetto opens the perfetto_trace.json.gz in it. The
+    trace does not change what updates compute, but those at its ends wait for the device. Where the block ends early,
+    what has been traced is written.
     """
     calls, tracing = 0, False
 

@@ -25,7 +25,7 @@ class ProgressLine:
         self._line = Progress("train", experiment.total_steps, "steps", initial=step)
         self.print = self._line.print
         self._built, self._stream = built, stream
-        self._sizes = {}  # by the length of a batch: tokens of inputs and targets, padded, and operations of an update
+        self._sizes = {}  # length of a batch -> padded tokens of inputs and targets, operations of an update
         for length, each in experiment.train_dataset.buckets.items():
             rows, lengths = each.batch_size, each.task_feature_lengths
             self._sizes[length] = rows * sum(lengths.values()), rows * experiment.flops_per_example(lengths)
@@ -54,7 +54,7 @@ class ProgressLine:
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Do not count the time of the block, in which there is no report and no other pause."""
+        """Do not count the time of the block. There must be no report and no other pause in it."""
         self._seconds += time.perf_counter() - self._began
         self._last_end = None
         try:
@@ -63,7 +63,7 @@ class ProgressLine:
             self._began = time.perf_counter()
 
     def updated(self, metrics: Mapping[str, Any] | None, batch: Batch) -> None:
-        """Show the update with a batch by its sums of metrics, None for one that was passed over."""
+        """Show an update. metrics: its sums, or None where it was skipped. batch: what it was made with."""
         self._steps += 1
         self._tokens, self._flops = self._sizes[longest_array(batch)]
         self._all_tokens += self._tokens
@@ -86,7 +86,7 @@ class ProgressLine:
         self._prediction = f"  metrics took {duration(seconds)}"
 
     def _rates(self) -> str:
-        """Of the last updates: tokens a second, share of the hardware's peak (MFU), share of time waiting for data."""
+        """For the last updates: tokens a second, share of the hardware's peak (MFU), share of time waiting for data."""
         now, waited = time.perf_counter(), self._stream.waited
         if self._last_end is not None:
             seconds, before = now - self._last_end, self._mean_seconds
@@ -102,7 +102,7 @@ class ProgressLine:
         return f"{text}  data wait {min(1.0, self._mean_waited / self._mean_seconds):.0%}"
 
     def report(self, window: Window) -> dict[str, Any] | None:
-        """Rates since the last report, in which the updates of `window` were made; None where it has none."""
+        """The rates since the last report, when the updates of `window` were made; None where the window is empty."""
         now = time.perf_counter()
         seconds, steps = self._seconds + (now - self._began), self._steps
         waited, self._waited = self._stream.waited - self._waited, self._stream.waited

@@ -39,16 +39,16 @@ from t5xpg.run.records import to_json
 # The libraries that decide what the batches are.
 _DATA_LIBRARIES = ("seqio", "t5", "tensorflow", "sentencepiece")
 _MAX_STEPS = 10**9
-_SAMPLE = 100  # batches whose size tells that of the recording
+_SAMPLE = 100  # batches, from whose size that of the recording is estimated
 _MORE_ROOM = "Make room, record fewer STEPS, or name a folder on another disk with OUTPUT=…"
 
 
 def record(loaded: LoadedConfig, *, steps: int, output: Path, force: bool = False) -> int:
     """Write the batches of the first `steps` updates, and those of the validation, into the folder `output`.
 
-    What is missing of the data and its cache is made first. A recording of the same batches that is there already is
-    left as it is; another one is replaced only with `force`, and nothing but a recording ever is. Returns 0; raises
-    UserError for what the user can mend.
+    Data and caches that are missing are made first. An existing recording is replaced only with `force`; without it,
+    one of the same batches is left as it is, and another one is refused. Nothing but a recording is ever replaced.
+    Returns 0; raises UserError for what the user can mend.
     """
     if not 1 <= steps <= _MAX_STEPS:
         raise UserError(f"STEPS={steps}: a recording holds the batches of 1 to {_MAX_STEPS:,} steps.")
@@ -84,7 +84,7 @@ def record(loaded: LoadedConfig, *, steps: int, output: Path, force: bool = Fals
 
 
 def _datasets(experiment: Experiment, service: DataService) -> Iterator[tuple[str, DatasetConfig, TaskDescription]]:
-    """What a run reads, by the names of the streams: the validation of a mixture's tasks by themselves, too."""
+    """The name, dataset and task of each stream that a run reads; with a mixture, also one for each of its tasks."""
     train, validation = (
         data_config(dataset, experiment.random_seed) for dataset in (experiment.train_dataset, experiment.eval_dataset)
     )
@@ -106,7 +106,7 @@ def _print_result(output: Path, loaded: LoadedConfig) -> None:
 
 
 def _write(output: Path, recording: Recording, streams: Mapping[str, Stream]) -> None:
-    """Write the recording aside; it takes its place when it is complete."""
+    """Write the recording to a temporary folder, which takes the place of `output` when it is complete."""
     done: dict[str, StreamRecord] = {}
     with directory_atomically(output) as folder:
         for name, stream in streams.items():
@@ -129,7 +129,7 @@ def _write(output: Path, recording: Recording, streams: Mapping[str, Stream]) ->
 
 
 def _check_room(output: Path, size: float) -> None:
-    """Raise UserError where so many bytes do not fit on the disk: better than to fill it first."""
+    """Raise UserError where a recording of `size` bytes does not fit on the disk, before the disk is full."""
     free = shutil.disk_usage(output.parent).free
     if size > free:
         need = (
@@ -139,7 +139,7 @@ def _check_room(output: Path, size: float) -> None:
 
 
 def _refuse_other_things(output: Path) -> None:
-    """Raise UserError where `output` is something that must not be replaced: all but a recording or nothing."""
+    """Raise UserError where `output` must not be replaced: it exists and is no recording and no empty folder."""
     if not output.exists():
         return
     if not output.is_dir():
@@ -182,7 +182,7 @@ def _what_decides(recording: Recording) -> dict[str, Any]:
 
 
 def _typed(loaded: LoadedConfig) -> str:
-    """What one types for EXP to name the experiment."""
+    """What a user types after EXP= to name the experiment."""
     folder = paths.experiments().get(loaded.name)
     named = folder is not None and folder.resolve() == loaded.gin_file.resolve().parent
     return loaded.name if named else paths.shown(loaded.gin_file)

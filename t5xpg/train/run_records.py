@@ -25,7 +25,7 @@ class RunRecords(Closing):
     """The open records of a run that goes on after `step`; leaving the block closes them.
 
     Records of later steps, which an earlier process wrote after its last checkpoint, are cut off. trail: of the
-    batches. loggers: those of the experiment; started: what they get to know of the run. log: prints a line of theirs.
+    batches. loggers: the experiment's. started: what the loggers are told about the run. log: prints a logger's line.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class RunRecords(Closing):
         self.trail = trail
         self._nonfinite = directory.nonfinite
         written = directory.written
-        # A run that never saved starts over: nothing of its records holds any more.
+        # A run that never saved starts over: none of its records is valid any more.
         kept = step if step > 0 else -1
         self._metrics = JsonlWriter(directory.metrics_jsonl, kept) if written else Unwritten()
         self._timing = JsonlWriter(directory.timing_jsonl, kept) if written else Unwritten()
@@ -55,11 +55,11 @@ class RunRecords(Closing):
         return nonfinite.keep(self._nonfinite, found, metrics, self.trail.batch_of(found.step))
 
     def skipped(self, found: NonFinite) -> None:
-        """An update that was passed over."""
+        """Record an update that was skipped."""
         self._metrics.write({"step": found.step, "split": "skipped", "parameters": list(found.parameters)})
 
     def training(self, step: int, window: Window, timing: Record | None) -> None:
-        """The means of a window of updates that ends with `step`, and its timings. Nothing of a window without any."""
+        """Record the means and timings of the window of updates that ends with `step`; of an empty window nothing."""
         self.trail.flush()
         if not window.steps:
             return
@@ -72,7 +72,7 @@ class RunRecords(Closing):
     def validation(
         self, step: int, summary: Mapping[str, Any], by_task: Mapping[str, Mapping[str, Any]]
     ) -> list[Record]:
-        """The loss of the validation split, and that of every task of a mixture. Returns the records as written."""
+        """Record the loss of the validation split and of every task of a mixture. Returns the records as written."""
         of_split = {"step": step, "split": "validation"}
         records = [self._write({**of_split, **summary})]
         records += [self._write({**of_split, "task": task, **values}) for task, values in by_task.items()]
@@ -83,7 +83,7 @@ class RunRecords(Closing):
         return records
 
     def task_metrics(self, step: int, measured: Sequence[TaskMetrics], seconds: float) -> list[Record]:
-        """The metrics of the tasks, and how long they took. Returns the records as written."""
+        """Record the metrics of the tasks, and how long they took. Returns the records as written."""
         records = [self._write(one.to_record(step)) for one in measured]
         for one in measured:
             self._loggers.values(step, one.metrics, prefix=f"{SPLIT}/{one.task}")
@@ -92,18 +92,18 @@ class RunRecords(Closing):
         return records
 
     def complete(self) -> None:
-        """Nothing is left to be recorded of the last step."""
+        """Tell the loggers that nothing more will be recorded for the last step."""
         self._loggers.complete()
 
     def close(self) -> None:
-        """Close all of them, and wait for the loggers."""
+        """Close all records, and wait for the loggers."""
         self.trail.close()
         self._metrics.close()
         self._timing.close()
         self._loggers.close()
 
     def _write(self, record: Record) -> Record:
-        written: Record = to_json(record)  # what a process that goes on reads again
+        written: Record = to_json(record)  # as a process that continues the run reads it
         self._metrics.write(written)
         return written
 

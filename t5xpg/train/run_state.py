@@ -1,4 +1,4 @@
-"""All of a run that is resumed but for its position in the data: a checkpoint holds both, and nothing else changes."""
+"""The state of a resumable run, except its position in the data: a checkpoint holds both, and nothing else changes."""
 
 import contextlib
 import math
@@ -24,8 +24,8 @@ _SLOW_BATCH = 10.0  # seconds
 class RunState:
     """After `step` updates: parameters and optimiser, the unfinished window of metrics, the best evaluation so far.
 
-    skipped: updates that were passed over because they were not finite. measured: the numbers that were measured of
-    this very step, by the names of `best.values_of`.
+    skipped: how many updates were skipped because they were not finite. measured: what was measured after exactly this
+    step, by the names of `best.values_of`.
     """
 
     step: int
@@ -46,9 +46,9 @@ class RunState:
         return cls(step, train, best, Window.from_json(meta["window"]), meta.get("skipped", 0)), position
 
     def save(self, checkpointer: Checkpointer, meta: Mapping[str, Any], position: Position, *, passing: bool) -> None:
-        """Write it in the background; the arrays have been copied when this returns.
+        """Write a checkpoint in the background; the arrays have been copied when this returns.
 
-        meta: what a reader of the checkpoint has to know besides. passing: see `Checkpointer.save`.
+        meta: what else a reader of the checkpoint has to know. passing: see `Checkpointer.save`.
         """
         metrics = {name: math.nan if value is None else value for name, value in self.measured.items()}
         meta = {**meta, "window": self.window.to_json(), "skipped": self.skipped}
@@ -56,9 +56,9 @@ class RunState:
 
     @contextlib.contextmanager
     def waiting_for_batches(self, stream: BatchStream, checkpointer: Checkpointer, stop: Stop) -> Iterator[None]:
-        """End the block where a stop is requested and there is no batch: to save, the position of the data is needed.
+        """End the block where a stop is requested and no batch comes: saving would need the position in the data.
 
-        At once where every step is saved; otherwise after what a slow batch may take.
+        At once where the current step is saved already, or is 0; otherwise after the time that a slow batch may take.
         """
         stream.gives_up = lambda: (
             stop.overdue(_SLOW_BATCH) or (stop.overdue(0.0) and self.step in (0, *checkpointer.steps()))
@@ -73,7 +73,7 @@ class RunState:
         self.measured = {}
 
     def measure(self, step: int, records: Iterable[Mapping[str, Any]]) -> Values:
-        """Take in the records of an evaluation of `step`, as they stand in metrics.jsonl; returns their numbers."""
+        """Add the records of an evaluation after `step`, as they are in metrics.jsonl; returns their numbers."""
         values: Values = {}
         for record in records:
             of_record = values_of(record)

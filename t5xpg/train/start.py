@@ -1,4 +1,4 @@
-"""The start of a run: what is printed and recorded of it, and whether all its processes were given the same."""
+"""The start of a run: what is printed and recorded about it, and the check that all its processes start alike."""
 
 import json
 from collections.abc import Mapping
@@ -33,7 +33,7 @@ _SHOWN = 20
 
 @dataclass(frozen=True)
 class Start:
-    """A run that may be trained, before it is opened: checked, its data prepared, `step` updates done before."""
+    """A run that may be trained, before it is opened: it is checked, its data prepared. step: updates done before."""
 
     loaded: LoadedConfig
     directory: RunDirectory
@@ -46,9 +46,9 @@ class Start:
 
 
 def require_same(group: Group, experiment: Experiment, identity: Mapping[str, Any]) -> None:
-    """Raise UserError, with what differs, where this process was given something else than the first one.
+    """Raise UserError, with what differs, where this process has other settings, data or versions than the first one.
 
-    identity: of the run, as this process sees it: its settings, and the text and caches that it reads.
+    identity: the identity of the run as this process sees it, with the text and the caches that it reads.
     """
     own = to_json(
         {
@@ -68,7 +68,7 @@ def require_same(group: Group, experiment: Experiment, identity: Mapping[str, An
 
 
 def print_header(loaded: LoadedConfig, built: Assembly) -> None:
-    """Name, size and course of the run, and what it runs on."""
+    """Print the name, size and course of the run, and the devices that it runs on."""
     experiment = loaded.experiment
     model, devices = experiment.model, built.devices
     on = f"{devices['count']} x {devices['kind']}"
@@ -89,7 +89,7 @@ def print_header(loaded: LoadedConfig, built: Assembly) -> None:
 
 
 def print_data(description: TaskDescription, experiment: Experiment) -> None:
-    """What the run reads."""
+    """Print what the run reads."""
     count = description.examples.get(experiment.train_dataset.split)
     size = f", {count:,} documents" if count else ""
     spans = description.objective
@@ -102,13 +102,13 @@ def print_data(description: TaskDescription, experiment: Experiment) -> None:
 
 
 def check_fits(service: DataService | RecordedData, experiment: Experiment) -> None:
-    """Say how many of the first examples of supervised tasks are cut. Raises UserError where those are too many."""
+    """Print how many of the first examples of supervised tasks are cut. Raises UserError where they are too many."""
     if not isinstance(service, DataService):
-        return  # the batches of a recording are what they are
+        return  # the batches of a recording are fixed
     for dataset in (experiment.train_dataset, experiment.eval_dataset):
         row = data_state.row_of(dataset.mixture_or_task_name, experiment.needs)
         if row is not None and row.supervised is None:
-            continue  # texts of pretraining are divided
+            continue  # pretraining divides long texts
         fits = service.fits(dataset)
         problems = [problem for fit in fits for problem in fit.problems(dataset, experiment.max_cut_share)]
         if problems:
@@ -149,7 +149,7 @@ def record_start(start: Start, built: Assembly, vocabulary: Vocabulary, origins:
 
 
 def started_run(start: Start, built: Assembly) -> StartedRun:
-    """The run as loggers get to know it, but for the id that each has for it."""
+    """The run as loggers see it, without the id, which differs from logger to logger."""
     experiment = start.loaded.experiment
     return StartedRun(
         experiment=start.loaded.name,

@@ -54,10 +54,10 @@ def train(
 ) -> int:
     """Train `loaded` in the run directory `path`, or continue there; returns the exit code.
 
-    until: pause after this update, saved, as a request to stop would. recorded: the folder of a recording
-    (`make record`) to take the batches from, without TensorFlow. profiled: trace some updates (`profile`). group: the
-    processes that train together; each makes this call. The exit code is 0 at the end, 128 + n where signal n asked to
-    stop: the step was finished and saved. Raises UserError for what the user can mend.
+    until: pause after this update and save, as after a request to stop. recorded: the folder of a recording to take the
+    batches from (`make record`), without TensorFlow. profiled: trace some updates (`profile`). group: the processes
+    that train together; each makes this call. The exit code is 0 at the end, or 128 + n where signal n asked to stop:
+    the update under way, if any, was finished and saved. Raises UserError for what the user can mend.
     """
     experiment = loaded.experiment
     end = experiment.total_steps if until is None else min(until, experiment.total_steps)
@@ -109,7 +109,7 @@ def train(
 
 @contextlib.contextmanager
 def _recording(folder: Path, experiment: Experiment, end: int) -> Iterator[RecordedData]:
-    """The recording in a folder, which holds the batches of the experiment until `end`."""
+    """Open a recording. Raises UserError where it does not hold the experiment's batches up to the update `end`."""
     with RecordedData(folder) as recording:
         recording.require(end)
         for dataset in (experiment.train_dataset, experiment.eval_dataset):
@@ -118,7 +118,7 @@ def _recording(folder: Path, experiment: Experiment, end: int) -> Iterator[Recor
 
 
 def _prepared(experiment: Experiment, group: Group) -> prepare.DataIdentity:
-    """What is to be read, made where it is not there: by one process, where they share the folders."""
+    """The identity of the data, made where it is missing; where processes share the folders, the first one makes it."""
     datasets = [experiment.train_dataset, experiment.eval_dataset]
     if any(data_state.state_of(dataset, experiment.needs).missing for dataset in datasets):
         process.drop_early()  # the data process that was started early does not see what is made now
@@ -133,9 +133,10 @@ def _prepared(experiment: Experiment, group: Group) -> prepare.DataIdentity:
 
 @contextlib.contextmanager
 def _open(start: Start, best: Best, profiled: bool, request: StopRequest) -> Iterator[tuple[Run, RunState]]:
-    """Say what will run, open the data, compile, make or restore the state; close all at the end of the block.
+    """Print what will run, open the data, compile, make or restore the state; close all at the end of the block.
 
-    A request to stop ends it at once: all that counts is on disk. Several processes agree upon that after an update.
+    Until the run is open, a request to stop ends the block at once: all that counts is on disk. Several processes have
+    to agree on it, which they do only after an update.
     """
     began, request.at_once = time.perf_counter(), start.group.count == 1
     loaded, experiment, group, step = start.loaded, start.loaded.experiment, start.group, start.step
@@ -143,9 +144,9 @@ def _open(start: Start, best: Best, profiled: bool, request: StopRequest) -> Ite
     print_header(loaded, built)
     first_update = threading.Event()
     if step or built.devices["platform"] != "cpu":
-        first_update.set()  # what is measured of the start, if anything is, comes before it
+        first_update.set()  # the start, if it is measured, is measured before the first update
     with contextlib.ExitStack() as stack:
-        # Processes that wait for each other while they compile must all do so, whatever one of them has kept.
+        # Processes wait for each other while they compile: all must compile, even where one has kept the program.
         kept = compile_cache.kept_programs() if group.count == 1 else contextlib.nullcontext(lambda: None)
         keep_programs = stack.enter_context(kept)
 
@@ -231,7 +232,7 @@ def _open(start: Start, best: Best, profiled: bool, request: StopRequest) -> Ite
         start.checkpointer.wait()
         end_of_compiling.result()
         records.complete()
-        progress.measure_peak(again=True)  # what starts measure, while TensorFlow loads beside them, can be too low
+        progress.measure_peak(again=True)  # what is measured at a start, while TensorFlow loads, can be too low
     if best.ends(at.step):
         print(f"ended after step {at.step:,}: {best.reason}", flush=True)
     elif experiment.selection is not None and at.step == experiment.total_steps:
@@ -239,7 +240,7 @@ def _open(start: Start, best: Best, profiled: bool, request: StopRequest) -> Ite
 
 
 def _compile_train_step(built: Assembly) -> Any:
-    """The update, compiled now, so that the first step of the bar is a step."""
+    """The update, compiled before the loop, so that the first step of the progress bar is only a step."""
     with phases.phase("compile"):
         return built.compile_train_steps()
 
@@ -247,7 +248,7 @@ def _compile_train_step(built: Assembly) -> Any:
 def _evaluation_stream(
     service: DataService | RecordedData, config: DatasetConfig, stream: Any, first_update: threading.Event
 ) -> Callable[[], Any]:
-    """Gives the stream to measure on. The data process makes it behind the first update."""
+    """A function that returns the stream to measure on. The data process opens the stream after the first update."""
     if not isinstance(service, DataService):
         opened = service.open(config)
         return lambda: opened
@@ -271,7 +272,7 @@ def _trail(start: Start, built: Assembly) -> BatchTrail:
 
 @contextlib.contextmanager
 def _saying_where_it_goes_on(checkpointer: Checkpointer) -> Iterator[None]:
-    """Add to a message that ends a run where it can go on from."""
+    """Add to the message of an error that ends a run the step that it can go on from."""
     try:
         yield
     except SupersededError:

@@ -26,7 +26,7 @@ from t5xpg.check.plan.mesh_choice import device_count, mesh_overrides
 from t5xpg.check.plan.operations import Operation
 from t5xpg.experiment import config
 
-# Shorter steps than this are bound by starting operations, which is not counted.
+# Seconds. Shorter steps mostly spend their time on starting operations, which is not counted.
 _SHORT = 0.02
 
 
@@ -41,11 +41,11 @@ def plan(
     as_json: bool = False,
     output: Path | None = None,
 ) -> int:
-    """Print what a step of an experiment takes; returns 0 where it fits the devices, 1 where it does not.
+    """Print what a step of an experiment takes; returns 1 where it does not fit the devices, otherwise 0.
 
     mesh: a fragment of gin/partitioning, or sizes such as data=8,model=4; None for the experiment's. device: a row of
-    the table, or "cpu" for this machine's. devices: how many, where the mesh takes as many as there are. output: a file
-    for the plan as JSON. Raises UserError for what cannot be built, and for names that nothing knows.
+    the table, or "cpu" for this machine's. devices: how many, for a mesh that takes as many as there are. output: a
+    file for the plan as JSON. Raises UserError for what cannot be built, and for unknown names.
     """
     of_mesh, files = mesh_overrides(mesh)
     overrides, gin_files = [*overrides, *of_mesh], [*gin_files, *files]
@@ -84,10 +84,10 @@ def elsewhere(
     device: str | None,
     devices: int | None,
 ) -> tuple[list[str], list[str], Device | None]:
-    """Let this process's CPU pass for the devices of a plan: overrides and gin files with the mesh, and the device;
-    None where that is this machine.
+    """Make this process's CPU stand for the devices of a plan. Returns overrides and gin files with the mesh, and the
+    device; None for this machine's.
 
-    Before JAX has looked for devices. Arguments and errors are those of `plan`.
+    Call it before JAX has looked for devices. Arguments and errors are those of `plan`.
     """
     of_mesh, files = mesh_overrides(mesh)
     overrides, gin_files = [*overrides, *of_mesh], [*gin_files, *files]
@@ -132,7 +132,7 @@ def make(found: Mapping[str, Any], device: Device) -> dict[str, Any]:
 
 
 def _alike(collectives: Mapping[Collective, int], device: Device, domain: int) -> list[dict[str, Any]]:
-    """The collectives of a step, those of one kind along the same axes added up; the most bytes first."""
+    """The collectives of a step, added up by kind and axes; those with the most bytes first."""
     together: dict[tuple[str, tuple[str, ...]], list[tuple[Collective, int]]] = defaultdict(list)
     for one, times in collectives.items():
         together[one.kind, one.axes].append((one, times))

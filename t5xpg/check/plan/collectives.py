@@ -26,9 +26,9 @@ _ANY = re.compile(r"replica_groups=(?!\{\})")
 class Collective:
     """One collective operation of a device.
 
-    bytes: of the whole array that is added up, gathered, scattered or exchanged, in a device's memory: the result, of a
-    reduce-scatter the operand. axes: of the mesh, along which its devices lie; "?" where XLA says it in a way that is
-    not known here, and all devices are taken. group: their number; devices: the positions in the mesh of one group.
+    bytes: the size in a device's memory of the whole array that is added up, gathered, scattered or exchanged: the
+    result, or for a reduce-scatter the operand. axes: the mesh axes that its devices lie along; "?" where XLA writes
+    them in an unknown way, and all devices are taken. devices: one group's positions in the mesh. group: their number.
     """
 
     kind: str
@@ -84,7 +84,7 @@ def _group(one: Instruction, count: int) -> tuple[int, ...] | None:
         if named[2] is None:
             return along
         numbers = [int(number) for number in named[2].split(",")]
-        # of an order, or the devices themselves
+        # the sizes of an array of all devices, or the devices themselves
         order = _order(numbers, named[3]) if math.prod(numbers) == count else np.asarray(numbers)
         return tuple(sorted(int(number) for number in order.reshape(-1)[list(along)]))
     if pairs := _PAIRS.search(one.attributes):
@@ -100,7 +100,7 @@ def _order(sizes: Sequence[int], transposed: str | None) -> np.ndarray:
 
 
 def _along(sizes: Mapping[str, int], names: str) -> tuple[int, ...]:
-    """Positions along some axes of a mesh in row-major order, at 0 of the others; 'b':(2)4: 4 of b, behind 2."""
+    """Positions along some axes of a row-major mesh, at 0 of the others. 'b':(2)4: 4 of b, behind a part of 2."""
     numbers = np.zeros(1, int)
     strides = {name: math.prod(list(sizes.values())[place + 1 :]) for place, name in enumerate(sizes)}
     for name, _, before, part in _AXIS.findall(names):
@@ -117,7 +117,7 @@ def _axes(devices: tuple[int, ...], mesh: Mapping[str, int]) -> tuple[str, ...]:
 
 
 def _is_scattered(program: Program, computation: Computation, one: Instruction, group: int) -> bool:
-    """Whether each device keeps its own part of a sum alone: XLA writes a reduce-scatter so for CPUs."""
+    """Whether each device keeps only its own part of a sum: XLA writes a reduce-scatter this way for CPUs."""
     if len(one.result) != 1:
         return False
     users = computation.users(one.name)

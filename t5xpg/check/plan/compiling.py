@@ -1,7 +1,7 @@
-"""A process of its own that compiles a training step for devices that are not there, and says what is in it.
+"""A separate process that compiles a training step for devices that are not there, and describes it.
 
 `python -m t5xpg.check.plan.compiling` reads {"experiment", "overrides", "gin_files", "fuses"} from its input and writes
-one line of JSON. JAX_NUM_CPU_DEVICES says how many devices the CPU passes for; nothing of the model is allocated.
+one line of JSON. JAX_NUM_CPU_DEVICES says how many devices the CPU stands for; nothing of the model is allocated.
 """
 
 import dataclasses
@@ -14,7 +14,7 @@ from typing import Any
 
 from t5xpg.base.errors import UserError
 
-# The machine code is thrown away, so the compiler need not do its best; bfloat16 stays as the model writes it.
+# The machine code is thrown away, so it need not be optimised; bfloat16 stays where the model has it.
 FLAGS = (
     "--xla_backend_optimization_level=0",
     "--xla_llvm_disable_expensive_passes=true",
@@ -25,9 +25,9 @@ FLAGS = (
 def compile_step(
     experiment: str, overrides: Sequence[str], gin_files: Sequence[str], devices: int, fuses: bool
 ) -> dict[str, Any]:
-    """What `describe` says of an experiment, from another process with that many devices. fuses: of `memory.estimate`.
+    """`describe`, in another process with that many devices. fuses: see `memory.estimate`.
 
-    Raises UserError as that does, RuntimeError where the process fails otherwise.
+    Raises UserError as `describe` does, and RuntimeError where the process fails otherwise.
     """
     asked = {"experiment": experiment, "overrides": list(overrides), "gin_files": list(gin_files), "fuses": fuses}
     done = subprocess.run(
@@ -48,7 +48,7 @@ def compile_step(
 
 
 def describe(experiment: str, overrides: Sequence[str], gin_files: Sequence[str], fuses: bool) -> dict[str, Any]:
-    """The training step of an experiment on the devices that there are, compiled: see the keys."""
+    """Facts about the training step of an experiment, compiled for the devices that there are: see the keys."""
 
     from t5xpg.check.plan import memory, program
     from t5xpg.check.plan.collectives import collectives
@@ -100,7 +100,7 @@ def describe(experiment: str, overrides: Sequence[str], gin_files: Sequence[str]
 
 
 def main() -> int:
-    """Answer what stands in the input."""
+    """Answer the request in the standard input."""
     asked = json.loads(sys.stdin.read())
     try:
         answer = describe(asked["experiment"], asked["overrides"], asked["gin_files"], asked["fuses"])

@@ -1,7 +1,7 @@
 """Accelerators as their makers describe them, and what share of that a training step can count on.
 
-Peaks of matrix products are those of `hardware.PEAK_TERAFLOPS`. All rates are of one jax device: of TPUs a chip,
-but of the v3 one of a chip's two cores.
+Peaks of matrix products are those of `hardware.PEAK_TERAFLOPS`. All rates are per JAX device: on TPUs a chip, but on
+the v3 one of a chip's two cores.
 """
 
 import time
@@ -16,14 +16,14 @@ from t5xpg.base.errors import UserError, nearest
 from t5xpg.base.page import aligned
 from t5xpg.distributed import hardware
 
-# What a step can count on, of the published rates.
+# The share of the published rates that a step can count on.
 #
 # Matrix products: the fastest of all shapes reach 86% of the peak on an A100 and 80% on an H100 and an H200 (measured
 # by mamf-finder.py, https://github.com/stas00/ml-engineering, compute/accelerator); a model's own shapes are not those.
 # Memory and links: the usual share of long copies and of long rings. All three were chosen before anything was
-# compared, and are the same for all devices; docs/scaling.md has what they miss by.
+# compared, and are the same for all devices; docs/scaling.md says how far they are off.
 REACHED = {"compute": 0.75, "memory": 0.8, "links": 0.8}
-# Of the memory; the rest is the runtime's own, and what gets lost between arrays.
+# The share of the memory; the rest is the runtime's own, or is lost between arrays.
 USABLE_MEMORY = 0.92
 
 GB, GBIT = 1e9, 1e9 / 8
@@ -36,7 +36,7 @@ class Device:
 
     peak: matrix products a second, by the dtype that they are computed in. memory: bytes. bandwidth: of the memory,
     bytes a second. links: bytes a second that it sends to others of its domain in one collective. domain: how many
-    devices are joined so (a machine's GPUs, a pod's TPUs); network: bytes a second that each sends beyond it.
+    devices these links join (a machine's GPUs, a pod's TPUs). network: bytes a second that each sends out of it.
     """
 
     name: str
@@ -88,7 +88,7 @@ HERE = "cpu"  # this machine's processor, measured
 
 
 def find(name: str) -> Device:
-    """The device of that name, as `A100 80GB` too. Raises UserError with the nearest names."""
+    """The device of that name, also in spellings such as `A100 80GB`. Raises UserError with the nearest names."""
     known = {device.name: device for device in DEVICES}
     written = "-".join(name.lower().replace("_", " ").replace("-", " ").split())
     shorter = [written.removesuffix(f"-{size}gb") for size in (80, 141)]
@@ -102,14 +102,14 @@ def find(name: str) -> Device:
 
 
 def measured(dtype: str, sharing: int = 1) -> Device:
-    """The processor with the speed of its matrix products in `dtype` and of its memory. Takes a second.
+    """This machine's processor, with the measured speeds of matrix products in `dtype` and of memory. Takes a second.
 
-    sharing: how many devices are simulated on it; each has its part.
+    sharing: how many simulated devices share it; each has its part.
     """
     memory = environment.host()["memory_bytes"]
     if memory is None:
         raise UserError(f"DEVICE={HERE}: this system does not say how much memory it has; name another device.")
-    jax.config.update("jax_platforms", "cpu")  # where there is an accelerator, it is not asked
+    jax.config.update("jax_platforms", "cpu")  # an accelerator, if there is one, is not used
     bandwidth = _bandwidth() / sharing
     peak = {dtype: hardware.best_peak_flops(dtype, again=False) / sharing}
     return Device(HERE, peak, memory / sharing, bandwidth, bandwidth, sharing, bandwidth, ("measured",))

@@ -1,9 +1,9 @@
 """How long a step should take on a device, and what keeps it from being faster: a roofline, operation by operation.
 
-An operation takes the longer of two times: that of its matrix products, and that of the bytes it reads and writes.
-Collectives along axes that split the model alone wait for what they send, and are waited for; those that carry
-parameters and gradients run beside the backward pass, two thirds of the step, and cost what is left of them. Latencies
-are not counted, nor the time to start an operation.
+An operation takes the longer of two times: that of its matrix products, and that of the bytes it reads and writes. For
+collectives along axes that only split the model, the step waits. Collectives that carry parameters and gradients run
+beside the backward pass, two thirds of the step, and cost only the time by which they outlast it. Latencies and the
+time to start an operation are not counted.
 """
 
 from collections.abc import Mapping
@@ -15,15 +15,15 @@ from t5xpg.check.plan.memory import BAND
 from t5xpg.check.plan.operations import Operation
 from t5xpg.distributed import MODEL
 
-BACKWARD = 2 / 3  # of a step without collectives: what gradients can be sent beside
+BACKWARD = 2 / 3  # share of a step without collectives; meanwhile gradients can be sent
 
 
 @dataclass(frozen=True)
 class Expected:
     """Seconds of a step.
 
-    compute, memory: of the operations that are bound by one or the other. waiting: collectives that are waited for.
-    beside: those that run beside the backward pass; `late` is what is left of them when it ends.
+    compute, memory: of the operations that are bound by compute, and by memory. waiting: of the collectives that are
+    waited for. beside: of those that run beside the backward pass; `late` is what is left of them when it ends.
     """
 
     compute: float
@@ -51,7 +51,7 @@ def expect(
 ) -> Expected:
     """The time of one step.
 
-    dtype: that of the model's products. domain: how many devices are joined by links: the device's own, or fewer.
+    dtype: of the model's products. domain: how many devices are joined by links: the device's own `domain`, or fewer.
     """
     flops, bandwidth = device.peak[dtype] * REACHED["compute"], device.bandwidth * REACHED["memory"]
     compute = memory = 0.0
@@ -72,7 +72,7 @@ def expect(
 
 
 def seconds_of(sent: Collective, device: Device, domain: int) -> float:
-    """Of one collective, as rings: one within each domain, then one between the domains over the network."""
+    """Seconds of one collective, as rings: one within each domain, then one between the domains over the network."""
     near, far = sent_bytes(sent, domain)
     return (near / device.links + far / device.network) / REACHED["links"]
 
@@ -94,8 +94,8 @@ DOES_NOT_FIT = "does not fit"
 
 
 def fits(needed: float, device: Device) -> str:
-    """Says "fits", "may not fit" or "does not fit". needed: bytes, `Memory.total`; the truth lies between multiples
-    of it, `memory.BAND`."""
+    """Says "fits", "may not fit" or "does not fit". needed: bytes, `Memory.total`; the true value lies between the two
+    multiples of it in `memory.BAND`."""
     usable = device.memory * USABLE_MEMORY
     if needed * BAND[0] > usable:
         return DOES_NOT_FIT

@@ -1,11 +1,11 @@
 """How much memory a step of training takes on each device, from shapes alone: nothing is compiled or allocated.
 
-State, gradients and batch are exact. Activations are what automatic differentiation keeps from the forward pass, which
-jax says of shapes in a fraction of a second; what it makes again of one layer at a time, where there is a remat policy;
-the chunks that attention and the loss work off where they do so by chunks; and the largest of the weights that are
-gathered, with their gradients, where weights are stored in parts. The compiler keeps less of some and needs room for
-others. Those for GPUs and TPUs do not keep what cheap operations make of what is kept: they make it again in the loop
-that reads it.
+State, gradients and batch are exact. Activations are the sum of several parts: what automatic differentiation keeps
+from the forward pass, which JAX derives from shapes in a fraction of a second; with a remat policy, what is made again
+for one layer at a time; the chunks of attention and of the loss, where these work in chunks; where weights are stored
+in parts, the gathered tables and the largest other gathered weight, with their gradients; and a teacher's
+probabilities. The compiler keeps less of some and needs room for others. Compilers for GPUs and TPUs do not keep what
+cheap operations make from kept arrays: they make it again in the loop that reads it.
 """
 
 import dataclasses
@@ -31,9 +31,9 @@ from t5xpg.models.layer_stack import LAYERS
 from t5xpg.models.losses import loss_and_metrics, side_of_targets
 from t5xpg.optim.state import TrainState
 
-# What XLA's compiled steps take lies between these multiples of `Memory.total` (tests/check/plan/test_memory.py).
+# The memory of XLA's compiled steps lies between these multiples of `Memory.total` (tests/check/plan/test_memory.py).
 BAND = (0.8, 1.5)
-# Operations that compilers which fuse do again rather than keep their results.
+# Operations that fusing compilers do again instead of keeping their results.
 _CHEAP = frozenset(
     (
         "add", "add_any", "broadcast_in_dim", "convert_element_type", "copy", "div", "max", "min", "mul", "name", "neg",
@@ -46,9 +46,9 @@ _CHEAP = frozenset(
 class Memory:
     """Bytes on each device.
 
-    state: parameters and the optimiser's arrays. gradients: twice where they are added up over microbatches.
-    activations: what the forward pass of one microbatch keeps for the backward pass, and what comes and goes beside it.
-    batch: its rows.
+    state: parameters (their average and frozen ones included) and the optimiser's arrays. gradients: counted twice
+    where they are added up over microbatches. activations: what the forward pass of one microbatch keeps for the
+    backward pass, and temporary arrays beside it. batch: the device's rows.
     """
 
     state: int
@@ -62,7 +62,7 @@ class Memory:
 
 
 def least(experiment: Experiment, state: TrainState, shardings: TrainState) -> Memory:
-    """The state and the gradients alone, which takes no time to say. shardings: where each array of the state lies."""
+    """The state and the gradients alone, which are known at once. shardings: where each array of the state lies."""
     gradients = bytes_on_device(state.params, shardings.params)
     return Memory(
         state=bytes_on_device(state, shardings),
@@ -75,9 +75,9 @@ def least(experiment: Experiment, state: TrainState, shardings: TrainState) -> M
 def estimate(
     experiment: Experiment, state: TrainState, shardings: TrainState, mesh: Mesh, *, fuses: bool = False
 ) -> Memory:
-    """What a step of training takes on each device of a mesh; with length buckets, the one that takes most.
+    """The memory of a training step on each device of a mesh; with length buckets, for the bucket that needs most.
 
-    fuses: whether the devices are GPUs or TPUs, whose compiler makes again what is cheap.
+    fuses: whether the devices are GPUs or TPUs, whose compilers make cheap results again.
     """
     buckets = experiment.train_dataset.buckets.values()
     if len(buckets) > 1:
@@ -154,7 +154,7 @@ def _kept(experiment: Experiment, config: T5Config, rows: int, mesh: Mesh, fuses
         size = _total_bytes(_not_cheap(program))
     else:
         leaves: list[Any] = [array.aval for array in program.outvars]
-        # Parameters are kept too, but they are the state's own.
+        # Parameters are kept too, but are already counted as state.
         own = Counter((leaf.shape, leaf.dtype) for leaf in jax.tree.leaves((params, frozen)))
         shared = own & Counter((leaf.shape, leaf.dtype) for leaf in leaves)
         size = _size(leaves) - sum(n * math.prod(shape) * dtype.itemsize for (shape, dtype), n in shared.items())
@@ -166,7 +166,7 @@ def _kept(experiment: Experiment, config: T5Config, rows: int, mesh: Mesh, fuses
 
 
 def _not_cheap(program: Jaxpr) -> Set[Var]:
-    """What is kept of a program's results where cheap operations are done again: fewer bytes that all are made of."""
+    """What is kept where a program's cheap operations are done again: fewer bytes, from which the rest can be made."""
     operation_of = {array: operation for operation in program.eqns for array in operation.outvars}
     arguments = {*program.invars, *program.constvars}
     kept = {array for array in program.outvars if isinstance(array, Var)} - arguments
@@ -208,7 +208,7 @@ def _bytes_of(array: Var) -> int:
 
 
 def _of_one_device(config: T5Config, model_devices: int) -> T5Config:
-    """The sizes that are left where a model's matrices are split over some devices."""
+    """The config with the sizes that one device has where the model's matrices are split over `model_devices`."""
 
     def part(size: int) -> int:
         return math.ceil(size / model_devices)
@@ -226,7 +226,7 @@ def _of_one_device(config: T5Config, model_devices: int) -> T5Config:
 
 
 def _made_again(config: T5Config, batch: Mapping[str, jax.ShapeDtypeStruct], rows: int) -> int:
-    """Bytes of the attention weights of one chunk, or of one layer by blocks; others are kept, and counted."""
+    """Bytes of the attention weights of one chunk, or of one layer by blocks; others are kept, and already counted."""
     longest, pairs = max(array.shape[1] for array in batch.values()), [0]
     if config.attention_chunk_size is not None and longest > config.attention_chunk_size:
         heads = max(config.num_heads, config.encoder.num_heads)

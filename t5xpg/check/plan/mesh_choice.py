@@ -44,7 +44,7 @@ def mesh_overrides(mesh: str | None) -> tuple[list[str], list[str]]:
 def device_count(config: MeshConfig, given: int | None) -> int:
     """How many devices a plan is for. given: DEVICES=, for a mesh that takes as many as there are.
 
-    Without it, that is as few as the mesh can have. Raises UserError where the mesh has another number.
+    Without `given`, the smallest number that the mesh can have. Raises UserError where the mesh has another number.
     """
     sizes = [getattr(config, axis) for axis in AXES]
     least = math.prod(size for size in sizes if size > 0)

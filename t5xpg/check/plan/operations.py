@@ -1,6 +1,6 @@
 """The operations of a compiled program: matrix products and memory traffic, as on an accelerator.
 
-A CPU's program widens bfloat16, splits what others fuse, and writes intermediate results; that is reckoned out.
+A CPU's program widens bfloat16, splits what others fuse, and writes intermediate results; the counts correct for that.
 """
 
 import math
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from t5xpg.check.plan.collectives import KINDS, is_promoted
 from t5xpg.check.plan.program import Array, Computation, Instruction, Program
 
-# What takes no time of its own.
+# Operations that take no time of their own.
 _FREE = {
     "after-all", "bitcast", "constant", "copy", "get-tuple-element", "iota", "parameter", "partition-id", "replica-id",
     "tuple", *KINDS,
@@ -46,7 +46,7 @@ class _Reader:
         self._program, self._compute_bits = program, compute_bits
 
     def flops(self, computation: Computation, one: Instruction) -> int:
-        """Of the matrix products of an operation, fused ones included."""
+        """The FLOPs of an operation's matrix products, fused ones included."""
         if one.opcode == "dot":
             left = computation[one.operands[0]].result[0]
             contracted = _CONTRACTED.search(one.attributes)
@@ -56,9 +56,9 @@ class _Reader:
         return 0 if fused is None else sum(self.flops(fused, each) for each in fused.instructions)
 
     def bytes(self, computation: Computation, one: Instruction) -> int:
-        """That an operation reads and writes."""
+        """The bytes that an operation reads and writes."""
         if self._is_conversion(one):
-            # made beside what it converts; only what is narrower than its source has to be written
+            # made together with its source; only a result that is narrower than that has to be written
             narrower = self._bits(computation, one.name) < self._bits(computation, one.operands[0])
             return self._size(computation, one.name) if narrower else 0
         written = self._written(computation, one)
@@ -99,7 +99,7 @@ class _Reader:
         return sum(array.bytes(self._bits(computation, name)) for array in computation[name].result)
 
     def _bits(self, computation: Computation, name: str) -> int:
-        """Of an element of a value as an accelerator keeps it."""
+        """Bits of one element of a value, as an accelerator keeps it."""
         one = computation[name]
         own = max((array.bits for array in one.result), default=0)
         if self._is_product(one) or is_promoted(one):

@@ -34,12 +34,12 @@ class Array:
 
     @property
     def bits(self) -> int:
-        """Of one element."""
+        """Bits of one element."""
         found = re.match(r"[a-z]+(\d+)", self.dtype)
         return BITS.get(self.dtype, int(found[1]) if found else 32)
 
     def bytes(self, most_bits: int = 128) -> int:
-        """Of all elements, where none has more than `most_bits`."""
+        """Bytes of all elements, with at most `most_bits` bits for each."""
         return self.size * min(self.bits, most_bits) // 8
 
 
@@ -47,7 +47,7 @@ class Array:
 class Instruction:
     """One line. result: its arrays, several where it is a tuple. operands: names in the same computation.
 
-    arguments: what stands in the brackets, a parameter's number for instance. attributes: what stands behind them.
+    arguments: the text in the brackets, for instance a parameter's number. attributes: the text after the brackets.
     """
 
     name: str
@@ -79,7 +79,7 @@ class Instruction:
 
 @dataclass
 class Computation:
-    """Instructions in their order; all of them before it is asked for one."""
+    """Instructions in their order. All of them have to be added before one is looked up."""
 
     instructions: list[Instruction] = field(default_factory=list)
 
@@ -108,7 +108,7 @@ class Computation:
 
     @property
     def parameters(self) -> list[Instruction]:
-        """In the order of the operands of what calls it."""
+        """The parameters, in the order of the caller's operands."""
         found = [one for one in self.instructions if one.opcode == "parameter"]
         return sorted(found, key=lambda one: int(one.arguments))
 
@@ -124,8 +124,7 @@ class Program:
     def run(self) -> Iterator[tuple[Computation, Instruction, int]]:
         """Every instruction that runs as one operation, with its computation and how often it runs.
 
-        Loops, calls and conditionals are followed, of the branches of a conditional the longest; what is fused is one
-        operation.
+        Loops, calls and conditionals are followed, of a conditional only the longest branch. A fusion is one operation.
         """
         yield from self._run(self.entry, 1)
 

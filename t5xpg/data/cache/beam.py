@@ -20,7 +20,7 @@ from t5xpg.data.cache.record import COMPLETED
 
 _REPORT_SECONDS = 0.2
 _RECORDS_AT_ONCE = 1000
-# What Beam leaves where a stage ran twice: of a worker that was lost, say.
+# What Beam leaves behind where a stage ran twice, for example because a worker was lost.
 _TEMPORARY = "beam-temp-*"
 
 
@@ -33,12 +33,11 @@ def cache_tasks(
     report: Callable[[int, str], None],
     staging: str | None = None,
 ) -> None:
-    """Cache tasks below `output`: SeqIO's script in this process, as its command line runs it, with a count of
-    documents.
+    """Cache tasks below `output`: runs SeqIO's script in this process, as its command line does, and counts documents.
 
-    runner, options: of Beam's pipeline. modules: which register the tasks. report: gets the number of documents since
-    the last call, and what is being done. staging: a folder, here or in a bucket, that Beam's workers and this machine
-    can write, where they do not share `output`: the cache is fetched from there.
+    runner, options: of Beam's pipeline. modules: those that register the tasks. report: gets the number of documents
+    since the last call, and what is being done. staging: where Beam's workers and this machine do not share `output`, a
+    folder that both can write, here or in a bucket: the cache is fetched from there.
     """
     counted = _count_documents(report)
     for name in names:  # one by one: Beam's Dask runner computes what the last transform of a pipeline depends on
@@ -82,7 +81,7 @@ def _run_script(name: str, output: str, runner: str, options: Sequence[str], mod
 
 
 def _count_documents(report: Callable[[int, str], None]) -> Callable[[], int]:
-    """Have documents reported as they are read; returns a function that gives those not reported yet."""
+    """Have documents reported as they are read; returns a function that gives the number not reported yet."""
     from seqio import beam_utils
 
     state = {"count": 0, "last": 0.0}
@@ -104,8 +103,8 @@ def _count_documents(report: Callable[[int, str], None]) -> Callable[[], int]:
 
 
 def _put_in_order(shards: Sequence[Path]) -> None:
-    """Deal a split's records out to its shards in the order of their digests, in bounded memory: as good a shuffle as
-    Beam's by random numbers and timing, and always the same, that of `local`."""
+    """Deal a split's records out to its shards in the order of their digests, in bounded memory. This shuffles as well
+    as Beam, whose order depends on random numbers and timing, but the order is always the same, that of `local`."""
     if not shards:
         return
     scratch = shards[0].parent / ".order"

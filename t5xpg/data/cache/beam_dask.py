@@ -1,9 +1,9 @@
 """Beam's Dask runner, made fit for caching: RUNNER=DaskRunner.
 
-What Beam 2.77 does is undone in three places. A side input (the temporary folder of a write, its results) is computed
-again in each task that reads it, by a second graph whose keys can be taken for those of the first: here the task
-depends on it. All bundles of a worker process share one list of results, read before a bundle is finished: here each
-has its own. Documents are dealt to files from a random number on: here always alike, also when a lost worker's are.
+Replaces what Beam 2.77 does in three places. Beam computes a side input (the temporary folder of a write, its results)
+again in each task that reads it, by a second graph whose keys can be taken for the first's: here the task depends on
+it. Beam gives all bundles of a process one list of results, read before a bundle is finished: here each has its own.
+Beam deals documents to files from a random one on: here from the first, so that a lost worker's are dealt alike again.
 """
 
 import functools
@@ -40,7 +40,7 @@ def run_bundle(
     given: Any,
     views: Any,
 ) -> list[Any]:
-    """The outputs of one bundle of a ParDo. sides: of each side input its partitions, lists of elements. given: the
+    """The outputs of one bundle of a ParDo. sides: for each side input, its partitions: lists of elements. given: the
     arguments of `fn`, with places for side inputs. views: class, options and windows of each side input."""
     received = transform_evaluator.OneReceiver()
     handler = _OutputHandler(
@@ -95,7 +95,7 @@ class ParDoOnce(transform_evaluator.ParDo):
             given=(list(positional), dict(named)),
             views=[(side._view_class, side._view_options, side._iterable.window_fn) for side in side_inputs or ()],
         )
-        # by its keys: a bag among the arguments of `map_partitions` would be optimised, and so computed, by itself
+        # sides by their keys: a bag as an argument of `map_partitions` would be optimised, and so computed, separately
         partitions = [[(side.name, number) for number in range(side.npartitions)] for side in sides]
         name = f"run_bundle-{uuid.uuid4().hex}"
         tasks: dict[Any, Any] = {

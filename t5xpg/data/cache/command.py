@@ -1,8 +1,8 @@
-"""Cache tasks, once. Imports no TensorFlow: that is the child process's (`worker`).
+"""Cache tasks, once. Imports no TensorFlow: the child process (`worker`) does that.
 
 A cache is the folder `<cache folder>/<task>` in SeqIO's own format, for `use_cached=True`, with `t5xpg_identity.json`:
-what it was made from, and the digests of its files. One that was made from something else than the task is now is never
-used, and never replaced without being told to.
+what it was made from, and the digests of its files. A cache that was made from something else than the task is now is
+never used, and is replaced only on request.
 """
 
 import contextlib
@@ -50,17 +50,17 @@ def cache_task(
     """Cache a task, or each task of a mixture, below `cache_dir` unless its cache is there.
 
     runner, beam_options, staging: see `runners` and `beam.cache_tasks`. module_import: modules that register tasks.
-    force: caches again what is there. log: gets a line a task. only_missing: also takes caches that others made with
-    SeqIO, in any of its cache folders, and leaves tasks alone that cannot be cached. compare_only: caches nothing; the
-    caches that are there are compared with what their tasks are now.
+    force: makes existing caches again. log: gets one line per task. only_missing: also accepts caches that others made
+    with SeqIO, in any of its cache folders, and skips tasks that cannot be cached. compare_only: caches nothing;
+    existing caches are compared with what their tasks are now.
 
-    Returns the `definition` of the task whose cache was made or found, or several by task: of a mixture, and where the
-    task reads the cache of another one. A cache appears when it is whole; what the process printed is kept in
-    `<cache_dir>/<task>.log`. Of two who cache one task, the second waits for the first.
+    Returns the `definition` of the task whose cache was made or found; for a mixture, or a task that reads another's
+    cache, definitions by task; {} where compare_only finds a cache missing. A cache appears when it is whole; the
+    process's output is kept in `<cache_dir>/<task>.log`. Of two who cache one task, the second waits for the first.
 
     Raises UserError for an unknown task, missing text (MissingTextError for that of an export), nothing to cache, a
     process that failed, no room, and for a cache that is damaged or was made from something else than the task is now.
-    One of other versions of the libraries, or SeqIO's own, is compared with the source in a sample, and that is said.
+    A cache of other library versions, or SeqIO's own, is compared with a sample of the source, and a warning says so.
     """
     _check_names(task, cache_dir)
     runner = resolve_runner(runner, beam_options, staging)
@@ -79,7 +79,7 @@ def cache_task(
         cache_dir.mkdir(parents=True, exist_ok=True)
         for folder in {cache_dir, (cache_dir / task.replace(":", "/")).parent}:
             files.remove_abandoned(folder)
-        # an answer that takes no caches of others holds where these would do, too
+        # an answer without caches of others is also valid where such caches are accepted
         for asked in () if force else (question, question | {"only_missing": False}):
             if (known := _recall(cache_dir, asked, environment)) is not None:
                 log(f"{task} is cached already")
@@ -130,7 +130,7 @@ def cache_task(
 
 
 def problem(folder: Path, export: Mapping[str, str], command: str) -> str | None:
-    """What can be seen to be wrong with the cache of a task of the table without TensorFlow; None where nothing is.
+    """What is wrong with the cache of a task of the table, as far as can be seen without TensorFlow; None if nothing.
     export: the digests of the splits of its text. command: what to type to make the cache again."""
     try:
         found = record.read(folder, command)
@@ -158,7 +158,7 @@ def _check_names(task: str, cache_dir: Path) -> None:
 
 
 def _recall(cache_dir: Path, question: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any] | None:
-    """The answer of last time, if everything is as it was then. Raises UserError for a damaged cache."""
+    """The answer of the last time, if nothing has changed since. Raises UserError for a damaged cache."""
     known = memory.recall(cache_dir, question, environment)
     if known is None:
         return None
@@ -185,7 +185,7 @@ def _lock(
     force: bool,
     log: Callable[[str], None],
 ) -> None:
-    """Take the lock of each task that is to be cached, after those who cache it; what they did is noted in the plan."""
+    """Take the lock of each task to be cached, once others have stopped caching it; note in the plan what they made."""
     for entry in sorted(plan, key=lambda one: str(one["task"])):
         if entry["up_to_date"]:
             continue

@@ -31,7 +31,7 @@ _FULLY_CACHED = "seqio.experimental.add_fully_cached_task.<locals>.wrapped_prep"
 
 def definition_of(task: Any, digest: Digest, modules: Sequence[str] = ()) -> dict[str, Any]:
     """The definition of a task, as JSON. modules: those of MODULE_IMPORT. Raises UserError where files of the source
-    are missing: MissingTextError where an export would bring them."""
+    are missing: MissingTextError where an export would make them."""
     definition = {
         "format": FORMAT,
         "task": task.name,
@@ -48,7 +48,7 @@ def definition_of(task: Any, digest: Digest, modules: Sequence[str] = ()) -> dic
 
 
 def package_code(task: Any, digest: Digest) -> dict[str, str]:
-    """The SHA-256 of the files of this package that define a task, by their names; none where no step is of it."""
+    """The SHA-256 of the files of this package that define tasks, by name; empty if no step of `task` is from it."""
     modules = (str(function.__module__) for function in _functions_of(task))
     is_own = _is_of_table(task) or any(name.startswith(f"{PACKAGE.name}.") for name in modules)
     return package_digests(digest) if is_own else {}
@@ -65,8 +65,8 @@ def package_files() -> list[Path]:
 
 
 def users_modules(task: Any, modules: Sequence[str]) -> dict[str, ModuleType]:
-    """The modules of the user that define a task, by name: those of MODULE_IMPORT, of its steps and of what reads the
-    source, and what these import, unless they are installed. None for a task of the table."""
+    """The user's modules that define a task, by name: those of MODULE_IMPORT, of its steps and of its source's reader,
+    and what these import, as far as importer and imported are not installed packages. Empty for a task of the table."""
     if _is_of_table(task):
         return {}
     found: dict[str, ModuleType] = {}
@@ -95,7 +95,7 @@ def patterns_of(task: Any) -> list[str]:
 
 
 def vocabulary_files(task: Any) -> list[Path]:
-    """The model files of the vocabularies of a task, and the records of those of the table."""
+    """The model files of a task's vocabularies, and the records beside them, where there are any."""
     from t5xpg.data.tasks.seqio_vocabularies import model_file_of
     from t5xpg.data.vocab.record import RECORD
 
@@ -134,7 +134,7 @@ def _functions_of(task: Any) -> Iterator[Any]:
 
 
 def _may_be_users(module: ModuleType) -> bool:
-    """Whether a module has a file that is not of Python, of this package, or of what `record.PACKAGES` has."""
+    """Whether a module has a file outside Python's library, this package and the packages of `record.PACKAGES`."""
     file = getattr(module, "__file__", None)
     if not file or Path(file).is_relative_to(PACKAGE) or module.__name__.partition(".")[0] in PACKAGES:
         return False
@@ -154,7 +154,7 @@ def _steps_before_cache(task: Any) -> list[Any]:
 
 
 def _source(task: Any, split: str, digest: Digest) -> list[Any] | str:
-    """The digests of the files of a split, or what else says what the source reads."""
+    """The sizes and digests of the files of a split, or another description of what the source reads."""
     import seqio
 
     from t5xpg.data.tasks.task_names import possible_dataset, vocabularies

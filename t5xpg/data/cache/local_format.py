@@ -1,5 +1,5 @@
-"""The fast parts of `local`: examples serialised as `tf.train.Example`s, what SeqIO counts of them, and examples of the
-lines of an export.
+"""The fast parts of `local`: serialising examples as `tf.train.Example`s, counting what SeqIO counts, and making
+examples from the lines of an export.
 
 Array operations write the bytes: a protocol buffer in Python for each example costs more than all that TensorFlow does
 for it.
@@ -19,10 +19,10 @@ import tensorflow as tf
 
 from t5xpg.data.preprocessors import parse_jsonl
 
-# Fields of protocol buffers: their number times 8, plus 2 for what has a length in front.
+# Tags of protocol buffer fields: the field's number times 8, plus 2 for content with its length in front.
 _FIRST, _SECOND, _THIRD = b"\x0a", b"\x12", b"\x1a"
 _LONGEST_VARINT = 10
-_VALUES = 1 << 20  # values of a part of a batch: the arrays in between need some ten times their memory
+_VALUES = 1 << 20  # most values of a part of a batch: intermediate arrays need about ten times their memory
 FEATURE = "targets"  # of the lines of an export
 _LINES = 256  # most lines of an export in a batch
 _BYTES = 1 << 17  # of lines, above which a batch ends
@@ -49,7 +49,7 @@ class Stats:
     most_tokens: dict[str, int] = field(default_factory=dict)
 
     def add(self, batch: Mapping[str, Column], count: int) -> None:
-        """Count a batch of `count` examples, the tokens of those features that hold integers."""
+        """Count a batch of `count` examples, and the tokens of its features of integers."""
         self.examples += count
         for name, unused in self.unused.items():
             if name in batch and batch[name].values.dtype in (np.int32, np.int64):
@@ -64,7 +64,7 @@ class Stats:
                 self.most_tokens[name] = max(self.most_tokens.get(name, 0), int(tokens.max()))
 
     def to_json(self) -> dict[str, int]:
-        """The stats under SeqIO's keys. Raises ValueError where two features have the same ones, as SeqIO does."""
+        """The stats under SeqIO's keys. Raises ValueError, as SeqIO does, where two features have the same key."""
         sums = {f"{name}_tokens": count for name, count in self.tokens.items()}
         # SeqIO's own renaming: it also changes a feature that is called "tokens"
         most = {f"{name}_tokens".replace("tokens", "max_tokens"): count for name, count in self.most_tokens.items()}
@@ -74,7 +74,7 @@ class Stats:
 
 
 def parts(batch: Mapping[str, Column], values: int = _VALUES) -> Iterator[tuple[int, dict[str, Column]]]:
-    """A batch in parts of at most so many values, or one example: the number of examples, and those."""
+    """A batch in parts of at most `values` values, or of one example: the number of examples, and the examples."""
     ends = sum(column.splits - column.splits[0] for column in batch.values())
     first, count = 0, len(ends) - 1
     while first < count:
@@ -94,7 +94,7 @@ def serialise(batch: Mapping[str, Column], count: int) -> list[bytes]:
 
 
 def names_in_order(names: Iterable[str]) -> list[str]:
-    """Names in the order in which this library of protocol buffers writes features: a prefix may come last."""
+    """Names in the order in which the protobuf library writes features: "ab" may come before its prefix "a"."""
     features = tf.train.Features(feature={name: tf.train.Feature() for name in names})
     written = features.SerializeToString(deterministic=True)
     # each entry begins with its length: only one stands at a place
@@ -132,7 +132,7 @@ def varint(value: int) -> bytes:
 
 
 def varints(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Integers [N] as varints in a row, uint8, and where each begins, int64 [N + 1]; negative ones have ten bytes."""
+    """Integers [N] as consecutive varints, uint8, and their offsets, int64 [N + 1]; negative ones have ten bytes."""
     negative = len(values) > 0 and int(values.min()) < 0
     bits = (values.astype(np.int64) if negative else values).view(np.uint64 if negative else f"u{values.itemsize}")
     largest = int(bits.max()) if len(bits) else 0
@@ -146,7 +146,7 @@ def varints(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     packed = np.empty(int(ends[-1]), np.uint8)
     begins, left = ends[:-1], lengths
     for place in range(int(lengths.max()) if len(bits) else 0):
-        if place:  # those that go on
+        if place:  # only the integers that have more bytes
             more = left > place
             begins, left, bits = begins[more], left[more], bits[more]
         low = (bits >> 7 * place).astype(np.uint8) & 0x7F
@@ -155,7 +155,7 @@ def varints(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def applies(task: seqio.Task, steps: Sequence[Any], split: str) -> bool:
-    """Whether `columns` gives the same examples as `steps`, those of the task before its placeholder."""
+    """Whether `columns` gives the same examples as `steps`, the task's steps before its placeholder."""
     source, feature = task.source, task.output_features.get(FEATURE)
     return (
         type(source) is seqio.TextLineDataSource
@@ -197,12 +197,12 @@ def text_of(line: bytes) -> bytes:
     literal = line[len(_BEFORE) : -len(_BEHIND)]
     try:
         text = _decode(literal.decode("utf-8"))
-        # the only line of this text: `manifest.canonical_line`, whose inverse the step is
+        # the line is the text's `manifest.canonical_line`, which the step inverts
         if isinstance(text, str) and b"".join((_BEFORE, _encode(text).encode("utf-8"), _BEHIND)) == line:
             return text.encode("utf-8")
     except (ValueError, RecursionError):
         pass
-    # not as an export writes it: as TensorFlow reads lines, and the step takes them
+    # not as an export writes it: read as TensorFlow reads lines, then parsed by the step itself
     read = line.removesuffix(b"\n").replace(b"\r", b"")
     example = next(parse_jsonl(tf.data.Dataset.from_tensors(read)).as_numpy_iterator())
     return bytes(example["text"])

@@ -1,5 +1,5 @@
 """What the last check of a cache saw, kept in the cache folder: where nothing changed, no TensorFlow is needed. Nothing
-depends on it: the folder `.t5xpg` may be deleted, and the next check starts the process that knows tasks."""
+depends on it: if the folder `.t5xpg` is deleted, the next check starts the process that knows tasks."""
 
 import contextlib
 import glob
@@ -19,7 +19,7 @@ _FORMAT = 2
 
 
 def digest(cache_dir: Path, path: Path) -> str:
-    """The SHA-256 of a file that lies anywhere, remembered in the cache folder: folders of others stay as they are."""
+    """The SHA-256 of a file in any folder, remembered in the cache folder, so that nothing is written elsewhere."""
     found = _digests(cache_dir, [str(path)])
     if str(path) not in found:
         raise FileNotFoundError(f"{path} is not a file")
@@ -49,7 +49,7 @@ def snapshot(
 
 
 def changes(cache_dir: Path, seen: Mapping[str, Mapping[str, Any]], environment: Mapping[str, str]) -> list[str]:
-    """What is not as `snapshot` saw it, by name."""
+    """The names of what has changed since `snapshot` saw it."""
     now = snapshot(cache_dir, environment, seen["files"], seen["patterns"], seen["variables"])
     pairs = [(seen[part], now[part]) for part in seen]
     return [name for then, new in pairs for name in {**then, **new} if then.get(name) != new.get(name)]
@@ -64,12 +64,12 @@ def remember(
 ) -> None:
     """Keep an answer. caches: those that were found good, {"task", "folder", "files": their digests, "ours"}."""
     known = {"format": _FORMAT, "question": question, "seen": seen, "caches": caches, "answer": answer}
-    with contextlib.suppress(OSError):  # looked at again next time
+    with contextlib.suppress(OSError):  # without the answer, the next check looks at everything again
         write_json(_path(cache_dir, question), known)
 
 
 def recall(cache_dir: Path, question: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any] | None:
-    """What `remember` kept for a question, where all but the caches, not looked at, is as it was; None otherwise."""
+    """What `remember` kept for a question, if all that it saw is unchanged (caches are not checked); None otherwise."""
     try:
         known = read_json(_path(cache_dir, question))
         if known["format"] != _FORMAT or known["question"] != json.loads(json.dumps(question)):

@@ -20,7 +20,7 @@ _LOG_LINES = 15
 
 
 class CacheProcess:
-    """A running `worker`, which `close` ends. What it prints is in the request's "output", and then in `log_file`."""
+    """A running `worker`, which `close` ends. Its output goes into the request's "output", later into `log_file`."""
 
     def __init__(self, request: Mapping[str, Any], log_file: Path, environment: Mapping[str, str]) -> None:
         self._task, self._log_file, self._output = request["task"], log_file, Path(request["output"]) / ".log"
@@ -41,7 +41,7 @@ class CacheProcess:
         self._send(request)
 
     def plan(self, log: Callable[[str], None]) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
-        """What there is to do, an entry a task, and what that depends on (see `memory.snapshot`). log: gets lines."""
+        """What there is to do, one entry per task, and what that depends on (`memory.snapshot`). log: gets lines."""
         for message in self._messages():
             if "plan" in message:
                 return message["plan"], message["seen"]
@@ -49,7 +49,7 @@ class CacheProcess:
         raise self._failed(self._child.wait())
 
     def cache(self, tasks: Sequence[str]) -> Iterator[dict[str, Any]]:
-        """Cache tasks of the plan; yields the progress, {"count": documents since the last}."""
+        """Cache tasks of the plan; yields the progress, {"count": documents since the last message}."""
         self._keep_log()
         self._send({"cache": list(tasks)})
         yield from self._messages()
@@ -104,7 +104,7 @@ def _no_room() -> OSError:
 
 
 def environment_of_worker(cache_dir: Path, data_dir: Path) -> dict[str, str]:
-    """The environment of the process that knows tasks."""
+    """The environment variables of the worker process, which knows tasks."""
     folders = [str(PACKAGE.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
     return os.environ | {
         "T5XPG_DATA_DIR": str(data_dir.resolve()),

@@ -1,5 +1,5 @@
 """The record of a cache, `t5xpg_identity.json` beside SeqIO's files: what it was made from, and what it holds. A cache
-is used only where it was made from what the task is now; `differences` says which part is another."""
+is used only where it was made from what the task is now; `differences` says which parts differ."""
 
 import contextlib
 import importlib.metadata
@@ -17,7 +17,7 @@ from t5xpg.data.tasks.task_names import cache_command
 IDENTITY = "t5xpg_identity.json"
 FORMAT = 2  # of the record, and of the definition in it
 COMPLETED = "COMPLETED"  # SeqIO's own mark
-# What writes or reads a cache, by the names of their packages on the registry.
+# The libraries that write or read a cache, each with the names of its packages on the registry.
 PACKAGES = {
     "seqio": ("seqio",),
     "t5": ("t5",),
@@ -51,7 +51,7 @@ class Record:
 
 
 def read(folder: Path, command: str | None = None) -> Record | None:
-    """The record in a cache; None where there is none. UserError where it cannot be read. command: makes it again."""
+    """The record in a cache; None where there is none. UserError where it cannot be read. command: to remake it."""
     if not (folder / COMPLETED).is_file() or not (folder / IDENTITY).is_file():
         return None
     remedy = f"To make the cache again, type: {command or cache_command(folder.name, force=True)}"
@@ -93,14 +93,14 @@ def versions() -> dict[str, str]:
 
 
 def other_versions(record: Record, now: Mapping[str, str]) -> list[str]:
-    """The libraries whose version is another than when the cache was made: "seqio 0.0.19, now 0.0.20"."""
+    """The libraries whose version has changed since the cache was made: "seqio 0.0.19, now 0.0.20"."""
     then = record.versions
     return [f"{name} {then[name]}, now {one}" for name, one in now.items() if then.get(name, one) != one]
 
 
 def differences(record: Record, definition: Mapping[str, Any], package: Mapping[str, str]) -> list[str]:
-    """A phrase for each part that differs from what a cache was made from. Of the user's modules those are compared
-    that both sides know: an experiment may name more of them than another."""
+    """A phrase for each part that differs from what a cache was made from. Of the user's modules, only those that both
+    sides know are compared (all if there is none), as experiments may name different modules."""
     then, now = record.definition["code"], definition["code"]
     shared = then.keys() & now.keys() or {*then, *now}
     codes = ({name: code.get(name) for name in shared} for code in (then, now))
@@ -109,7 +109,7 @@ def differences(record: Record, definition: Mapping[str, Any], package: Mapping[
 
 
 def code_differences(then: Mapping[str, str | None], now: Mapping[str, str | None]) -> list[str]:
-    """Which files or modules of two sets of digests differ, as `differences` says it."""
+    """A phrase for each file or module whose digest differs, as in `differences`."""
     return [
         f"the code {name}: {_text(then.get(name))}, now {_text(now.get(name))}"
         for name in sorted({*then, *now})
@@ -118,7 +118,7 @@ def code_differences(then: Mapping[str, str | None], now: Mapping[str, str | Non
 
 
 def text_differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Which splits of a definition's source have another text, as `differences` says it."""
+    """A phrase for each split of a definition's source whose text differs, as in `differences`."""
     return _phrases(_leaves(then, now, ("source", "splits")))
 
 
@@ -131,7 +131,7 @@ def refuse(folder: Path, found: Sequence[str], command: str) -> UserError:
 
 
 def _leaves(then: Any, now: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any, Any]]:
-    """The places where two JSON values differ. A function's name stands in the path to what differs below it."""
+    """The places where two JSON values differ, with both values. A path includes the names of functions on it."""
     if then == now:
         return
     if isinstance(then, dict) and isinstance(now, dict):
@@ -151,7 +151,7 @@ def _leaves(then: Any, now: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[
 
 
 def _phrases(leaves: Iterable[tuple[tuple[str, ...], Any, Any]]) -> list[str]:
-    # of a file whose size differs the sha256 beside it does, too
+    # sizes are left out: where a file's size differs, its sha256 differs, too
     return [_phrase(*leaf) for leaf in leaves if leaf[0][:2] != ("source", "splits") or leaf[0][-1] != "bytes"]
 
 
@@ -161,7 +161,7 @@ def _phrase(path: tuple[str, ...], then: Any, now: Any) -> str:
             what = f"the text of the split {split}" + (f", file {file[0]}" if len(file) > 1 else "")
         case ("preprocessors", *steps) if "arguments" in steps:
             place = steps.index("arguments")
-            # positional ones have numbers; the last of the list are those by name
+            # positional arguments have numbers; the last item of the list holds the named ones
             what = f"the argument {'.'.join(steps[place + 1 :])} of the preprocessor {steps[place - 1]}"
         case ("features", feature, *field):
             what = f"the feature {feature}" + (f" ({'.'.join(field)})" if field else "")

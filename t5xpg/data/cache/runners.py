@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from t5xpg.base.errors import UserError, nearest
 
 LOCAL = "local"
-# Beam in this machine's memory. Beam's "DirectRunner" would first fetch another one from the network.
+# Beam in this machine's memory. Beam's "DirectRunner" would first download another runner.
 BEAM = "FnApiRunner"
 
 
 @dataclass(frozen=True)
 class Runner:
-    """A runner by its name for Beam (`selector`): a module that it imports and what to install for that, the options
-    that it needs, and whether its workers cannot read this machine's folders.
+    """A runner. selector: its name for Beam. package: a module that it imports. install: what to install for that.
+    options: those that it needs. remote: whether its workers cannot read this machine's folders.
     """
 
     selector: str
@@ -39,7 +39,7 @@ RUNNERS = {
 
 
 def resolve_runner(name: str, options: Sequence[str], staging: str | None) -> str:
-    """LOCAL, or the name for Beam of a runner or class. UserError for an unknown one, and for what it would miss."""
+    """LOCAL, or Beam's name for a runner or class. UserError for an unknown one, and where it lacks what it needs."""
     if name == LOCAL:
         if options or staging:
             given = f"BEAM_OPTIONS ({' '.join(options)}) are" if options else f"STAGING ({staging}) is"
@@ -73,5 +73,5 @@ def resolve_runner(name: str, options: Sequence[str], staging: str | None) -> st
 def _is_installed(module: str) -> bool:
     try:
         return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:  # a package around it
+    except ModuleNotFoundError:  # its parent package is not installed
         return False

@@ -1,6 +1,5 @@
-"""Whether a cache that other versions of the libraries made, or SeqIO's script by itself, holds what its task makes
-now: some documents are made from the source again and looked up in it. Imports TensorFlow and Beam inside its
-functions.
+"""Checks whether a cache made by other library versions, or by SeqIO's own script, holds what its task makes now: makes
+some documents from the source again and looks them up in the cache. Imports TensorFlow and Beam inside its functions.
 """
 
 import itertools
@@ -15,8 +14,8 @@ from t5xpg.base.files import json_object_if_any
 _DOCUMENTS = 32  # of a split
 _SHARDS = 4  # of the source that they are taken from
 _READ_BYTES = 256 << 20  # of a split in the cache
-# Of a split that is larger, so many documents are made again that this many of them are expected in what is read: that
-# there is none has probability e^-24.
+# Of a larger split, only a part is read. So many documents are made again that this many are expected in that part; the
+# probability that it holds none is e^-24.
 _EXPECTED = 24
 _MOST_DOCUMENTS = 20_000
 _SHOWN = 60  # characters of a text in a message

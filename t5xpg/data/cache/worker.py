@@ -48,7 +48,7 @@ def main(pipe: int) -> int:
         except UserError as error:
             report(user_error=str(error))
         except Exception as error:
-            # said here: where there is no room, there may be none for a traceback in the log
+            # reported here: on a full disk, the log may have no room for a traceback
             if says_no_room(str(error)):
                 report(no_room=True)
             raise
@@ -62,8 +62,8 @@ def _read_lines(lines: queue.SimpleQueue[str]) -> None:
 
 
 def _plan(request: Mapping[str, Any], log: Callable[[str], None]) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
-    """What is to be done for each task, and `_seen`. One UserError for all caches that are not those of their tasks."""
-    if request["runner"] == LOCAL:  # a runner of Beam may send what it finds to other processes
+    """What is to be done for each task, and `_seen`. One UserError for all caches that do not fit their tasks."""
+    if request["runner"] == LOCAL:  # not with Beam: its runners may send stand-ins to other processes
         late_imports.import_libraries()
     import t5xpg.data.tasks.registered  # noqa: F401
     from t5xpg.data.spec import DatasetConfig
@@ -97,8 +97,8 @@ def _plan(request: Mapping[str, Any], log: Callable[[str], None]) -> tuple[list[
 
 
 def _planned(task: Any, request: Mapping[str, Any], log: Callable[[str], None]) -> dict[str, Any]:
-    """What is known of one task, and of the cache of it that there is; data that is not here yet is fetched, and `log`
-    told. Raises UserError where the cache is not that of the task."""
+    """The plan for one task: what is known of it and of its existing cache. Data that is not here yet is fetched, and
+    `log` is told. Raises UserError where the cache was made from something else than the task is now."""
     import seqio
     import tensorflow as tf
 
@@ -137,7 +137,7 @@ def _planned(task: Any, request: Mapping[str, Any], log: Callable[[str], None]) 
     except UserError as error:
         if folder is None or found is not None:
             raise
-        # who has the cache alone may train from it
+        # a user who has only the cache may train from it
         what = f"was made by SeqIO itself, and could not be compared with its text ({error})"
         return of_others(memory.digests_of_cache(caches, folder), what)
     if folder is None:
@@ -177,8 +177,8 @@ def _folder_of_cache(task: Any, caches: Path, others: bool) -> Path | None:
 
 
 def _seen(tasks: Sequence[Any], request: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What the plan depends on, by `memory.snapshot`; None where that cannot be seen without TensorFlow. The files and
-    variables that a user's module names in its text are part of it: they may decide settings."""
+    """What the plan depends on, as `memory.snapshot` gives it; None where that cannot be seen without TensorFlow. The
+    files and variables that a user's module names in its text are part of it: they may decide settings."""
     import seqio
 
     texts: set[Path] = set()
@@ -229,5 +229,5 @@ if __name__ == "__main__":
     sys.stdout.flush()
     sys.stderr.flush()
     atexit._run_exitfuncs()  # those of modules that register tasks, too
-    # Python would take all of TensorFlow apart first, which takes seconds; what was written is closed
+    # a normal exit would tear down TensorFlow, which takes seconds; all written files are closed
     os._exit(status)

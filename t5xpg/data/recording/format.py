@@ -1,10 +1,10 @@
-"""Batches in files: compact, checksummed, and any of them in constant time. NumPy and zstandard only.
+"""Batches in files: compact, checksummed, and each readable in constant time. NumPy and zstandard only.
 
 A stream is two files. All numbers in them are little-endian and unsigned.
 
-`<name>.batches`: 8 bytes of mark, then a record a batch: one byte an array, in the order of `BatchSpec.features()` (how
-many bytes each of its numbers is narrowed to), then one zstd frame with the arrays in that order. Within an array stand
-the low bytes of all numbers, then the next bytes of all, and so on: a tenth less than number by number, when packed.
+`<name>.batches`: 8 bytes of mark, then a record per batch: one byte per array, in the order of `BatchSpec.features()`
+(to how many bytes its numbers are narrowed), then one zstd frame with the arrays in that order. An array is stored as
+the low bytes of all numbers, then the next bytes of all, and so on: packed, a tenth smaller than number by number.
 
 `<name>.index`:
 
@@ -13,12 +13,12 @@ the low bytes of all numbers, then the next bytes of all, and so on: a tenth les
 | 8 | mark |
 | 4, 4 | version of the format; length of the JSON below |
 | … | JSON: the BatchSpec |
-| 36 a batch | length of its record (4); its hash (32) |
+| 36 per batch | length of its record (4); its hash (32) |
 | 32 | SHA-256 of all of the above |
 
 Reading trusts nothing: the index is compared with its SHA-256 and with the size of the batches, every size is bounded
-before memory is taken for it, and a batch is handed out only where its hash is the one in the index. What is wrong is a
-UserError with file and batch.
+before memory is taken for it, and a batch is handed out only where its hash is the one in the index. Each fault is a
+UserError that names file and batch.
 """
 
 import contextlib
@@ -64,8 +64,8 @@ def require_one_shape(config: DatasetConfig) -> None:
 
 
 class StreamWriter(contextlib.AbstractContextManager["StreamWriter"]):
-    """Writes a stream, batch by batch: a context manager, after which it is one, unless there was an error. Raises
-    UserError for batches larger than MAX_BATCH_BYTES, FileExistsError where there is such a stream."""
+    """Writes a stream, batch by batch: a context manager. At its end the files are complete, unless there was an error.
+    Raises UserError for batches larger than MAX_BATCH_BYTES, FileExistsError where the stream exists already."""
 
     def __init__(self, folder: Path, name: str, spec: BatchSpec) -> None:
         if _batch_bytes(spec) > MAX_BATCH_BYTES:
@@ -116,13 +116,13 @@ class StreamWriter(contextlib.AbstractContextManager["StreamWriter"]):
 
 
 class StreamReader(contextlib.AbstractContextManager["StreamReader"]):
-    """Any batch of a stream, by its number from 0, for several threads. remedy: ends the message of every UserError."""
+    """Reads any batch of a stream by its number, from 0; thread-safe. remedy: ends the message of every UserError."""
 
     def __init__(self, folder: Path, name: str, remedy: str = "Record it again.") -> None:
         self._index, self._batches = index_path(folder, name), batches_path(folder, name)
         self._remedy = remedy
         for path in (self._index, self._batches):
-            if not path.is_file():  # a pipe or a device would be waited for
+            if not path.is_file():  # reading a pipe or a device could block
                 raise self._error(str(path), "it is no regular file" if path.exists() else "it is not there")
         self._read_index()
         self._file = self._batches.open("rb", buffering=0)

@@ -1,8 +1,8 @@
 """The manifest of a recording: what was recorded, from what, and the files that hold it. Without TensorFlow.
 
-A recording is a folder, written by `make record`: manifest.json, the two files of `t5xpg.data.recording.format` for
-each of the streams "train", "validation" and, for each task of a mixture, "validation-1" and so on, and models of
-vocabularies.
+A recording is a folder, written by `make record`: manifest.json, the models of vocabularies, and for each stream the
+two files of `t5xpg.data.recording.format`. Streams are "train", "validation" and, for each task of a mixture,
+"validation-1" and so on.
 """
 
 import dataclasses
@@ -30,8 +30,8 @@ _MAX_BYTES = 1 << 24
 
 @dataclass(frozen=True)
 class StreamRecord:
-    """One recorded stream. identity: as in a live stream's position. limit: its `max_batches`. ended: whether the live
-    stream had no more. description: a `client.TaskDescription` as JSON."""
+    """One recorded stream. identity: as in a live stream's position. limit: the `max_batches` of its config. ended:
+    whether the live stream had no more batches. description: a `client.TaskDescription` as JSON."""
 
     identity: Mapping[str, Any]
     limit: int | None
@@ -43,7 +43,7 @@ class StreamRecord:
     def settings(self) -> dict[str, Any]:
         """The settings that decide the batches: all of the identity but the files, which may be elsewhere."""
         recorded = {name: value for name, value in self.identity.items() if name != "files"}
-        return {"feature_converter": ENC_DEC} | recorded  # which a position does not name: `stream_identity`
+        return {"feature_converter": ENC_DEC} | recorded  # an identity does not name ENC_DEC: `stream_identity`
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class Recording:
         return cls(str(value["experiment"]), streams, value["source"], dict(value["versions"]), value["files"])
 
     def command(self, folder: Path, steps: int | str | None = None) -> str:
-        """What to type to record into `folder` anew: as many steps as there are, another number, or "n"."""
+        """What to type to record into `folder` anew. steps: a number, or "n"; None for as many as there are."""
         steps = self.streams["train"].batches if steps is None else steps
         name, output = shlex.quote(self.experiment), shlex.quote(shown(folder))
         return f"make record EXP={name} STEPS={steps} OUTPUT={output} FORCE=1"
@@ -151,5 +151,5 @@ def files_of(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def model_path(folder: Path, stream: str) -> Path:
-    """Where a recording keeps the model of the vocabulary of one of its streams, where that has one."""
+    """Where a recording keeps the vocabulary's model of one of its streams, if that vocabulary has one."""
     return folder / f"{stream}.model"

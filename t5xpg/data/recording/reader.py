@@ -1,5 +1,5 @@
-"""A recording's streams of batches in the training process, without TensorFlow and a data process: `RecordedData`
-stands in for `client.DataService`, `RecordedStream` for `client.Stream`, with the same batches."""
+"""A recording's streams of batches in the training process, without TensorFlow or a data process: `RecordedData` stands
+in for `client.DataService`, `RecordedStream` for `client.Stream`, with the same batches."""
 
 import contextlib
 import json
@@ -21,7 +21,7 @@ from t5xpg.data.vocab.files import vocabulary_of_record
 
 class RecordedData(contextlib.AbstractContextManager["RecordedData"]):
     """The streams of a recording: a context manager, with what `client.DataService` offers to training. UserError for a
-    folder that is none, or has files of other sizes (T5XPG_VERIFY=1: SHA-256); batches are verified when they are read.
+    folder that is no recording, or files of other sizes (T5XPG_VERIFY=1: SHA-256). Batches are verified when read.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -114,7 +114,7 @@ class RecordedData(contextlib.AbstractContextManager["RecordedData"]):
 
 
 class RecordedStream(BatchStream):
-    """Recorded batches, verified. UserError for one that is another now, and behind the end of an endless stream."""
+    """Recorded batches, verified. UserError for a batch that has changed, and after the end of an endless stream."""
 
     def __init__(
         self,
@@ -154,7 +154,7 @@ class RecordedStream(BatchStream):
         }
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
-        """Continue where `state` was taken, of this or the live stream. UserError where that was another."""
+        """Continue where `state` of this or the live stream was taken. UserError for a state of another stream."""
         saved = json.loads(np.asarray(state["stream"]).tobytes().decode("utf-8"))
         if listed := what_differs(saved, self.identity):
             raise UserError(

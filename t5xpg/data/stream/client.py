@@ -1,5 +1,5 @@
-"""Streams of NumPy batches for the training process, without TensorFlow, which takes seconds to import, memory and
-threads: it runs in a data process of its own, a `DataService`.
+"""Streams of NumPy batches for the training process. TensorFlow, which takes memory, threads and seconds to import,
+runs in a separate data process, behind a `DataService`.
 
     with DataService() as service:
         stream = service.open(config, shards=[0, 1])
@@ -33,7 +33,7 @@ from t5xpg.data.tasks.lengths import SpanLengths
 from t5xpg.data.vocab.vocabulary import Vocabulary
 
 _LOOK_SECONDS = 0.2
-_FILES = "files"  # what the source files were: the data process compares
+_FILES = "files"  # the state of the source files; the data process compares it
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class TaskDescription:
     """What is known of a task or mixture before reading it."""
 
     name: str
-    tasks: tuple[str, ...]  # of the mixture that have the split; the task itself
+    tasks: tuple[str, ...]  # those of the mixture that have the split, or the task itself
     splits: tuple[str, ...]
     cached: bool  # read from SeqIO caches
     examples: Mapping[str, int | None]  # in the source, by split, where known
@@ -51,7 +51,7 @@ class TaskDescription:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any], vocabulary: Vocabulary) -> "TaskDescription":
-        """Of the other fields as JSON. Raises KeyError or TypeError for anything else."""
+        """The description from its other fields as JSON. Raises KeyError or TypeError for anything else."""
         names = {name: tuple(value[name]) for name in ("tasks", "splits")}
         objective = None if value["objective"] is None else SpanLengths(**value["objective"])
         return cls(**{**value, **names, "vocabulary": vocabulary, "objective": objective})
@@ -64,9 +64,9 @@ class NoBatchYetError(Exception):
 class BatchStream(Iterator[Batch]):
     """Batches of one dataset, `prefetch` of them read ahead by a thread. For one consumer. Subclasses define `_read`.
 
-    shards: the virtual shards of the rows, ascending. spec: names, shapes and dtypes; of length buckets those of the
-    longest. identity: what decides the batches, as JSON. batches_read: how many `__next__` has returned. waited:
-    seconds that it has waited, in total. gives_up: asked while it waits for one.
+    shards: the virtual shards of the rows, ascending. spec: names, shapes and dtypes; with length buckets, of the
+    longest. identity: what decides the batches, as JSON. batches_read: the number that `__next__` has returned. waited:
+    the seconds that it has waited, in total. gives_up: called while it waits; true ends the waiting.
     """
 
     def __init__(
@@ -92,11 +92,11 @@ class BatchStream(Iterator[Batch]):
 
     @abc.abstractmethod
     def _read(self, number: int) -> Batch | None:
-        """Batch `number`, in the thread that reads ahead; None behind the last batch of a finite stream."""
+        """Read batch `number`, in the thread that reads ahead; None after the last batch of a finite stream."""
 
     def __next__(self) -> Batch:
-        """The next batch: `rows_per_shard` rows for each of `shards`. Raises whatever reading it has raised, and
-        NoBatchYetError where `gives_up` says so: the stream is as it was then."""
+        """The next batch: `rows_per_shard` rows (of its length bucket) for each of `shards`. Raises what reading it
+        raised, and NoBatchYetError where `gives_up` returns true: the stream still stands before this batch."""
         if self._closed:
             raise ValueError("the stream has been closed")
         self._read_ahead()
@@ -116,7 +116,7 @@ class BatchStream(Iterator[Batch]):
         return batch
 
     def wait(self) -> None:
-        """Wait until there is a batch to give, or a reason why there is none. Any thread may call it."""
+        """Wait until the next batch has been read, or it is known that none comes. Any thread may call it."""
         with contextlib.suppress(IndexError, concurrent.futures.CancelledError):  # the consumer is setting the position
             self._ahead[0].exception()
 
@@ -130,7 +130,7 @@ class BatchStream(Iterator[Batch]):
             self._ahead.append(self._thread.submit(self._read, number))
 
     def _go_on_from(self, number: int, ahead: Sequence[Batch] = (), moved: Callable[[], object] = lambda: None) -> None:
-        """Set the position; ahead: batches read already. moved: called while the thread reads nothing."""
+        """Set the position to `number`. ahead: batches read already. moved: called while the thread reads nothing."""
         while self._ahead and self._ahead[-1].cancel():
             self._ahead.pop()
         concurrent.futures.wait(self._ahead)
@@ -144,8 +144,8 @@ class BatchStream(Iterator[Batch]):
 
 
 class Stream(BatchStream):
-    """Batches out of the data process, by `DataService.open`. `__next__` raises UserError for data that cannot be read,
-    ValueError for a batch that is not as `spec` says, DataProcessError where the process has died."""
+    """Batches from the data process, opened by `DataService.open`. `__next__` raises UserError for data that cannot be
+    read, ValueError for a batch that is not as `spec` says, DataProcessError where the process has died."""
 
     def __init__(
         self, server: DataProcess, config: DatasetConfig, shards: Sequence[int], prefetch: int, opened: dict[str, Any]
@@ -163,9 +163,9 @@ class Stream(BatchStream):
         return batch
 
     def state(self) -> Arrays:
-        """The exact position of the next batch. Arrays `shard_<index>-…` belong to one virtual shard: the states that
-        several processes take after the same batch are, together, that of the whole stream."""
-        self._read_ahead()  # all processes have read equally far ahead only where each has read as far as it may
+        """The exact position of the next batch. Arrays `shard_<index>-…` belong to one virtual shard. The states that
+        several processes take after the same batch together form the state of the whole stream."""
+        self._read_ahead()  # each process reads as far ahead as it may: only then have all read equally far
         ahead = [batch for future in self._ahead if (batch := future.result()) is not None]
         _, arrays = self._process.request({"call": "position", "opened": self._number, "method": "save"})
         for count, batch in enumerate(ahead):
@@ -179,7 +179,7 @@ class Stream(BatchStream):
         return arrays
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
-        """Continue where `state` was taken, on these shards or more. UserError where it was of another stream."""
+        """Continue where `state`, which covers these shards, was taken. UserError where it is of another stream."""
         arrays = {name: np.asarray(value) for name, value in state.items()}
         if "last_batch" in arrays:
             raise UserError(
@@ -247,7 +247,7 @@ def check_shards(config: DatasetConfig, shards: Sequence[int] | None, prefetch: 
 
 
 def start_early() -> None:
-    """Start the data process of the first `DataService` now: TensorFlow loads beside everything else."""
+    """Start the data process of the first `DataService` now, so that TensorFlow loads while other things start."""
     process.start_early(_environment(None, None))
 
 
@@ -260,8 +260,8 @@ def _environment(data_dir: Path | None, cache_dir: Path | None) -> dict[str, str
 
 
 class DataService(contextlib.AbstractContextManager["DataService"]):
-    """The data process and its streams; a context manager, which ends it. data_dir, cache_dir: if not where
-    `base.paths` says. log: for what the process prints; its end is shown if that dies."""
+    """The data process and its streams; a context manager, which ends the process. data_dir, cache_dir: None for the
+    folders of `base.paths`. log: the file for the process's output, whose last lines are shown if the process dies."""
 
     def __init__(self, *, data_dir: Path | None = None, cache_dir: Path | None = None, log: Path | None = None) -> None:
         self._process = process.take_process(_environment(data_dir, cache_dir), log)
@@ -276,13 +276,13 @@ class DataService(contextlib.AbstractContextManager["DataService"]):
         return TaskDescription.from_json(reply, Vocabulary.from_json(reply["vocabulary"]))
 
     def fits(self, config: DatasetConfig) -> list[Fit]:
-        """How the first examples of each supervised task fit its lengths and vocabulary. UserError as `describe`."""
+        """How the first examples of each supervised task fit its lengths and vocabulary. UserError as in `describe`."""
         reply, _ = self._process.request({"call": "fits", "config": config.to_json()})
         return [Fit(**each) for each in reply["fits"]]
 
     def open(self, config: DatasetConfig, shards: Sequence[int] | None = None, prefetch: int = 2) -> Stream:
-        """The stream of `config`, or of some of its virtual shards, ascending, before its first batch; None for all
-        shards. A thread reads `prefetch` batches ahead. Raises UserError as `describe` does."""
+        """The stream of `config`, before its first batch. shards: the virtual shards to read, ascending; None for all.
+        prefetch: the number of batches that a thread reads ahead. Raises UserError as `describe` does."""
         owned = check_shards(config, shards, prefetch)
         opened, _ = self._process.request({"call": "open", "config": config.to_json(), "shards": owned})
         stream = Stream(self._process, config, owned, prefetch, opened)
@@ -290,8 +290,8 @@ class DataService(contextlib.AbstractContextManager["DataService"]):
         return stream
 
     def evaluator(self, config: DatasetConfig) -> RemoteEvaluator:
-        """The tasks of `config` that have metrics, `config.max_batches` of examples of each read. Raises UserError as
-        `describe` does, and for a metric that needs what the model cannot be asked for."""
+        """The tasks of `config` that have metrics, with at most `config.max_batches` batches of each. Raises UserError
+        as `describe` does, for a task without examples, and for a metric of unsupported model outputs."""
         opened, _ = self._process.request({"call": "evaluator", "config": config.to_json()})
         return RemoteEvaluator(self._process, config, opened)
 

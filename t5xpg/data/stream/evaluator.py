@@ -1,5 +1,5 @@
-"""The metrics of tasks, by `seqio.Evaluator`, in the data process: the rows of a task go out as batches for the model;
-what it makes of them comes back, and SeqIO decodes, postprocesses and measures it. Imports TensorFlow."""
+"""The metrics of tasks, by `seqio.Evaluator`, in the data process: the examples of a task go to the model in batches;
+the model's outputs come back, and SeqIO decodes, postprocesses and measures them. Imports TensorFlow."""
 
 import itertools
 import json
@@ -25,7 +25,7 @@ from t5xpg.data.tasks.seqio_vocabularies import from_seqio
 from t5xpg.data.tasks.table import ROWS
 
 Kind: TypeAlias = seqio.metrics.ModelOutputType
-# What the model can be asked for, by the names of the protocol.
+# The supported kinds of model outputs, by their names in the protocol.
 KINDS: Mapping[str, Kind] = {
     "prediction": Kind.PREDICTION,
     "prediction_with_aux": Kind.PREDICTION_WITH_AUX,
@@ -36,8 +36,8 @@ Outputs = Mapping[str, np.ndarray]
 
 
 class TaskEvaluator:
-    """The tasks of `provider` that have metrics and the split of `config`, with their examples in memory, never packed:
-    at most `max_batches` of each. Raises UserError for metrics that need what the model cannot be asked for."""
+    """The tasks of `provider` that have metrics and the split of `config`, with their examples in memory, not packed:
+    at most `max_batches` batches of each. UserError for a metric of other `KINDS`, and a task without examples."""
 
     def __init__(self, provider: Provider, config: DatasetConfig) -> None:
         self.config = config
@@ -55,7 +55,7 @@ class TaskEvaluator:
 
     def _make(self) -> seqio.Evaluator:
         config = self.config
-        # it takes a registered name alone, and these tasks may have the experiment's objective
+        # seqio.Evaluator takes only a registered name, and these tasks may have the experiment's objective
         mixture = seqio.Mixture(_NAME, [(task, 1.0) for task in self.tasks.values()])
         seqio.MixtureRegistry.remove(_NAME)
         seqio.MixtureRegistry.add_provider(_NAME, mixture)
@@ -85,7 +85,7 @@ class TaskEvaluator:
         self._rows = self._evaluator.cached_model_datasets[task].as_numpy_iterator()
 
     def next(self) -> Batch | None:
-        """The next batch of the task, with fewer rows at its end, and None behind that."""
+        """The next batch of the task; the last one may have fewer rows. None after the last one."""
         rows = [row for _, row in itertools.islice(self._rows, self.config.batch_size)]
         return {name: np.stack([row[name] for row in rows]) for name in self._features} if rows else None
 
@@ -126,7 +126,7 @@ class TaskEvaluator:
         }
 
     def trivial(self) -> dict[str, dict[str, dict[str, float]]]:
-        """What answers without a model give: see `RemoteEvaluator.trivial`."""
+        """The metrics of answers that need no model: see `RemoteEvaluator.trivial`."""
         found = {}
         for name, task in self.tasks.items():
             try:
@@ -175,7 +175,7 @@ def _kinds(task: seqio.Task) -> list[str]:
 
 
 class _Inferences(seqio.loggers.Logger):
-    """Keeps what the evaluator has of each example: dataset, targets and inferences of the last evaluation."""
+    """Keeps the dataset, the targets and the inferences of each task's last evaluation."""
 
     def __init__(self, output_dir: str) -> None:
         super().__init__(output_dir)
@@ -196,7 +196,7 @@ def _write_inferences(path: Path, task: seqio.Task, dataset: Any, targets: Any, 
 
 
 def _text_of(task: seqio.Task, example: Mapping[str, Any], feature: str = "inputs") -> str:
-    """A feature as text: as it was before it was tokenised, or decoded with the sentinels by their names."""
+    """A feature as text: the text before tokenisation, if the example has it; else decoded, with sentinels by name."""
     if isinstance(text := example.get(f"{feature}_pretokenized"), bytes):
         return text.decode("utf-8", "replace")
     vocabulary, ids = task.output_features[feature].vocabulary, [int(token) for token in example[feature]]
@@ -207,7 +207,7 @@ def _text_of(task: seqio.Task, example: Mapping[str, Any], feature: str = "input
 
 
 def _json(value: Any) -> Any:
-    """What a postprocessor made, as JSON; what JSON does not know by its text."""
+    """A postprocessor's output as JSON: non-finite floats become None, other values that JSON lacks their text."""
     if isinstance(value, Mapping):
         return {str(key): _json(inner) for key, inner in value.items()}
     if isinstance(value, np.ndarray | np.generic):
@@ -222,7 +222,7 @@ def _json(value: Any) -> Any:
 
 
 def _neutral(what: str, value: Any) -> MetricValue:
-    """A metric's value without SeqIO. Raises UserError, which names it, for what records cannot hold."""
+    """A metric's value without SeqIO's types. Raises UserError, naming the metric, for what records cannot hold."""
     if isinstance(value, seqio.metrics.Scalar):
         value = value.value
     elif isinstance(value, seqio.metrics.Text):

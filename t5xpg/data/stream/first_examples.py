@@ -15,8 +15,8 @@ from t5xpg.data.tasks.steps import objective_of
 def measure(provider: Provider, config: DatasetConfig) -> list[dict[str, Any]]:
     """The fields of a `fit.Fit` for each task whose examples are cut to the lengths of its features.
 
-    Tasks with an objective of pretraining are left out: those divide their text and cut nothing. So are tasks whose
-    steps cannot do without lengths.
+    Tasks with a pretraining objective are left out: they divide their text and cut nothing. So are tasks whose steps
+    fail without lengths.
     """
     found = []
     for task in tasks_of(provider):
@@ -49,7 +49,7 @@ def _measure(task: seqio.Task, config: DatasetConfig) -> dict[str, Any]:
 
 
 def _padding(lengths: Mapping[str, Sequence[int]], config: DatasetConfig) -> tuple[float, float]:
-    """The share of padding in rows of the examples with these lengths: of their buckets, and of the longest one."""
+    """The share of padding in rows of examples with these lengths: in their buckets, and all in the longest bucket."""
     sizes = config.task_feature_lengths
     kept = np.stack([np.minimum(lengths[name], sizes[name]) for name in lengths])
     buckets = np.array(list(config.buckets))

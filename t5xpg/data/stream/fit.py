@@ -5,15 +5,15 @@ from dataclasses import dataclass
 
 from t5xpg.data.spec import DatasetConfig
 
-EXAMPLES = 1000  # so many of a split are looked at, the first ones
-_WARNED_OF = 0.01  # a share of cut examples above it, and of unknown tokens
+EXAMPLES = 1000  # the number of first examples of a split that are examined
+_WARNED_OF = 0.01  # a larger share of cut examples, or of unknown tokens, gives a warning
 
 
 @dataclass(frozen=True)
 class Fit:
-    """Of the first `examples` of a task, by feature: how many are cut, tokens of the longest, of all, unknown ones.
+    """By feature, in the first `examples` of a task: examples cut, tokens of the longest, all tokens, unknown tokens.
 
-    padding: with length buckets, the share of their batches that is padding, and what it would be without.
+    padding: with length buckets, the share of padding in their batches, and what it would be without buckets.
     """
 
     task: str
@@ -25,7 +25,7 @@ class Fit:
     padding: tuple[float, float] | None = None
 
     def share_cut(self, feature: str) -> float:
-        """The share of the examples that are longer in a feature than its length."""
+        """The share of the examples that are cut, because the feature is longer than its length."""
         return self.cut[feature] / max(1, self.examples)
 
     def share_unknown(self, feature: str) -> float:
@@ -33,7 +33,7 @@ class Fit:
         return self.unknown[feature] / max(1, self.tokens[feature])
 
     def summary(self, config: DatasetConfig) -> str:
-        """One line: what is cut and unknown of each feature, with a warning where that is much."""
+        """One line: the shares of cut examples and unknown tokens by feature, with a warning where one is large."""
         parts = [
             f"{feature} {self.share_cut(feature):.1%} cut at {config.task_feature_lengths[feature]} (longest "
             f"{self.longest[feature]}), {self.share_unknown(feature):.2%} unknown"

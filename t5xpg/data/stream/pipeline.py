@@ -1,17 +1,17 @@
-"""Streams of batches out of SeqIO tasks and mixtures, whose position can be saved and put back exactly.
+"""Streams of batches from SeqIO tasks and mixtures. The position of a stream can be saved and restored exactly.
 
 Virtual shards. The data of a stream is split into `num_virtual_shards` SeqIO pipelines (`seqio.ShardInfo`, packing
 included), each of which gives the same number of rows of every batch: those of shard 0, then of shard 1, and so on. A
 process reads exactly the rows of the shards that it owns, whatever the number of processes.
 
 Determinism. Everything random in a SeqIO pipeline follows from one number: the order of files, the shuffle buffer, the
-sampling of a mixture, the seeds of `seqio.map_over_dataset(num_seeds=...)`. For shard 0 it is `config.seed`, for others
-it is made from that and the index. tf.data runs with `deterministic=True`. What a preprocessor draws from stateful
-generators (`tf.random.uniform`) is outside of this.
+sampling of a mixture, the seeds of `seqio.map_over_dataset(num_seeds=...)`. For shard 0 it is `config.seed`; for others
+it is derived from that and the index (exception: `_shard_seed`). tf.data runs with `deterministic=True`. This does not
+cover what a preprocessor draws from stateful generators (`tf.random.uniform`).
 
-Position. `tf.train.Checkpoint` on the iterators holds what is inside the pipeline, in full: a symbolic one replays the
-stream from its start. Nothing is cached in memory, which would be part of it. It names open files, and what they were
-stands beside it, so that it is never put back over others: see `t5xpg.data.stream.source_files`.
+Position. `tf.train.Checkpoint` of the iterators holds the pipeline's whole state (a symbolic one replays the stream
+from its start). Nothing is cached in memory, as the cache would be part of it. The checkpoint names open files; their
+state is saved with it, so that it is never restored over other files: see `t5xpg.data.stream.source_files`.
 """
 
 import concurrent.futures
@@ -48,8 +48,8 @@ _CHECKPOINT_FILES = {"index": f"{_CHECKPOINT}.index", "data": f"{_CHECKPOINT}.da
 
 
 class ShardedBatches:
-    """The rows that `shards` give to the batches of `config`, in order. What a shard that has ended or a last partial
-    batch lacks is zeros. All processes see as many batches: the stream ends when all virtual shards have."""
+    """The rows that `shards` give to the batches of `config`, in order; rows that an ended shard or a partial last
+    batch lacks are zeros. All processes see equally many batches: the stream ends when all virtual shards have."""
 
     def __init__(self, provider: Provider, config: DatasetConfig, shards: Sequence[int]) -> None:
         self.config = config
@@ -70,7 +70,7 @@ class ShardedBatches:
         self._index = 0
 
     def next(self) -> Batch | None:
-        """The next batch; None at the end. Raises UserError where a file is seen to be no longer what it was."""
+        """The next batch; None at the end. Raises UserError where a file is seen to have changed."""
         try:
             batch = self._next()
         except Exception as error:
@@ -107,8 +107,8 @@ class ShardedBatches:
         return arrays
 
     def restore(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Put back a position that `save` gave for the same config, and these shards at least. Raises UserError where
-        it was taken over other files."""
+        """Restore a position that `save` gave for the same config and at least these shards. Raises UserError where it
+        was saved with other files."""
         self._files.check()
         if FILES in arrays:  # not in positions of earlier versions
             self._files.compare(arrays[FILES])
@@ -135,8 +135,8 @@ class ShardedBatches:
 
     def _read_rows(self, shard: int) -> Mapping[str, Any] | None:
         """The next rows of one shard; None at its end. SeqIO repeats a source before the steps that make examples:
-        where these leave nothing, it reads for ever. So a thread reads the first rows, and after PATIENCE one pass says
-        whether any come.
+        where these leave no example, it reads for ever. So a thread reads the first rows; if none have come after
+        PATIENCE, one pass over the source shows whether there are any.
         """
         iterator = self._iterators[shard]
         if self.config.num_epochs is not None or self._index > 0:
@@ -161,7 +161,7 @@ class ShardedBatches:
         return reading.result()
 
     def _whole_length(self) -> int:
-        """Number of batches of the stream, for which the shards that are not owned are read through once."""
+        """The number of batches of the whole stream. To count them, the shards that are not owned are read once."""
         if self._length is None:
             others = [shard for shard in range(self.config.num_virtual_shards) if shard not in self.shards]
             limit = self.config.max_batches
@@ -171,11 +171,11 @@ class ShardedBatches:
 
 
 def stream_identity(config: DatasetConfig, files: SourceFiles) -> dict[str, Any]:
-    """What must be the same for a position to mean the same: the settings, and names and sizes of the files."""
+    """What must be equal for a position to be valid: the settings, and the names and sizes of the files."""
     settings = config.to_json()
     for name in ("max_batches", "module_import", "metrics"):
         del settings[name]
-    if config.converter == ENC_DEC:  # positions of earlier versions know no other
+    if config.converter == ENC_DEC:  # positions of earlier versions do not name it
         del settings["feature_converter"], settings["loss_on_targets_only"]
     if config.length_buckets is None:
         del settings["length_buckets"]
@@ -183,7 +183,7 @@ def stream_identity(config: DatasetConfig, files: SourceFiles) -> dict[str, Any]
 
 
 def with_relocatable_paths(provider: Provider) -> Provider:
-    """The task or mixture, its files opened by names that do not tell where the data and cache folders lie."""
+    """The task or mixture, its files opened by names that do not depend on where the data and cache folders are."""
 
     def relocated(source: Any) -> Any:
         if not isinstance(source, seqio.FileDataSource):
@@ -259,19 +259,19 @@ def _by_length(examples: tf.data.Dataset, config: DatasetConfig) -> tf.data.Data
 
 
 def without_autograph(build: Callable[[], tf.data.Dataset]) -> tf.data.Dataset:
-    """The dataset that `build` makes, its Python functions traced as they are, without AutoGraph's five seconds of
-    rewriting, where that is possible: a step with a Python `if` on a tensor needs it."""
+    """The dataset that `build` makes, where possible without AutoGraph, which takes five seconds to rewrite Python
+    functions. A step with a Python `if` on a tensor needs AutoGraph, and gets it."""
     try:
         return tf.autograph.experimental.do_not_convert(build)()
     except UserError:
         raise
-    except Exception:  # of many types; where this was not the reason, the same error comes again
+    except Exception:  # of many types; if AutoGraph was not the reason, the same error comes again
         return build()
 
 
 def _shard_seed(provider: Provider, config: DatasetConfig, shard: int) -> int:
-    """The seed of one virtual shard. Where the files are several but fewer than the shards, SeqIO deals out examples
-    after shuffling files: all must shuffle alike, or they would share examples."""
+    """The seed of one virtual shard. Where there are several files, but fewer than shards, SeqIO shuffles the files and
+    then deals out their examples: all shards must shuffle alike, or two would read the same examples."""
     tasks = [task for task in tasks_of(provider) if config.split in task.splits] if shard and config.shuffle else []
     files = [len(source_of(task, config).list_shards(config.split)) for task in tasks]
     if shard == 0 or any(1 < count < config.num_virtual_shards for count in files):
@@ -298,7 +298,7 @@ def _no_examples(config: DatasetConfig, shard: int) -> str:
 
 
 def _iterator_state(iterator: Any) -> dict[str, np.ndarray]:
-    """The files of a checkpoint of an iterator, uint8."""
+    """The files of an iterator's checkpoint, as uint8 arrays."""
     with tempfile.TemporaryDirectory() as folder:
         tf.train.Checkpoint(iterator=iterator).write(os.path.join(folder, _CHECKPOINT))
         contents = {name: Path(folder, file).read_bytes() for name, file in _CHECKPOINT_FILES.items()}

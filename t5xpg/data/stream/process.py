@@ -30,12 +30,12 @@ _PREFIX = struct.Struct("<II")
 _MARK = 0x54355847
 _TAIL_LINES = 20
 _PATIENCE = 30.0  # seconds of waiting for the other side
-# what the data process needs to be there before its first import
+# variables that must be set before the first import in the data process
 _ENVIRONMENT = {
     "CUDA_VISIBLE_DEVICES": "",  # TensorFlow takes all the memory of a GPU that it sees
     "JAX_PLATFORMS": "cpu",  # seqio imports JAX, which would open the accelerator
     "OMP_NUM_THREADS": "1",
-    "TF_CPP_MIN_LOG_LEVEL": "2",  # what is left of the log are errors
+    "TF_CPP_MIN_LOG_LEVEL": "2",  # log errors only
     "TF_ENABLE_ONEDNN_OPTS": "0",
 }
 
@@ -51,7 +51,7 @@ def send(
     arrays: Mapping[str, np.ndarray] | None = None,
     while_waiting: Callable[[], object] = lambda: None,
 ) -> None:
-    """Send one frame. Raises OSError where the other side is gone. while_waiting: as that of `receive`."""
+    """Send one frame. Raises OSError where the other side is gone. while_waiting: as in `receive`."""
     contiguous = {name: np.ascontiguousarray(array) for name, array in (arrays or {}).items()}
     table = [[name, array.dtype.str, list(array.shape)] for name, array in contiguous.items()]
     header = json.dumps({"message": message, "arrays": table}).encode("utf-8")
@@ -105,12 +105,12 @@ def _read(connection: socket.socket, whole: memoryview, while_waiting: Callable[
 
 
 class DataProcessError(UserError):
-    """The data process has ended or failed. The message holds its last lines: a traceback of this side adds nothing."""
+    """The data process has ended or failed. The message holds its last lines: a traceback from here adds nothing."""
 
 
 class DataProcess:
-    """One data process and the connection to it. `request` may be called from several threads. environment: its
-    variables beside those of this process. log: for what it prints; until `print_to` names one, a temporary file."""
+    """One data process and the connection to it. `request` may be called from several threads. environment: variables
+    added to those of this process. log: for its output; None: a temporary file until `print_to`."""
 
     def __init__(self, environment: Mapping[str, str], log: Path | None = None) -> None:
         self.environment = dict(environment)
@@ -134,12 +134,12 @@ class DataProcess:
         self._tell({"sys_path": [entry for entry in sys.path if entry]})
 
     def print_to(self, log: Path) -> None:
-        """Have it print into the file `log`, which begins with what it has printed before."""
+        """Send its output to the file `log`, which begins with what it has printed before."""
         self._outputs.insert(0, _open_log(log))
         self._tell({"print_to": str(log.resolve())})
 
     def request(self, message: dict[str, Any], arrays: Arrays | None = None) -> tuple[dict[str, Any], Arrays]:
-        """The answer: a message and arrays. UserError where it is one, DataProcessError where the process failed."""
+        """The answer: a message and arrays. UserError if the answer is one, DataProcessError if the process failed."""
         with self._lock:
             self._raise_if_closed()
             try:
@@ -165,7 +165,7 @@ class DataProcess:
                 print(line, file=sys.stderr, flush=True)
 
     def is_running(self) -> bool:
-        """Whether it has not ended."""
+        """Whether the process still runs."""
         return self._process.poll() is None
 
     def hang_up(self) -> None:
@@ -175,7 +175,7 @@ class DataProcess:
             self._connection.shutdown(socket.SHUT_RDWR)
 
     def wait(self) -> None:
-        """Wait for its end, after `hang_up`; it is killed if it does not come."""
+        """Wait until the process ends, after `hang_up`; kill it after 10 seconds."""
         try:
             self._process.wait(timeout=10)
         except subprocess.TimeoutExpired:
@@ -217,12 +217,12 @@ _early: list[DataProcess] = []
 
 
 def start_early(environment: Mapping[str, str]) -> None:
-    """Start a data process before its first request is known: TensorFlow loads beside everything else."""
+    """Start a data process before its first request is known, so that TensorFlow loads while other things start."""
     _early.append(DataProcess(environment))
 
 
 def drop_early() -> None:
-    """End the process that was started early: what it has found at its start has changed."""
+    """End the process that was started early, because what it found at its start has changed."""
     while _early:
         process = _early.pop()
         process.hang_up()
@@ -230,7 +230,7 @@ def drop_early() -> None:
 
 
 def take_process(environment: Mapping[str, str], log: Path | None) -> DataProcess:
-    """The process that was started early, if one was, and for the same environment; a new one otherwise."""
+    """The process that was started early, if it is still running and has the same environment; otherwise a new one."""
     process = _early.pop() if _early and _early[-1].environment == dict(environment) else None
     if process is None or not process.is_running():
         return DataProcess(environment, log)

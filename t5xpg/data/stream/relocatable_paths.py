@@ -1,8 +1,8 @@
 """Names of files that do not depend on where the data and cache folders lie. Without TensorFlow.
 
-A saved position holds the names of open files. So that a run can go on after its data has been moved, files below the
-two folders are opened by names relative to a descriptor of the folder, `/proc/self/fd/900/…`, where the system (Linux)
-has such.
+A saved position holds the names of open files. So that a run can go on after its data has been moved, files in the two
+folders are opened by names relative to a descriptor of the folder, `/proc/self/fd/900/…`, where the system has these
+names (Linux).
 """
 
 import os
@@ -16,7 +16,7 @@ _FIRST_DESCRIPTOR = 900
 
 
 def relocatable(paths: Sequence[str]) -> list[str]:
-    """The names by which files are to be opened; those outside of the two folders as they are."""
+    """The names by which files are to be opened; files outside the two folders keep their names."""
     opened = {f"{folder}/": f"{_DESCRIPTORS}/{number}/" for number, folder in _folders() if _is_open(number, folder)}
 
     def name_of(path: str) -> str:
@@ -27,7 +27,7 @@ def relocatable(paths: Sequence[str]) -> list[str]:
 
 
 def readable(text: str) -> str:
-    """A message with the names that users know."""
+    """A message with the real names of files instead of those from `relocatable`."""
     for number, folder in _folders():
         text = text.replace(f"{_DESCRIPTORS}/{number}/", f"{folder}/")
     return text

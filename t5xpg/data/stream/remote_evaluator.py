@@ -39,7 +39,7 @@ class RemoteEvaluator(contextlib.AbstractContextManager["RemoteEvaluator"]):
         self._number = opened["opened"]
 
     def batches(self, task: str) -> Iterator[tuple[Batch, int]]:
-        """The batches of a task, to its end, and how many rows of each are examples: the rest of the last is zeros."""
+        """The batches of a task, each with its number of examples: the last batch is filled up with rows of zeros."""
         self._process.request({"call": "position", "opened": self._number, "method": "begin", "task": task})
         while True:
             reply, found = self._process.request({"call": "next", "opened": self._number})
@@ -60,8 +60,8 @@ class RemoteEvaluator(contextlib.AbstractContextManager["RemoteEvaluator"]):
         """{task: {metric: value}}: what `seqio.Evaluator` makes of the model's outputs.
 
         outputs: {task: {"prediction": int32 [examples, T], "score", "prediction_scores": float32 [examples]}} in the
-        order of `batches`, as the task's `kinds` need. inferences: a folder for texts, predictions and scores, a file
-        of JSON lines a task. Raises UserError where a metric fails, or gives what records cannot hold.
+        order of `batches`, as the task's `kinds` need. inferences: a folder for texts, predictions and scores: one file
+        of JSON lines per task. Raises UserError where a metric fails, or gives what records cannot hold.
         """
         message = {
             "call": "measure",
@@ -78,11 +78,11 @@ class RemoteEvaluator(contextlib.AbstractContextManager["RemoteEvaluator"]):
         return measured
 
     def trivial(self) -> dict[str, Trivial]:
-        """{task: {"copy", "majority": {metric: number}}}: the metrics of predictions, of two answers without a model.
+        """{task: {"copy", "majority": {metric: number}}}: the prediction metrics of two answers without a model.
 
-        "copy" is the inputs without the task's prompt (of a task of the user's own: all of the inputs), and where the
-        next line of code is asked for, the line before it. "majority" is always the most frequent target of the split.
-        Tasks of the user's own whose functions do not take such answers, as those of ids, are left out.
+        "copy" is the inputs without the task's prompt (user's own tasks: all of the inputs) or, where the next line of
+        code is asked for, the line before it. "majority" is always the most frequent target of the split. The user's
+        own tasks are left out if their functions do not take such answers but, for example, ids.
         """
         reply, _ = self._process.request({"call": "trivial", "opened": self._number})
         return dict(reply["trivial"])

@@ -1,9 +1,9 @@
-"""The files that a stream reads: what they were when it was opened, and whether they still are. Imports TensorFlow.
+"""The files that a stream reads: their state when it was opened, and whether they have changed. Imports TensorFlow.
 
 tf.data says little when a file changes under it: one that is cut short looks like the end of an epoch, one that is
-written over gives other text, a deleted one reads on. So size, time and inode are looked at in passing, at every end
-and error, and whenever a position is saved: before that, nothing was read but what the stream was opened on. A saved
-position carries names, sizes and digests of the files, and is not put back over others.
+overwritten gives other text, and a deleted one can still be read. So size, time and inode are checked now and then, at
+every end and error, and whenever a position is saved: all data read before it came from unchanged files. A saved
+position holds names, sizes and digests of the files, and is not restored over other files.
 """
 
 import dataclasses
@@ -24,12 +24,12 @@ from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.tasks.providers import Provider, reads_cache, source_of, tasks_of
 from t5xpg.data.tasks.task_names import cache_command, possible_dataset, vocabularies
 
-FILES = "files"  # name of the array of a position that says what the files were
+FILES = "files"  # name of the array of a saved position that describes the files
 
 _PERIOD = 1.0  # seconds at least between two checks in passing
-_PAUSES = 50  # and at least so many times as long as a check takes
-# Bytes that are read to tell the files of a stream from others. Where they are larger, a digest is of blocks of them,
-# evenly spread: what is verified in full is for exports and caches to say, which have records of their digests.
+_PAUSES = 50  # and at least this many times the duration of a check
+# Bytes that are read to tell the files of a stream from others. In larger files, only evenly spread blocks are
+# digested: full verification is left to exports and caches, which keep records of their digests.
 _DIGESTED = 64 << 20
 _BLOCK = 64 << 10
 _SHOWN = 5  # files that one message names
@@ -45,7 +45,7 @@ class _Stat(NamedTuple):
 
 @dataclass(frozen=True)
 class _File:
-    """A file of a task. What is no file (a source may list names of another kind) is not looked at."""
+    """A file of a task. A source may also list names that are not files: these are not checked."""
 
     task: str
     path: str
@@ -70,7 +70,7 @@ class SourceFiles:
             dataclasses.replace(file, stat=stat, digest=_digest(file.path, stat.size, self._share)) if stat else file
             for file, stat in ((file, _stat(file.path)) for file in listed)
         ]
-        # names in a saved position are relative to these: it must not tell where the data lies
+        # names in a saved position are relative to these: it must not depend on where the data lies
         self._folders: dict[str, str] = {}
         for task in dict.fromkeys(file.task for file in listed):
             # characters, then up to a slash: commonpath would make gs:/ of gs://
@@ -79,7 +79,7 @@ class SourceFiles:
         self._next_check = time.monotonic() + _PERIOD
 
     def names_and_sizes(self) -> str:
-        """Their number, and a digest of their names and sizes."""
+        """The number of files, and a digest of their names and sizes."""
         files = [[os.path.basename(file.path), file.stat.size if file.stat else -1] for file in self._files]
         return f"{len(files)} files, {hashlib.sha256(json.dumps(files).encode()).hexdigest()[:16]}"
 
@@ -110,7 +110,7 @@ class SourceFiles:
                 self._refuse("The data is damaged", [(file, f"cannot be read after {number:,} examples")])
 
     def to_array(self) -> np.ndarray:
-        """What the files are, for a saved position: uint8, JSON."""
+        """The description of the files for a saved position: JSON as uint8."""
         entries = [[*self._key(file), file.stat.size, file.digest] for file in self._files if file.stat]
         return np.frombuffer(json.dumps(entries).encode("utf-8"), np.uint8)
 
@@ -120,7 +120,7 @@ class SourceFiles:
         now = {self._key(file): file for file in self._files if file.stat}
         found: list[tuple[_File, str]] = []
         for key, (size, _) in before.items():
-            if key not in now:  # beside the others of its task, if it has any
+            if key not in now:  # shown in the folder of its task's other files, if there are any
                 task, name = key
                 cached = any(file.cached for file in self._files if file.task == task)
                 gone = _File(task, self._folders.get(task, f"{task}: ") + name, cached)
@@ -128,7 +128,7 @@ class SourceFiles:
             elif (stat := now[key].stat) and stat.size != size:
                 found.append((now[key], f"has {stat.size:,} bytes and had {size:,}"))
         found += [(file, "was not there then") for key, file in now.items() if key not in before]
-        if not found:  # the digests are comparable: how much of a file they tell of depends on the others
+        if not found:  # the digests are comparable: how much of a file is digested depends on the number of files
             other = "holds other data, of the same size"
             found = [(now[key], other) for key, (_, digest) in before.items() if now[key].digest != digest]
         if found:
@@ -146,7 +146,7 @@ class SourceFiles:
         if stat.inode == file.stat.inode:
             if stat.modified == file.stat.modified:
                 return None
-            # what was read of it while it was written nobody knows
+            # nobody knows what was read of it while it was written
             when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(stat.modified / 1e9))
             return f"was written to (at {when})"
         # Another file in its place: the same data exported again, or what some network file systems do now and then.

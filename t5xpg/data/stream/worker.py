@@ -1,5 +1,5 @@
 """The data process (`python -m t5xpg.data.stream.worker <file descriptor>`): it holds TensorFlow and the pipelines, and
-answers the training process over a socket. It ends when that is closed on the other side, and ignores Ctrl-C."""
+answers the training process over a socket. It ends when the other side closes it, and ignores SIGINT and SIGTERM."""
 
 import dataclasses
 import faulthandler
@@ -30,8 +30,8 @@ Answer: TypeAlias = tuple[dict[str, Any], Arrays]
 def main() -> None:
     """Answer requests until the other side closes."""
     garbage.collect_seldom()
-    # It ends when its connection does. Whoever stops all processes of a job at once must not take the position of the
-    # data from a trainer that is about to save it.
+    # This process ends with its connection. Where all processes of a job are stopped at once, the trainer still needs
+    # it to save the position of the data.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     faulthandler.enable()
@@ -100,7 +100,7 @@ class Answers:
         return reply, {}
 
     def fits(self, config: dict[str, Any], arrays: Arrays) -> Answer:
-        """How the first examples of the tasks that are cut to lengths fit them."""
+        """How the first examples of each supervised task fit its lengths and vocabulary."""
         from t5xpg.data.stream import first_examples
 
         dataset, provider = _find_provider(config)
@@ -134,7 +134,7 @@ class Answers:
         return {"end": batch is None}, batch or {}
 
     def position(self, opened: int, method: str, arrays: Arrays, **values: Any) -> Answer:
-        """What `save`, `restore` or `rewind` of a stream gives, or `begin` of an evaluator."""
+        """Call a stream's `save`, `restore` or `rewind`, or an evaluator's `begin`; gives the arrays of the result."""
         given = (arrays,) if arrays else ()
         return {}, getattr(self._opened[opened], method)(*given, **values) or {}
 
@@ -180,7 +180,7 @@ def _find_provider(config: dict[str, Any]) -> tuple[DatasetConfig, Any]:
 
 
 def _print_to(path: str) -> None:
-    """Let what is printed, by libraries too, go to the end of another file, behind what was printed before."""
+    """Send output, also that of libraries, to the end of another file, after a copy of the output so far."""
     sys.stdout.flush()
     sys.stderr.flush()
     with open(path, "ab", buffering=0) as file:
@@ -196,7 +196,7 @@ def _vocabulary_size(provider: Any, dataset: DatasetConfig) -> int:
 
 
 def _examples(provider: Any, split: str) -> int | None:
-    """How many examples there are in the sources; None where one does not know. Tasks may share their source."""
+    """The number of examples in the sources; None where one is unknown. A source that tasks share counts once."""
     from t5xpg.data.tasks import sources
     from t5xpg.data.tasks.providers import tasks_of
 
@@ -226,7 +226,7 @@ def _without_machinery(message: str) -> str:
 
 
 def _read_requests(connection: socket.socket, requests: queue.SimpleQueue[Answer]) -> None:
-    """Hand requests on; end the process when the other side has closed, whatever it is at."""
+    """Put requests into the queue; end the process when the other side closes, whatever the process is doing."""
     try:
         while True:
             requests.put(process.receive(connection))

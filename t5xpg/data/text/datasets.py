@@ -12,8 +12,8 @@ from t5xpg.data.text.wheels import CODE_WHEELS, DOCUMENTATION_WHEELS
 
 @dataclass(frozen=True)
 class Dataset:
-    """A named dataset, with the fields of its rows (TEXT where they are texts), and the sha256 of each split of its
-    full export, where that is one for all machines."""
+    """A named dataset. fields: those of its rows (TEXT for plain texts). sha256: the hash of each split of its full
+    export, where it is the same on all machines."""
 
     source: Source
     sha256: Mapping[str, str] = field(default_factory=dict)
@@ -53,12 +53,12 @@ def built_in() -> dict[str, Dataset]:
         "wikitext": Dataset(
             HuggingFace("Salesforce/wikitext", "wikitext-103-raw-v1", "b08601e04326c79dfdd32d625aee71d232d685c3")
         ),
-        # FineWeb2's Bokmål (ODC-By 1.0), as `datasets` runs the script of OSCAR no more
+        # FineWeb2's Bokmål (ODC-By 1.0), because `datasets` no longer runs the script of OSCAR
         "norwegian": Dataset(
             HuggingFace(
                 "HuggingFaceFW/fineweb-2", "nob_Latn", "af9c13333eb981300149d5ca60a8e9d659b276b9", streamed=True
             )
         ),
-        # what T5 was trained on, as the Allen Institute made it again (ODC-By 1.0)
+        # T5's training text, as reproduced by the Allen Institute (ODC-By 1.0)
         "c4": Dataset(HuggingFace("allenai/c4", "en", "1588ec454efa1a09f29cd18ddd04fe05fc8653a2", streamed=True)),
     }

@@ -46,14 +46,13 @@ def export_dataset(
 ) -> Manifest:
     """Write `data_dir/name/{train,validation,test}.jsonl` and its manifest.json, unless they are up to date.
 
-    files (of `local_files.parse_files`), hub: replace the known source of `name`. fields (of `labelled.parse_fields`):
-    of records. Rows without text are left out. min_characters: of texts in the user's files and on the hub, what
-    shorter ones are left out (None: none; datasets that are known by name have a rule of their own). select: the text
-    of some files, for `exported_name`. limit, max_bytes (of UTF-8): the first rows of each split, or of a source
-    without splits.
-    on_bad_line: what to do with a line of the files that cannot be used; "skip" leaves it out. What is left out is
-    counted by reason, in the manifest and for the user. force: export again what is up to date, and replace an export
-    of another text. log: gets lines for the user.
+    files (from `local_files.parse_files`), hub: replace the known source of `name`. fields (from
+    `labelled.parse_fields`): those of records in the files. Rows without text are left out. min_characters: shorter
+    texts, in the user's files or on the hub, are left out (None: no limit; datasets known by name have their own rule).
+    select: export only the text of chosen files, as `exported_name`. limit, max_bytes (of UTF-8): export only the first
+    rows of each split, or of a source without splits. on_bad_line: what to do with a line of the files that cannot be
+    used; "skip" leaves it out. Rows left out are counted by reason, in the manifest and for the user. force: export
+    again what is up to date, and replace an export of another text. log: gets lines for the user.
 
     The folder is replaced when all is written. Raises UserError for a wrong name, limit, selection or file, something
     else in the folder's place, text that cannot be had, a split without rows, no room, and a digest that is not the
@@ -75,7 +74,7 @@ def export_dataset(
     wanted = Manifest(name, dataset.source.describe(), kept, limit, 0, {}, max_bytes, dataset.fields)
     there = None if force else _manifest_of(folder)
     if there is not None:
-        if there.identity == dict(dataset.sha256):  # however it was come by
+        if there.identity == dict(dataset.sha256):  # the same text, whatever its source was
             there = dataclasses.replace(there, source=wanted.source)
         _check_same(folder, there, wanted)
         if there.files_are_whole(folder):
@@ -113,7 +112,7 @@ def export_dataset(
 
 
 def _manifest_of(folder: Path) -> Manifest | None:
-    """That of an export; None where there is none, or one of another version, which is made anew."""
+    """The manifest of an export; None if there is none, or one of another version: the export is then made anew."""
     try:
         return read_manifest(folder) if (folder / MANIFEST).is_file() else None
     except UserError:

@@ -20,11 +20,11 @@ _REACH_SECONDS = 5.0
 def splits(
     path: str, configuration: str | None, revision: str | None, streamed: bool = False
 ) -> dict[str | None, tuple[Iterator[str], int | None]]:
-    """The texts of the splits of a dataset (a name on the hub, or a local folder), and their numbers. Without a network
+    """The texts of each split of a dataset (a name on the hub, or a local folder), and their number. Without a network,
     the copy in the cache of `datasets` is used.
 
-    streamed: as they come, without a copy and a number; the train split under the name None where there are not all
-    three. UserError where the dataset cannot be had, or has other splits or columns, here or at a row.
+    streamed: texts are read as they come, without a copy or a number; where not all three splits exist, only train,
+    under the name None. UserError where the dataset cannot be had, or lacks splits or columns, at once or at a row.
     """
     loaded = load(path, configuration, revision=revision, streaming=streamed)
     whole = not streamed or set(SPLITS) <= set(loaded)
@@ -64,7 +64,7 @@ def load(path: str, configuration: str | None, **options: Any) -> Any:
     """What `datasets.load_dataset` gives. Raises UserError where the dataset cannot be had."""
     import datasets
 
-    # no retries and hints in the log; the library's bars (download, conversion) on a terminal alone
+    # no retries and hints in the log; the library's progress bars (download, conversion) only on a terminal
     for name in ("datasets", "huggingface_hub", "fsspec", "filelock"):
         logging.getLogger(name).setLevel(logging.ERROR)
     if not sys.stderr.isatty():
@@ -88,8 +88,8 @@ def _reason(error: Exception) -> str:
 
 @contextlib.contextmanager
 def _offline_where_unreachable() -> Iterator[bool]:
-    """Have the hub's client use its cache alone where the hub cannot be reached, instead of retrying for minutes.
-    Yields whether it was reached."""
+    """Have the hub's client use only its cache where the hub cannot be reached, instead of retrying for minutes. Yields
+    whether it was reached."""
     import datasets
     import huggingface_hub
 

@@ -1,8 +1,8 @@
 """Supervised tasks: what inputs and targets are made of, and how predictions are measured. Without TensorFlow.
 
-The fields of an export of records (`make data FIELDS=…`) say which tasks it has: languages `<dataset>_translate_en_de`
-and back, `text,label` `<dataset>_classify`, `inputs,targets` `<dataset>_text_to_text`. Data sets of TensorFlow Datasets
-have tasks of their own names: TFDS_TASKS.
+The fields of an export of records (`make data FIELDS=…`) say which tasks it has: languages (en,de) give
+`<dataset>_translate_en_de` and back, `text,label` gives `<dataset>_classify`, `inputs,targets` gives
+`<dataset>_text_to_text`. Tasks over TensorFlow Datasets have names of their own: TFDS_TASKS.
 """
 
 import itertools
@@ -50,7 +50,7 @@ class Supervised:
 
 @dataclass(frozen=True)
 class TfdsTask:
-    """A task over TensorFlow Datasets: a name with configuration and version, and splits as slices of its splits."""
+    """A task over TensorFlow Datasets. dataset: with configuration and version. splits: slices of its splits."""
 
     dataset: str
     splits: Mapping[str, str]
@@ -80,7 +80,7 @@ TFDS_TASKS: Mapping[str, TfdsTask] = {
 
 
 def parse_fields(given: str) -> dict[str, str]:
-    """`FIELDS=`: what each is called in the export, to its name in the files. UserError for fields without task."""
+    """The fields of `FIELDS=`: name in the export to name in the files. Raises UserError for fields without a task."""
     fields: dict[str, str] = {}
     for word in given.replace(",", " ").split():
         name, _, called = word.partition("=")
@@ -103,7 +103,7 @@ def parse_fields(given: str) -> dict[str, str]:
 
 
 def question_of(fields: Sequence[str]) -> str:
-    """The field that the splits of records are made by, so that no question of training is asked in a test again."""
+    """The field that decides a record's split, so that no question of the training split is asked again in test."""
     return next((field for field in fields if field in (LABELLED[0], PAIRS[0])), fields[0])
 
 
@@ -117,7 +117,7 @@ def endings(fields: Sequence[str]) -> list[str]:
 
 
 def of_ending(ending: str) -> Supervised | None:
-    """The task whose name ends so; None for another ending."""
+    """The task whose name has this ending; None for any other ending."""
     match = ENDING.fullmatch(ending)
     if match is None:
         return None

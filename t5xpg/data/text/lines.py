@@ -1,4 +1,4 @@
-"""Lines of files that anyone may have written: bounded, decoded, parsed; what is wrong is said with file and line."""
+"""Lines of files that anyone may have written: bounded, decoded, parsed; errors name file and line."""
 
 import collections
 import json
@@ -9,13 +9,13 @@ from t5xpg.base.errors import UserError, nearest
 
 # A longer line is no document but something else (a device, a file without line ends), and would fill the memory.
 LONGEST_LINE = 64 * 2**20
-# Deeper JSON can be read and, from further down the stack, not be written again.
+# Deeper JSON can be read, but may not be written again where the call stack is deeper.
 _DEEPEST = 100
 _SHOWN = 5
 
 
 class BadLineError(UserError):
-    """One line cannot be used; those behind it can."""
+    """One line cannot be used; the lines after it can."""
 
 
 MALFORMED, EMPTY = "malformed", "empty"  # reasons to leave a row out
@@ -63,7 +63,7 @@ def bounded_lines(file: IO[bytes], longest: int = LONGEST_LINE) -> Iterator[byte
 
 
 def text_of_line(line: bytes | None, where: str) -> str:
-    """A line as text, without its end and mark. BadLineError where it is too long, not UTF-8, or has a zero byte."""
+    """A line as text, without line end and BOM. BadLineError where it is too long, not UTF-8, or has a zero byte."""
     if line is None:
         raise BadLineError(
             f"{where} is longer than {LONGEST_LINE >> 20} MiB. Expected a document a line: is this a text file?"

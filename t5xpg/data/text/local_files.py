@@ -21,7 +21,7 @@ _EXAMPLE = 'FILES="train=texts/*.jsonl.gz validation=valid.txt test=test.txt"'
 _PREFIX = re.compile(r"([A-Za-z_]+)=(.*)", re.DOTALL)
 JSON_LINES = (".jsonl", ".json", ".ndjson")
 PARQUET = ".parquet"
-_BATCH = 2**30  # bytes: more texts of parquet are not held at once, unless it is a single one
+_BATCH = 2**30  # most bytes of parquet texts that are held at once, unless a single one is larger
 _BROKEN = (OSError, EOFError, zlib.error, lzma.LZMAError)
 
 
@@ -45,8 +45,8 @@ _OPENERS: dict[str, Callable[[Path], Any]] = {
 def parse_files(given: str | Sequence[str]) -> dict[str | None, list[Path]]:
     """The files of `FILES=`: split to paths, in the order given; the key None for files that name no split.
 
-    `given`: words, or a shell's line of them: `train=a.txt b.txt test=c.txt`. One without a split belongs to the split
-    before it. Patterns (`*`, `?`, `**`) give sorted files. Raises UserError for a file that is not there or given
+    `given`: words, or a shell's line of them: `train=a.txt b.txt test=c.txt`. A file without a split belongs to the
+    split before it. Patterns (`*`, `?`, `**`) give sorted files. Raises UserError for a file that is not there or given
     twice, and a wrong split.
     """
     try:
@@ -97,7 +97,7 @@ def _matching(pattern: str) -> list[Path]:
 
 
 def form_of(path: Path) -> str:
-    """The ending that says what a file holds, in front of that of its packing: ".jsonl"; "" where it has none."""
+    """The ending that says what a file holds, such as ".jsonl", without that of its compression; "" if none."""
     suffixes = ["", *(suffix.lower() for suffix in path.suffixes)]
     return suffixes[-2] if suffixes[-1] in _OPENERS else suffixes[-1]
 
@@ -116,9 +116,9 @@ def numbered_lines(path: Path) -> Iterator[tuple[bytes | None, str]]:
 def parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[tuple[Any, ...] | None, str]]:
     """Columns of a parquet file by rows, and where each stands. UserError for missing columns and damage.
 
-    None for a row that is alone in its row group and too long by the metadata: it is not read. Other rows are as long
-    as all values of their row group at most, which bounds how many are read at once. Arrow holds whole pages besides
-    (each up to 2 GiB, by the format); their sizes, and metadata that lies, are not known before they are read.
+    None for a row that is alone in its row group and too long by the metadata: it is not read. Other rows are at most
+    as long as their whole row group, which bounds how many are read at once. Arrow also holds whole pages (each up to 2
+    GiB, by the format); their sizes, and errors in the metadata, are not known before they are read.
     """
     # imported here: Arrow takes a while to load, and most exports do without
     import pyarrow
@@ -145,7 +145,7 @@ def parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[tuple[Any
 
 
 def _rows(table: Any, columns: Sequence[str]) -> Iterator[tuple[Any, ...] | None]:
-    paths = tuple(f"{column}." for column in columns)  # a list in a column has a longer one
+    paths = tuple(f"{column}." for column in columns)  # the path of a list in a column is longer
     for number in range(table.num_row_groups):
         group = table.metadata.row_group(number)
         chunks = [group.column(index) for index in range(group.num_columns)]

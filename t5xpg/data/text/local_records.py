@@ -11,15 +11,15 @@ from t5xpg.data.text.lines import EMPTY, LONGEST_LINE, BadLineError, LeftOut, js
 from t5xpg.data.text.local_files import JSON_LINES, PARQUET, form_of, numbered_lines, parquet_rows
 
 TSV = ".tsv"
-# One file, or one for each field: what gives records together.
+# The files that give records together: one file, or one for each field.
 Part: TypeAlias = tuple[Path, ...]
 Record: TypeAlias = tuple[str, ...]  # the text of each field
 Line: TypeAlias = tuple[bytes | None, str]  # as `numbered_lines` gives it: its bytes, and where it stands
 
 
 def parts_of(paths: Sequence[Path], fields: Sequence[str]) -> list[Part]:
-    """The files of a split in parts, in order. Files of text end in their field: the first of each go together, …
-    Raises UserError for a text of no field, and where a field has more files than another."""
+    """The files of a split in parts, in order. The names of text files end in their field; the first files of all
+    fields go together, … Raises UserError for a text file of no field, and fields with different numbers of files."""
     if tuple(fields) == TEXT:
         return [(path,) for path in paths]
     texts: dict[str, list[Path]] = {field: [] for field in fields}
@@ -48,11 +48,11 @@ def records(part: Part, fields: Sequence[str] = TEXT, left_out: LeftOut | None =
 
     The format comes from the name: `.jsonl`, `.json`, `.ndjson` (an object a line), `.parquet`, for records `.tsv`
     (columns between tabs, in the order of `fields` or named by a first line); else text in UTF-8, a document a line;
-    several files are text, line for line. Behind it may stand `.gz`, `.bz2`, `.xz` or `.zst`.
+    several files are text, line for line. `.gz`, `.bz2`, `.xz` or `.zst` may follow in the name.
 
-    Lines of JSON and records without any text are left out. Malformed lines, and those with an empty field, are left
-    out or raise UserError naming file and line, as `left_out` says; it counts them. A file that cannot be read on, and
-    parallel files of different lengths, raise UserError.
+    Blank lines of JSON and TSV, and records of several fields that are all empty, are left out. Malformed lines, and
+    records with only some fields empty, are left out or raise UserError naming file and line, as `left_out` says; it
+    counts all of them. A file that cannot be read on, and parallel files of different lengths, raise UserError.
     """
     left_out = LeftOut() if left_out is None else left_out
     items, parse = _items_and_parser(part, fields)
@@ -69,7 +69,7 @@ def records(part: Part, fields: Sequence[str] = TEXT, left_out: LeftOut | None =
 
 
 def _items_and_parser(part: Part, fields: Sequence[str]) -> tuple[Iterator[Any], Callable[[Any], Record | None]]:
-    """What a part is read as, and what makes a record of one such: None where there is no text."""
+    """The items of a part, and the function that makes a record of an item: None for one without text."""
     form = form_of(part[0])
     if len(part) > 1:
         return _parallel_lines(part), lambda lines: _complete(
@@ -141,7 +141,7 @@ def _cells(row: tuple[Sequence[Any] | None, str], fields: Sequence[str]) -> Reco
 
 
 def _complete(values: Record, names: Sequence[str], where: str = "") -> Record | None:
-    """A record with a text in every field; None without any. names: of the fields, for the message."""
+    """The record if all its fields have text, or it has one field; None if none has text. names: for the message."""
     empty = [name for name, value in zip(names, values, strict=True) if not value.strip()]
     if not empty or len(values) == 1:  # too short a text is left out by the export
         return values

@@ -136,7 +136,7 @@ class Manifest:
 
 def canonical_line(text: str) -> bytes:
     """`canonical_record` of one text: `{"text": "…"}`."""
-    return _encoded(f'{{"text": {encode_basestring(text)}}}\n')  # of every row of most exports
+    return _encoded(f'{{"text": {encode_basestring(text)}}}\n')  # called for every row of most exports
 
 
 def canonical_record(values: Sequence[str], fields: Sequence[str]) -> bytes:
@@ -184,7 +184,7 @@ def read_manifest(folder: Path) -> Manifest:
 def find_manifests(data_dir: Path) -> dict[str, Path]:
     """The folders of all exports below `data_dir` by name, sorted. Nothing is read.
 
-    One that a killed export had moved aside, to replace it, is put back first.
+    An export that a killed process had moved aside, to replace it, is put back first.
     """
     remove_abandoned(data_dir)
     return {path.parent.name: path.parent for path in sorted(data_dir.glob(f"[!.]*/{MANIFEST}"))}
@@ -219,22 +219,22 @@ def _one_word(text: str) -> str:
 
 
 BUILT_IN_MIN_CHARACTERS = 101  # of the texts of datasets that are known by name
-# One text in so many goes into validation, another into test, up to a number.
+# One text in _HELD_OUT_OF goes into validation, another into test, up to _MAX_HELD_OUT texts each.
 _HELD_OUT_OF = 25
 _MAX_HELD_OUT = 10_000
 
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Validation has the hashes up to the one number, test the next ones up to the other, train the rest."""
+    """Validation has the hashes up to `last_validation`, test the next ones up to `last_test`, train the rest."""
 
     last_validation: int
     last_test: int
 
     @classmethod
     def of(cls, hashes: Iterable[int], what: str = "documents") -> "HeldOut":
-        """Of the content hashes of all documents. Raises UserError where they are too few to be split; what: what they
-        are."""
+        """The division for the content hashes of all documents. Raises UserError where fewer than three differ. what:
+        the word for documents in the message."""
         ordered = sorted(set(hashes))
         if len(ordered) < len(SPLITS):
             raise UserError(

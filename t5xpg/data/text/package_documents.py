@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 
 from t5xpg.data.text.wheels import SourceFile
 
-# A file is cut before a top-level statement once a piece has so many characters, and later before an inner function.
+# A piece this long ends before the next top-level statement; one of the second length, also before an inner function.
 _CODE_CHARACTERS = 2000
 _LONG_DOCUMENT_CHARACTERS = 8000
 _MAX_LINE_CHARACTERS = 300  # longer lines are data
@@ -19,12 +19,12 @@ def code_documents(files: Iterable[SourceFile]) -> Iterator[str]:
     """Pieces of source files at top-level statements, without licence headers; no piece occurs twice."""
     seen: set[bytes] = set()
     for file in files:
-        # behind the comments that a file starts with (licence, encoding)
+        # without the comments that a file starts with (licence, encoding)
         lines = itertools.dropwhile(lambda line: not line.strip() or line.startswith("#"), file.text.split("\n"))
         for piece in _pieces(lines):
             key = hashlib.sha256(piece.encode("utf-8", errors="replace")).digest()
             letters, visible = _letters_and_visible(piece)
-            # no table of data
+            # not a table of data
             is_code = letters >= 0.6 * visible and max(map(len, piece.split("\n"))) <= _MAX_LINE_CHARACTERS
             if is_code and key not in seen:
                 seen.add(key)
@@ -58,14 +58,14 @@ _LICENCE = re.compile(r"Licensed under|Permission is hereby granted|All rights r
 
 
 def documentation_documents(files: Iterable[SourceFile]) -> Iterator[str]:
-    """Documents of prose, in the order of the files; no paragraph of some length occurs twice."""
+    """Documents of prose, in the order of the files; no paragraph occurs twice, except short ones."""
     seen: set[bytes] = set()
     for file in files:
         yield from _joined(_prose(file, seen))
 
 
 def texts_and_packages(files: Iterable[SourceFile]) -> Iterator[tuple[str, str]]:
-    """The prose of each docstring of some length, and the package that it is of; no paragraph occurs twice."""
+    """The prose of each longer docstring, and its package; no paragraph occurs twice, except short ones."""
     seen: set[bytes] = set()
     for file in files:
         package = file.path.partition("/")[0].removesuffix(".py")
@@ -118,7 +118,7 @@ def _collect(node: ast.AST, group: list[str], groups: list[list[str]]) -> None:
 
 
 def _new_prose(docstring: str, seen: set[bytes]) -> str:
-    """The cleaned docstring without the paragraphs of licences, examples and tables, and without what was seen."""
+    """The cleaned docstring without paragraphs that are licences, examples, tables, or already in `seen`."""
     paragraphs = []
     for paragraph in _paragraphs(docstring):
         if _LICENCE.search(paragraph) or not _is_prose(paragraph):

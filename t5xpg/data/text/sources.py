@@ -26,7 +26,7 @@ _DIGITS = 8  # of their digest
 
 @dataclass(frozen=True)
 class Selection:
-    """Patterns of names, of which one has to match: `*` any characters, `/` too, `?` one of them, `[ab]` a or b."""
+    """Patterns of names, of which one must match: `*` is any characters, also `/`; `?` is one; `[ab]` is a or b."""
 
     patterns: tuple[str, ...]
 
@@ -58,8 +58,8 @@ class Selection:
 
     @property
     def suffix(self) -> str:
-        """What the name of the dataset ends in: `a` for `a*`; else something of the patterns, and their digest. No two
-        selections have the same, also where file systems take capitals for small letters."""
+        """The ending of the dataset's name: `a` for `a*`; otherwise a readable part of the patterns, and their digest.
+        No two selections have the same ending, even on file systems that ignore case."""
         if beginning := _BEGINNING.fullmatch(str(self)):
             return beginning[1]
         readable = re.sub(r"[^A-Za-z0-9]+", "_", str(self)).strip("_")[:_SHOWN].strip("_")
@@ -67,17 +67,17 @@ class Selection:
         return "_".join(filter(None, (readable, digest)))
 
     def __str__(self) -> str:
-        """As `parse` reads it: wildcards need no quotes, as nothing but `shlex.split` reads them."""
+        """The patterns as `parse` reads them: wildcards need no quotes, as only `shlex.split` reads them."""
         return " ".join(word if _PLAIN.fullmatch(word) else shlex.quote(word) for word in self.patterns)
 
 
-# A text; of records, that of each field.
+# A text, or for a record the text of each field.
 Row: TypeAlias = str | tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of one split, and their number where known; `split` None: a text from which splits are to be taken."""
+    """The rows of one split, and their number where known; `split` None: a source whose splits are made later."""
 
     split: str | None
     texts: Iterable[Row]
@@ -96,8 +96,8 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class LocalFiles:
-    """The user's files, by split. left_out: says what becomes of malformed lines, and counts them. fields: the name of
-    each in the export and in the files. selection: by which the files were chosen, and of which dataset."""
+    """The user's files, by split. left_out: says what becomes of malformed lines, and counts them. fields: name in the
+    export to name in the files. selection: the patterns that chose the files, and the dataset's name."""
 
     files: Mapping[str | None, list[Path]]
     left_out: LeftOut
@@ -116,7 +116,7 @@ class LocalFiles:
         return {"kind": "files", **fields, **chosen, "files": files}
 
     def select(self, selection: Selection, corpus: str) -> "LocalFiles":
-        """The text of some files, by their names without folders. corpus: what the whole is called."""
+        """The text of the files that `selection` takes by their names without folders. corpus: the whole's name."""
         selection.require_any("FILES", [path.name for paths in self.files.values() for path in paths])
         chosen = {split: [path for path in paths if selection.takes(path.name)] for split, paths in self.files.items()}
         files = {split: paths for split, paths in chosen.items() if paths}
@@ -133,7 +133,7 @@ class LocalFiles:
 
 @dataclass(frozen=True)
 class PackageText:
-    """Text from the files of Python packages. extraction: counts changes to how it is read."""
+    """Text from the files of Python packages. extraction: counts changes to how the text is read."""
 
     wheels: Mapping[str, Wheel]
     documents: Callable[[Iterable[SourceFile]], Iterator[Row]]
@@ -148,14 +148,14 @@ class PackageText:
         yield Rows(None, self.documents(source_files(self.wheels, self.folder)))
 
     def select(self, selection: Selection, corpus: str) -> "SelectedText":
-        """The text of some files, by their paths inside site-packages, `absl/flags/_flag.py`. corpus: see above."""
+        """The text of the files taken by paths in site-packages, `absl/flags/_flag.py`. corpus: the whole's name."""
         return SelectedText(self, selection, corpus)
 
 
 @dataclass(frozen=True)
 class SelectedText:
-    """Those texts of an `PackageText` that are of chosen files, in the splits in which the whole has them: nothing
-    that a model of the whole was trained on is held out here, and the other way round."""
+    """The texts of a `PackageText` from chosen files, each in the same split as in the whole: nothing that a model of
+    the whole was trained on is held out here, and the other way round."""
 
     whole: PackageText
     selection: Selection
@@ -165,7 +165,7 @@ class SelectedText:
         return {**self.whole.describe(), **selected(self.selection, self.corpus)}
 
     def read(self) -> Iterator[Rows]:
-        """The chosen rows of each split; of test none where it would have none."""
+        """The chosen rows of each split; test is left out where it would be empty."""
         names: list[str] = []
 
         def files() -> Iterator[SourceFile]:
@@ -173,7 +173,7 @@ class SelectedText:
                 names.append(file.path)
                 yield file
 
-        # each document comes before the next file is read: it is of the last name
+        # each document comes before the next file is read: it is from the file named last
         documents = [
             (content_hash(text), text if self.selection.takes(names[-1]) else None)
             for text in self.whole.documents(files())
@@ -202,7 +202,7 @@ OF_FILES = (LocalFiles, PackageText)  # their text is that of files with names
 @dataclass(frozen=True)
 class HuggingFace:
     """A dataset of the Hugging Face hub at one revision, or of a local folder laid out like one, with a column "text"
-    and three splits. A `streamed` one is read as it comes, without a copy, and may have a train split alone."""
+    and three splits. A `streamed` one is read as it comes, without a copy, and may have only a train split."""
 
     path: str
     configuration: str | None
@@ -227,5 +227,5 @@ class HuggingFace:
 
 
 def selected(selection: Selection, corpus: str) -> dict[str, str]:
-    """What the description of a selection says of it."""
+    """The part of a source's description that identifies a selection."""
     return {"of": corpus, "select": str(selection)}

@@ -35,9 +35,9 @@ def write_splits(
     max_bytes: int | None = None,
     fields: Sequence[str] = TEXT,
 ) -> tuple[int, dict[str, SplitRecord]]:
-    """Write the splits' files; how many rows were read, and the records. left_out: counts the rows that are not
-    written: empty ones, texts of less than `min_characters`, and those behind which a split is full. limit, max_bytes:
-    most documents, and bytes of their texts, of each split, or of a source without splits. Nothing is read beyond them.
+    """Write the files of the splits; the number of rows read, and the records. left_out: counts the rows that are not
+    written: empty ones, texts shorter than `min_characters`, the one beyond `max_bytes`. limit, max_bytes: most
+    documents, and bytes of text, of each split or a source without splits; no more is read. UserError for empty splits.
     """
     short = f"shorter than {min_characters} characters"
     splits: dict[str, SplitRecord] = {}
@@ -89,7 +89,7 @@ def _line(row: Row, fields: Sequence[str]) -> bytes:
 
 
 def _write_held_out(folder: Path, rows: Iterator[Row], fields: Sequence[str]) -> dict[str, SplitRecord]:
-    """Write texts without splits: see `HeldOut`. Records with equal inputs are in one split."""
+    """Write a source without splits: see `HeldOut`. Records with equal inputs are in one split."""
     question = list(fields).index(question_of(fields))
     hashes = array.array("Q")
     # in the folder of the export, which has room for it
@@ -107,7 +107,7 @@ def _write_held_out(folder: Path, rows: Iterator[Row], fields: Sequence[str]) ->
 
 
 class _SplitWriter:
-    """Writes the lines of one split, counting and hashing them; a context manager."""
+    """Writes the lines of one split, counting and hashing them, until `close`."""
 
     def __init__(self, folder: Path, split: str) -> None:
         self._file: BinaryIO = split_path(folder, split).open("wb")

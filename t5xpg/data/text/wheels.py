@@ -68,7 +68,7 @@ def wheels_directory() -> Path:
 
 def source_files(wheels: Mapping[str, Wheel], folder: Path) -> Iterator[SourceFile]:
     """The Python files of the wheels (by name) in a folder, in the same order everywhere, without tests, vendored and
-    generated code. Raises UserError for what `download` raises it for.
+    generated code. Raises UserError as `download` does.
     """
     download(wheels.values(), folder)
     for _, wheel in sorted(wheels.items()):
@@ -88,8 +88,8 @@ def _is_whole(wheel: Wheel, folder: Path) -> bool:
 
 
 def download(wheels: Iterable[Wheel], folder: Path) -> None:
-    """Let pip fetch, by its digest, each wheel that is not in the folder or not whole there, from the registry that pip
-    is set up for. Raises UserError where it cannot be had.
+    """Let pip fetch each wheel that is missing or damaged in the folder, from the registry that pip is set up for; pip
+    checks its digest. Raises UserError where a wheel cannot be had.
     """
     missing = [wheel for wheel in wheels if not _is_whole(wheel, folder)]
     if not missing:

@@ -1,4 +1,4 @@
-"""Graphs of ONNX, written node by node, and the files that hold them. The package is imported with the first node."""
+"""Graphs of ONNX, written node by node, and their files. The package `onnx` is imported with the first node."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -7,18 +7,18 @@ from typing import Any
 
 import numpy as np
 
-_OPERATORS, _FILE_VERSION = 20, 9  # of 2023: the first operators with Gelu, which onnxruntime 1.17 can read
-_LARGEST = 1 << 30  # bytes of weights in one file, of which protobuf reads 2 GiB; more of them lie beside it
-_FLOAT32, _ZERO = 1, np.uint8(128)  # unsigned weights around 128: no processor's sums of their products overflow
+_OPERATORS, _FILE_VERSION = 20, 9  # of 2023: the first operator set with Gelu; onnxruntime 1.17 can read it
+_LARGEST = 1 << 30  # bytes of weights in the graph's file, of which protobuf reads 2 GiB; more go beside it
+_FLOAT32, _ZERO = 1, np.uint8(128)  # unsigned weights around 128: the sums of their products overflow on no processor
 
 # a value's name -> its dtype, and its axes by names or sizes (None: any)
 Values = Mapping[str, tuple[Any, Sequence[str | int] | None]]
 
 
 class Graph:
-    """Nodes in the order in which they run. Values are strings, their names; arrays become constants.
+    """Nodes in the order in which they run. A value is given by its name, a string; arrays become constants.
 
-    int8: weights have 8 bits. branch_of: a graph that has this one in an `If`, and its constants.
+    int8: weights have 8 bits. branch_of: the graph whose `If` has this one as a branch, and which holds its constants.
     """
 
     def __init__(self, int8: bool, branch_of: "Graph | None" = None) -> None:
@@ -26,7 +26,7 @@ class Graph:
         self.constants: dict[str, np.ndarray] = {} if branch_of is None else branch_of.constants
 
     def several(self, operator: str, outputs: Sequence[Any], *inputs: Any, **options: Any) -> list[str]:
-        """Append a node; returns the names of its outputs, which are new where `outputs` are no names."""
+        """Append a node; returns the names of its outputs: those in `outputs`, new ones for what is no text there."""
         from onnx import helper
 
         names = [one if isinstance(one, str) else f"{operator}_{len(self.nodes)}_{one}" for one in outputs]
@@ -85,6 +85,6 @@ class Graph:
 
 
 def _in_int8(weight: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarray]:
-    """uint8 around 128, and what their distances from it are multiplied by, float32 with a size of 1 on `axis`."""
+    """The weight as uint8 around 128, and the factors of its distances from 128: float32, of size 1 on `axis`."""
     factors = np.maximum(np.abs(weight).max(axis, keepdims=True), np.finfo(np.float32).tiny) / np.float32(127)
     return (np.rint(weight / factors) + _ZERO).astype(np.uint8), factors

@@ -1,8 +1,8 @@
-"""A SentencePiece model as a tokenizer.json of Hugging Face, which has the same ids.
+"""A SentencePiece model as a tokenizer.json of Hugging Face, with the same ids.
 
-What SentencePiece does to a text before it looks for pieces (a table of characters, spaces, the space before the first
-word) is written as one step of the tokenizer each. Models like T5's are written as transformers' T5Tokenizer writes
-them: it makes its tokenizer anew, of the file's pieces and table alone.
+SentencePiece changes a text before it looks for pieces (by a table of characters, in its spaces, with a space before
+the first word); each change becomes one step of the tokenizer. Models like T5's are written as T5Tokenizer of
+transformers writes them, because it rebuilds its tokenizer from the file's pieces and table alone.
 """
 
 import base64
@@ -24,8 +24,8 @@ _METASPACE = {"type": "Metaspace", "replacement": SPACE, "prepend_scheme": "alwa
 def definition_of(path: Path, names: Mapping[int, str], size: int) -> tuple[dict[str, Any], bool]:
     """The tokenizer.json without its post-processor, and whether transformers' T5Tokenizer gives the same ids.
 
-    names: ids that have another text than the model's pieces. size: how many ids there are, those of `names` behind the
-    pieces included. Raises UserError for a model that a tokenizer.json cannot say.
+    names: {id: text} where the text differs from the model's piece. size: how many ids there are, including those of
+    `names` behind the pieces. Raises UserError for a model that a tokenizer.json cannot express.
     """
     model = sentencepiece_model_pb2.ModelProto()
     model.ParseFromString(path.read_bytes())
@@ -59,7 +59,7 @@ def _is_like_t5(model: Any) -> bool:
         and normalizer.add_dummy_prefix
         and normalizer.remove_extra_whitespaces
         and [piece.piece for piece in model.pieces[: len(_SPECIAL)]] == _SPECIAL
-        # it splits at every white space, where SentencePiece knows spaces alone
+        # T5Tokenizer splits at every white space, SentencePiece at spaces alone: the model has to make spaces of all
         and processor.Normalize("a\tb\nc\u3000d") == f"{SPACE}a{SPACE}b{SPACE}c{SPACE}d"
     )
 
@@ -87,7 +87,7 @@ def _tokens(model: Any, names: Mapping[int, str], size: int) -> dict[str, Any]:
 
 
 def _merges(model: Any, ids: Mapping[str, int]) -> list[list[str]]:
-    """BPE's merges in their order, which SentencePiece keeps as the order of the pieces that come of them."""
+    """BPE's merges in their order, which SentencePiece keeps in the scores of the pieces that they make."""
     normal = sentencepiece_model_pb2.ModelProto.SentencePiece.NORMAL
     made = sorted((piece for piece in model.pieces if piece.type == normal), key=lambda one: -one.score)
     return [
@@ -117,7 +117,7 @@ def _replace(kind: str, pattern: str, content: str) -> dict[str, Any]:
 def _step_by_step(model: Any) -> dict[str, Any]:
     steps, decoders = _characters(model), [_replace("String", SPACE, " ")]
     if model.normalizer_spec.remove_extra_whitespaces:
-        # spaces alone: Strip takes other white space, too, which SentencePiece leaves
+        # spaces alone: Strip would also remove other white space, which SentencePiece keeps
         steps += [_replace("Regex", " {2,}", " "), _replace("Regex", "\\A +| +\\z", "")]
     decoders += [{"type": "ByteFallback"}] if model.trainer_spec.byte_fallback else []
     decoders.append({"type": "Fuse"})

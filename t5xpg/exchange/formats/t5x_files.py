@@ -1,4 +1,4 @@
-"""The arrays of a checkpoint of T5X or of Mesh-TensorFlow, whichever way it is laid out; neither is needed.
+"""The arrays of a checkpoint of T5X or of Mesh-TensorFlow, in any of their layouts; neither program is needed.
 
 | layout | files of a checkpoint |
 |---|---|
@@ -48,7 +48,7 @@ _OF_TENSORFLOW = b"model_checkpoint_path"
 
 @dataclass(frozen=True)
 class StoredArray:
-    """An array that is read when `read` is called. missing: names files of it that are not there, the first of many."""
+    """An array that is read when `read` is called. missing: the names of its missing files, of many only the first."""
 
     shape: tuple[int, ...]
     read: Callable[[], np.ndarray]
@@ -57,7 +57,7 @@ class StoredArray:
 
 @dataclass(frozen=True)
 class StoredCheckpoint:
-    """path: of the checkpoint itself. kind: TENSORFLOW or T5X. files: what identifies it, without the arrays."""
+    """A checkpoint. path: its own. kind: TENSORFLOW or T5X. files: those that identify it, without the arrays'."""
 
     path: Path
     kind: str
@@ -66,7 +66,7 @@ class StoredCheckpoint:
 
 
 def require_whole(arrays: Iterable[StoredArray]) -> None:
-    """Raise UserError where files of the arrays are not there, naming them."""
+    """Raise UserError, naming the files, where files of the arrays are missing."""
     _require_none([name for array in arrays for name in array.missing()])
 
 
@@ -83,7 +83,7 @@ def holds_checkpoint(path: Path) -> bool:
 
 
 def open_checkpoint(path: Path) -> StoredCheckpoint:
-    """The checkpoint at a path: its folder, its file, or the folder of several, of which the last one is opened.
+    """The checkpoint at a path: its folder, its file, or a folder of several checkpoints, of which the last is opened.
 
     Raises UserError where there is none, or where it is not whole.
     """
@@ -112,7 +112,7 @@ def _located(path: Path) -> Path | None:
         if _is_of_tensorflow(path):
             return _index_in(path.parent)
         return path if _FILE.search(path.name) else None
-    if not path.is_dir():  # the name of TensorFlow's files without what they end with
+    if not path.is_dir():  # the name of TensorFlow's files without their endings
         index = path.with_name(f"{path.name}{INDEX}")
         return index if path.name and index.is_file() else None
     for folder in (path / STATE, path):
@@ -134,7 +134,7 @@ def _is_of_tensorflow(file: Path) -> bool:
 
 
 def _index_in(folder: Path) -> Path | None:
-    """The checkpoint of TensorFlow that the folder names as its last one, or else the one of the highest step."""
+    """The index file of the TensorFlow checkpoint that the folder names as its last, or else of the highest step."""
     named = folder / MESSAGE
     if named.is_file() and _is_of_tensorflow(named):
         match = re.search(r'model_checkpoint_path: "([^"]+)"', named.read_text(encoding="utf-8", errors="replace"))
@@ -159,15 +159,15 @@ def _files(file: Path) -> tuple[Path, ...]:
 
 
 def _missing_of_store(folder: Path) -> list[str]:
-    """The files of an OCDBT that are not there, by its tree of keys: a missing part of that names no further ones."""
+    """The missing files of an OCDBT store, by its tree of keys; what a missing part of the tree names is unknown."""
     base = tensorstore.KvStore.open({"driver": "file", "path": f"{folder}/"}).result()
     missing, nodes = set(), set()
-    with contextlib.suppress(ValueError):  # what is damaged is said where it is read
+    with contextlib.suppress(ValueError):  # damage is reported where the array is read
         entries = [version["root"] for version in tensorstore.ocdbt.dump(base).result()["versions"][-1:]]
         while entries:
             entry = entries.pop()
             location = entry.get("location", entry.get("indirect_value"))
-            if location is None or location in nodes:  # the value stands in the tree; no node is read twice
+            if location is None or location in nodes:  # the value is in the tree itself, or the node was read already
                 continue
             kind, *place = location.split(":")
             file = "".join(map(unquote, place[:2]))
@@ -180,7 +180,7 @@ def _missing_of_store(folder: Path) -> list[str]:
 
 
 def _of_message(file: Path) -> Iterator[tuple[str, StoredArray]]:
-    """Of T5X's own layout, or orbax's first one. Raises ValueError and others for what is no such file."""
+    """The arrays of T5X's own layout, or of orbax's first one. Raises ValueError and others for any other file."""
     contents = serialization.msgpack_restore(file.read_bytes())
     if not isinstance(contents, dict):
         raise ValueError("it is no mapping")
@@ -189,7 +189,7 @@ def _of_message(file: Path) -> Iterator[tuple[str, StoredArray]]:
     if version not in (0, 2, 3) or not isinstance(state, dict):
         raise ValueError(f"version {version}")
     for name, leaf in flatten_dict(state, is_leaf=lambda _, node: node.keys() >= _SPEC, sep="/").items():
-        if isinstance(leaf, dict):  # a specification of tensorstore, whose path is beside the file, wherever that was
+        if isinstance(leaf, dict):  # a specification of tensorstore; the array is beside the file, wherever that was
             given = leaf["kvstore"].get("path", leaf.get("path"))
             yield name, _zarr(_inside(file.parent, str(given)), _shape(leaf["metadata"]["shape"]), None)
         elif isinstance(leaf, str) and leaf.startswith(_PLACEHOLDER):
@@ -200,7 +200,7 @@ def _of_message(file: Path) -> Iterator[tuple[str, StoredArray]]:
 
 
 def _of_metadata(file: Path) -> Iterator[tuple[str, StoredArray]]:
-    """Of orbax's layout, by what it says of its tree."""
+    """The arrays of orbax's layout, by the description of the tree in `_METADATA`."""
     contents = json.loads(file.read_bytes())
     driver = "zarr3" if contents.get("use_zarr3") else "zarr"
     for path, entry in contents["tree_metadata"].items():
@@ -211,7 +211,7 @@ def _of_metadata(file: Path) -> Iterator[tuple[str, StoredArray]]:
 
 
 def _of_name(folder: Path, name: str, driver: str) -> StoredArray:
-    """An array of orbax: in the folder's one store, or in a folder of its own. Raises ValueError for no name."""
+    """An array of orbax: in the folder's one store, or in its own folder. Raises ValueError for an impossible name."""
     if not name.isprintable():
         raise ValueError(f"an array is called {name!r}")
     if not (folder / _OCDBT).is_file():
@@ -228,7 +228,7 @@ def _inside(folder: Path, name: str) -> Path:
 
 
 def _zarr(folder: Path, shape: tuple[int, ...] | None, name: str | None, driver: str = "zarr") -> StoredArray:
-    """An array of zarr in a folder, or of this name in its OCDBT. shape: where it is known before it is opened."""
+    """A zarr array in a folder, or by its name in the folder's OCDBT store. shape: if it is known before opening."""
     store: dict[str, Any] = {"driver": "file", "path": f"{folder}/"}
     if name is not None:
         store = {"driver": "ocdbt", "base": store, "path": f"{name}/"}
@@ -248,7 +248,7 @@ def _zarr(folder: Path, shape: tuple[int, ...] | None, name: str | None, driver:
         return array
 
     def missing() -> Iterator[str]:
-        if name is not None or driver != "zarr":  # a store was looked through; zarr3's are found where they are read
+        if name is not None or driver != "zarr":  # a store was checked as a whole; zarr3 finds them in reading
             return iter(())
         array = opened()
         counts = map(math.ceil, np.divide(array.shape, _chunk(array)))
@@ -261,7 +261,7 @@ def _zarr(folder: Path, shape: tuple[int, ...] | None, name: str | None, driver:
             array = opened().read().result()
         except ValueError as error:
             raise UserError(f"{folder} is not whole: {str(error).splitlines()[0][:200]}") from None
-        # T5X of before June 2021 wrote bfloat16 as the 16-bit numbers of the same bits
+        # before June 2021 T5X wrote bfloat16 as 16-bit integers of the same bits
         return array.view(jnp.bfloat16) if array.dtype == np.uint16 else array
 
     return StoredArray(_shape(opened().shape) if shape is None else shape, read, missing)

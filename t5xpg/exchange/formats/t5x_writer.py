@@ -13,7 +13,7 @@ from t5xpg.exchange.formats.t5x_files import MESSAGE
 
 _VERSION = 3
 _MOST_CHUNK_BYTES = 64 << 20
-_LARGE = 1 << 16  # numbers; an optimiser's array of more lies in zarr, too
+_LARGE = 1 << 16  # numbers; an optimiser's array with more is stored in zarr, too
 
 
 def write_checkpoint(folder: Path, target: dict[str, Any], step: int, param_states: dict[str, Any]) -> Path:

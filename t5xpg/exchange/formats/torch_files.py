@@ -1,9 +1,9 @@
 """PyTorch's files of parameters (pytorch_model.bin), read without PyTorch and without running anything they say.
 
-Such a file describes its tensors by a pickle, which is a program. This is no unpickler: it follows the few instructions
-that PyTorch writes for a dict of tensors (`pickletools` takes them apart), makes texts, numbers, dicts and descriptions
-of tensors of them, and refuses the file at any other one. Both layouts are read: the zip archive that `torch.save` has
-written since 1.6, and the one before it.
+Such a file describes its tensors by a pickle, which is a program. This is no unpickler. It follows only the few
+instructions that PyTorch writes for a dict of tensors (`pickletools` decodes them), makes texts, numbers, dicts and
+descriptions of tensors from them, and refuses the file at any other instruction. Both layouts are read: the zip archive
+that `torch.save` has written since 1.6, and the one before it.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class _Name:
 
 @dataclass(frozen=True)
 class _Storage:
-    """Numbers in a row: what they are called in the file, their kind, how many."""
+    """A sequence of numbers in the file. key: its name there. count: how many numbers."""
 
     key: str
     dtype: np.dtype
@@ -66,7 +66,7 @@ class _Storage:
 
 @dataclass(frozen=True)
 class _Tensor:
-    """A view of a storage, in elements."""
+    """A view of a storage. offset and strides are in elements."""
 
     storage: _Storage
     offset: int
@@ -74,7 +74,7 @@ class _Tensor:
     strides: tuple[int, ...]
 
     def of(self, numbers: np.ndarray) -> np.ndarray:
-        """The array, of all numbers of its storage. Raises ValueError where it reaches beyond them."""
+        """The array. numbers: all of its storage. Raises ValueError for an impossible shape or one beyond them."""
         values = (self.offset, *self.shape, *self.strides)
         if not all(isinstance(value, int) and value >= 0 for value in values) or len(self.shape) != len(self.strides):
             raise ValueError("a tensor with an impossible shape")
@@ -166,20 +166,20 @@ class TorchFile(Mapping[str, np.ndarray]):
 
 @contextlib.contextmanager
 def _refusing(path: Path) -> Iterator[None]:
-    """Whatever goes wrong with a file becomes one message."""
+    """Turn whatever is wrong with a file's contents into one UserError."""
     try:
         yield
     except UserError:
         raise
     except Exception as error:
-        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):  # that: an impossible place in it
+        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):  # EINVAL: an impossible place in it
             raise
         why = " ".join(str(error).split()) or type(error).__name__
         raise UserError(f"{path} is not a whole file of tensors that PyTorch wrote: {why[:200]}.") from None
 
 
 def _value(file: BinaryIO, storages: dict[str, _Storage] | None = None) -> Any:
-    """What the next pickle of a file describes. storages: takes those that it names."""
+    """What the next pickle of a file describes. storages: filled with the storages that it names, by key."""
     stack: list[Any] = []
     marks: list[int] = []
     memo: dict[int, Any] = {}
@@ -253,7 +253,7 @@ def _value(file: BinaryIO, storages: dict[str, _Storage] | None = None) -> Any:
 
 
 def _text(value: Any) -> str:
-    """A text of a pickle. What is built of it by reference can be short in the file and endless to hash or to print."""
+    """A value that has to be a text. Others can be short in the file, by references, but endless to hash or print."""
     if not isinstance(value, str):
         raise ValueError(f"a {type(value).__name__} where a name is expected")
     return value
@@ -275,7 +275,7 @@ def _storage(described: Any) -> _Storage:
 
 
 def _made(called: Any, arguments: Any) -> Any:
-    """What one of the few functions would have made."""
+    """What a call in the pickle would have made; only a few functions of PyTorch are known."""
     if not isinstance(called, _Name) or called.text not in _NAMES or not isinstance(arguments, tuple):
         raise ValueError(f"it asks for {called.text if isinstance(called, _Name) else 'a call'}, which is not run")
     match called.text.split()[1]:

@@ -14,7 +14,7 @@ from t5xpg.exchange.formats.torch_files import TorchFile
 
 SAFETENSORS = "model.safetensors"
 TORCH = "pytorch_model.bin"
-INDEX = ".index.json"  # behind the name of either: which tensor is in which of several files
+INDEX = ".index.json"  # appended to either name: which tensor is in which of several files
 
 
 class LazyTensors(Mapping[str, np.ndarray]):
@@ -48,9 +48,9 @@ _KINDS: Mapping[str, Callable[[Path], Mapping[str, np.ndarray]]] = {SAFETENSORS:
 
 
 def files_of(folder: Path) -> list[Path]:
-    """The files that hold the parameters, the index of several first. Raises UserError where there are none.
+    """The files that hold the parameters; of several, the index first. Raises UserError where there are none.
 
-    Of several formats the first of: model.safetensors, the same in parts, pytorch_model.bin, the same in parts.
+    Of several formats takes the first: model.safetensors, the same in parts, pytorch_model.bin, the same in parts.
     """
     for name in _KINDS:
         if (folder / name).is_file():
@@ -65,7 +65,7 @@ def files_of(folder: Path) -> list[Path]:
 
 
 def open_weights(folder: Path) -> Mapping[str, np.ndarray]:
-    """The tensors of a folder by name, read when they are asked for. Raises UserError where some are not there."""
+    """The tensors of a folder by name, each read when it is asked for. Raises UserError where some are missing."""
     first, *parts = files_of(folder)
     kind = _KINDS[first.name.removesuffix(INDEX)]
     if not parts:
@@ -83,7 +83,7 @@ def open_weights(folder: Path) -> Mapping[str, np.ndarray]:
 
 
 def _weight_map(index: Path) -> dict[str, str]:
-    """Tensor to file name. Raises UserError for an index that is none, or that leads out of its folder."""
+    """{tensor: file name} from an index. Raises UserError where it is damaged, or names files outside its folder."""
     try:
         names = read_json(index)["weight_map"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
@@ -97,7 +97,7 @@ def _weight_map(index: Path) -> dict[str, str]:
 
 
 def as_float32(name: str, array: np.ndarray) -> np.ndarray:
-    """A weight as float32. Raises UserError for one of whole numbers, and for numbers that are not finite."""
+    """A weight as float32. Raises UserError for a weight of integers, and for one with NaN or infinite numbers."""
     if not jnp.issubdtype(array.dtype, jnp.floating):
         raise UserError(f"{name} of the checkpoint is of {array.dtype}: weights are floating-point numbers.")
     array = array.astype(np.float32)
@@ -107,5 +107,5 @@ def as_float32(name: str, array: np.ndarray) -> np.ndarray:
 
 
 def first_names(names: Sequence[str]) -> str:
-    """The first five names for a message, and how many more there are; empty of none."""
+    """The first five names for a message, and how many more there are; an empty text if there are none."""
     return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

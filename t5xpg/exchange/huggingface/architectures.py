@@ -1,7 +1,7 @@
 """What each of our architectures is in transformers: the class, its config.json and its tensors (docs/interop.md).
 
-transformers has no decoder alone with T5's relative positions. A cross attention whose matrices are zero adds zero to
-every position, so that the decoder computes what it computes alone.
+transformers has no decoder alone with T5's relative positions. We export it in an encoder-decoder: cross attention
+whose matrices are zero adds zero to every position, so that the decoder computes the same as alone.
 """
 
 import dataclasses
@@ -31,7 +31,7 @@ TOKENS = "AutoModelForTokenClassification"
 
 @dataclass(frozen=True)
 class Exported:
-    """A model as transformers has it. auto_class loads it; notes: what its users have to know besides, as sentences.
+    """A model as transformers has it. auto_class: the class that loads it. notes: sentences for its users.
 
     prompted: whether it continues `decoder_input_ids`, and reads nothing from its encoder.
     """
@@ -46,8 +46,8 @@ class Exported:
 def in_transformers(model: Model, params: Params, vocabulary: Vocabulary, *, prefix_lm: bool) -> Exported:
     """The model with these parameters as transformers has it.
 
-    prefix_lm: of a decoder alone, whether its batches have inputs and targets. Raises UserError where transformers has
-    no architecture that computes the same, saying why.
+    prefix_lm: for a decoder alone, whether its batches have inputs and targets. Raises UserError, with the reason,
+    where transformers has no architecture that computes the same.
     """
     if isinstance(model, DecoderOnlyModel) and prefix_lm and model.inputs_bidirectional_attention:
         raise UserError(
@@ -60,9 +60,9 @@ def in_transformers(model: Model, params: Params, vocabulary: Vocabulary, *, pre
 
 
 def known_kind(model: Model, known: Collection[type[Model]], refusal: str) -> type[Model]:
-    """The class that a model is of. Raises UserError, which begins with `refusal`, where it is of none that is known.
+    """The class in `known` that a model is of. Raises UserError, which begins with `refusal`, where there is none.
 
-    gin configures a class through a subclass of the same name; one of another name computes something else.
+    gin configures a class through a subclass of the same name; a subclass of another name computes something else.
     """
     name = type(model).__name__
     for kind in known:
@@ -80,7 +80,7 @@ def _encoder_decoder(model: Model, params: Params, vocabulary: Vocabulary) -> Ex
 
 
 def unshared(model: Model, params: Params) -> Params:
-    """The parameters of an EncoderDecoderModel that computes what the model does: a shared stack stands there twice."""
+    """The parameters of an EncoderDecoderModel that computes the same as the model: a shared stack is in them twice."""
     if not isinstance(model, SharedEncoderDecoderModel):
         return params
     decoder = params["decoder"]
@@ -151,7 +151,7 @@ def _encoder_tensors(model: Model, params: Params) -> dict[str, np.ndarray]:
 
 
 def token_names(size: int, vocabulary: Vocabulary) -> list[str]:
-    """The tokens of all ids; an id without a token, or with that of another, has its number behind it."""
+    """The tokens of all ids, all different: the id is appended where it has no token or that of an earlier id."""
     labels: dict[str, None] = {}
     for token in range(size):
         piece = vocabulary.piece(token) if token < vocabulary.size else ""

@@ -1,8 +1,8 @@
 """The config.json of transformers for the families of T5, there and back.
 
-What differs between them besides sizes: umT5 has a table of relative positions in every layer, and the decoder's output
-is divided by sqrt(D) before the output matrix if `tie_word_embeddings` is true (transformers 4; 5 saves that of T5 as
-`scale_decoder_outputs`), of mT5 never and of umT5 always (5, which writes `tie_word_embeddings` as true for every one).
+Besides sizes they differ in two things. umT5 has a table of relative positions in every layer. And the decoder's output
+may be divided by sqrt(D) before the output matrix: in transformers 4 if `tie_word_embeddings` is true; in 5, which
+writes that as true for all, for T5 if `scale_decoder_outputs` is true, for mT5 never and for umT5 always.
 """
 
 import math
@@ -15,8 +15,8 @@ from t5xpg.models.config import T5Config
 
 # model_type -> what the names of its classes begin with
 FAMILIES: Mapping[str, str] = {"t5": "T5", "mt5": "MT5", "umt5": "UMT5", "longt5": "LongT5"}
-_DISTANCES = {"relative_attention_num_buckets": 32, "relative_attention_max_distance": 128}  # where it does not say
-# its names, and those of T5Config
+_DISTANCES = {"relative_attention_num_buckets": 32, "relative_attention_max_distance": 128}  # by default
+# names in config.json and in T5Config
 _SIZES = {
     "vocab_size": "vocab_size", "d_model": "emb_dim", "d_kv": "head_dim", "d_ff": "mlp_dim",
     "num_layers": "num_encoder_layers", "num_decoder_layers": "num_decoder_layers", "num_heads": "num_heads",
@@ -31,12 +31,12 @@ _ACTIVATIONS: Mapping[str, tuple[str, ...]] = {
     "gated-silu": ("silu", "linear"),
     "gated-relu": ("relu", "linear"),
 }
-# T5's in name, and something else in their layers
+# model types that are named after T5 or resemble it, with other layers
 _RELATIVES = ("switch_transformers", "pix2struct", "udop")
 
 
 def feed_forward_proj(config: T5Config) -> str:
-    """What transformers calls the MLP's activations. Raises UserError for those that it has not."""
+    """The name that transformers has for the MLP's activations. Raises UserError where it has none."""
     activations = tuple("silu" if name == "swish" else name for name in config.mlp_activations)
     if name := next((name for name, known in _ACTIVATIONS.items() if known == activations), None):
         return name
@@ -45,7 +45,7 @@ def feed_forward_proj(config: T5Config) -> str:
 
 
 def config_to_transformers(config: T5Config, eos_id: int = 1) -> dict[str, Any]:
-    """The config.json of the same model for transformers (padding 0, with which decoding starts)."""
+    """The config.json of the same model (padding is 0 and starts decoding). Raises UserError where there is none."""
     is_local = config.encoder_window is not None  # in all layers of the encoder, as far behind as ahead
     of_windows = ("encoder_window", "sliding_window_pattern", "encoder_global_block")
     config.require_t5("transformers' T5", of_windows if is_local else ())
@@ -82,13 +82,13 @@ def config_to_transformers(config: T5Config, eos_id: int = 1) -> dict[str, Any]:
 
 
 def head_factor_to_transformers(config: T5Config) -> float:
-    """What a written output matrix is multiplied by: transformers 5 divides by it again, of umT5 in any case."""
+    """The factor of an output matrix in exports: sqrt(D) for an untied umT5, since transformers 5 divides by it."""
     is_scaled_for_nothing = config.relpos_bias_in_every_layer and not config.logits_via_embedding
     return math.sqrt(config.emb_dim) if is_scaled_for_nothing else 1.0
 
 
 def head_factor_from_transformers(config: Mapping[str, Any], has_own_head: bool) -> float:
-    """What the output matrix of a checkpoint is multiplied by, so that nothing has to be divided by sqrt(D)."""
+    """The factor of a checkpoint's output matrix on import: 1 / sqrt(D) for an untied umT5 that divides by it."""
     scaled_all_the_same = config.get("model_type") == "umt5" and has_own_head and scales_outputs(config)
     return 1.0 / math.sqrt(config["d_model"]) if scaled_all_the_same else 1.0
 
@@ -106,8 +106,8 @@ def scales_outputs(config: Mapping[str, Any]) -> bool:
 def config_from_transformers(config: Mapping[str, Any], has_own_head: bool = False) -> T5Config:
     """T5Config from a transformers config.json (as a dict). Raises UserError for what is no T5 that we can be.
 
-    has_own_head: whether the checkpoint has an output matrix that differs from the embedding: of umT5 it is taken with
-    `head_factor_from_transformers`; of the others a matrix of their own where the output is scaled is a contradiction.
+    has_own_head: whether the checkpoint has an output matrix that differs from the embedding. For umT5 it is read with
+    `head_factor_from_transformers`; for the others, such a matrix contradicts a scaled output.
     """
     model_type = config.get("model_type", "t5")
     if model_type not in FAMILIES:

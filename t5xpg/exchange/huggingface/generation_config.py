@@ -1,4 +1,4 @@
-"""The generation_config.json of transformers: how `generate` decodes as an experiment does."""
+"""The generation_config.json of transformers, with which `generate` decodes as an experiment does."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from t5xpg.models.decoding import DecodingConfig
 
 
 def generation_config(decoding: DecodingConfig, vocabulary: Vocabulary, longest: int, start_id: int) -> dict[str, Any]:
-    """The options of `generate`. longest: tokens of an answer, where `decoding` names no other number."""
+    """The options of `generate`. longest: most tokens of an answer, unless `decoding` names another number."""
     found: dict[str, Any] = {
         "decoder_start_token_id": start_id,
         "eos_token_id": vocabulary.eos_id,
@@ -24,5 +24,5 @@ def generation_config(decoding: DecodingConfig, vocabulary: Vocabulary, longest:
 
 
 def is_beam(decoding: DecodingConfig) -> bool:
-    """Whether it is a beam search that `generate` does, too."""
+    """Whether it is a beam search that `generate` can do, too."""
     return decoding.method == "beam" and decoding.length_penalty == "transformers"

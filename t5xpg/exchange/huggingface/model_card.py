@@ -48,7 +48,7 @@ def model_card(
     notes: Sequence[str] = (),
     checked: Checked | None = None,
 ) -> str:
-    """The card. results: of results.json, where there are any; imported: what the run was imported from, if it was."""
+    """The card. results: those of results.json, or None; imported: where the run was imported from, or None."""
     use, text = _SEQ2SEQ_USE, "The <extra_id_0> ruined my sleep" if vocabulary.num_sentinels else "The owl"
     asked = [sample["input"] for sample in (results or {}).get("samples") or []]
     if asked and not any(map(blanks_of, asked)):  # a task with inputs of its own
@@ -102,7 +102,7 @@ def _with_code(text: str) -> str:
 
 
 def _front_matter(name: str, exported: Exported, results: Mapping[str, Any] | None) -> str:
-    """What the hub reads, as YAML, of which JSON is a part: numbers of the evaluation, or of the last validation."""
+    """The YAML that the hub reads, with values in JSON: numbers of the evaluation, or else of the last validation."""
     values: dict[str, Any] = {"library_name": "transformers", "tags": ["t5xpg", exported.config["model_type"]]}
     measured = (results["evaluation"] or results["final"]["validation"] or {}) if results else {}
     names = ("loss", "bits_per_byte", "accuracy")

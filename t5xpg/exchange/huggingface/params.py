@@ -1,8 +1,8 @@
 """Parameters in transformers' T5 layout, there and back; numpy only, torch is not needed.
 
 transformers keeps matrices as [outputs, inputs], this project (as T5X) as [inputs, outputs]; the names differ; the
-numbers are the same. Goes with transformers.T5ForConditionalGeneration (T5, T5 1.1, ByT5, FLAN-T5 ...) and those of mT5
-and umT5.
+numbers are the same. For transformers' T5ForConditionalGeneration (T5, T5 1.1, ByT5, FLAN-T5 ...) and the same classes
+of mT5, umT5 and LongT5.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -38,7 +38,7 @@ _ATTENTIONS = {  # ours, transformers', and the norm before it
 
 
 class Tensor(NamedTuple):
-    """A parameter: our name, the checkpoint's, whether it is transposed there; ours is factor * (theirs + shift)."""
+    """A parameter's name here and in the checkpoint. transposed: in the latter. Ours is factor * (theirs + shift)."""
 
     ours: str
     theirs: str
@@ -47,14 +47,14 @@ class Tensor(NamedTuple):
     shift: float = 0.0
 
     def read(self, array: np.ndarray) -> np.ndarray:
-        """Ours, contiguous, of theirs in float32."""
+        """Our array, contiguous, from the checkpoint's in float32."""
         if self.shift:
             array = array + np.float32(self.shift)
         array = array * np.float32(self.factor) if self.factor != 1.0 else array
         return np.ascontiguousarray(array.T if self.transposed else array)
 
     def written(self, array: np.ndarray) -> np.ndarray:
-        """Theirs of ours: the inverse."""
+        """The checkpoint's array from ours: the inverse of `read`."""
         array = np.asarray(array, np.float32)
         array = array / np.float32(self.factor) if self.factor != 1.0 else array
         if self.shift:
@@ -144,7 +144,7 @@ def from_tensors(
 ) -> Params:
     """Our parameters (numpy float32) from the tensors of a checkpoint.
 
-    ignored: names that may be there besides. copies: what is read in place of a name. wrong: what is known to be.
+    ignored: further names that may be there. copies: {name: the one read in its place}. wrong: problems known already.
     Raises UserError where tensors are missing, unknown, or of other shapes than config says, naming them.
     """
     abstract = flatten_dict(EncoderDecoderModel(config).abstract_params(), sep="/")  # a decoder alone is a part of it
@@ -186,7 +186,7 @@ def module_names(config: T5Config) -> dict[str, str]:
 
 
 def params_to_transformers(params: Params, config: T5Config) -> dict[str, np.ndarray]:
-    """The inverse: float32 arrays by name. Tied models have no lm_head.weight, as transformers saves them."""
+    """Inverse of `params_from_transformers`: float32 arrays by name. Tied models have no lm_head, as transformers'."""
     feed_forward_proj(config)
     return to_tensors(params, _tensors(config, 1.0 / head_factor_to_transformers(config)))
 

@@ -1,9 +1,9 @@
 """T5Gemma and the text part of T5Gemma 2 in transformers: config.json and tensors, there and back.
 
 The decoders that they were made of, Gemma 2 and the text part of Gemma 3, are read too, as models of a decoder alone.
-Embeddings are multiplied by sqrt(D) there when they are read, and not before the logits: E sqrt(D) is our embedding.
-Norms are 1 + w there. Products of queries and keys are multiplied by query_pre_attn_scalar^-0.5 there; here that is in
-the queries' matrix, or in the norm of the queries, beside its 1 / sqrt(K).
+transformers multiplies embeddings E by sqrt(D) on lookup, but not for the logits: our embedding is E sqrt(D). Its norms
+have the scale 1 + w. It multiplies products of queries and keys by query_pre_attn_scalar^-0.5: here this factor is in
+the queries' matrix, or in the scale of the queries' norm, times sqrt(K), as these queries are divided by sqrt(K) here.
 """
 
 import math
@@ -19,13 +19,13 @@ from t5xpg.models.model import Params
 
 FAMILIES: Mapping[str, str] = {"t5gemma": "T5Gemma", "t5gemma2": "T5Gemma2"}
 DECODERS = ("gemma2", "gemma3_text")
-# transformers' names, and those of T5Config, of what a stack has
+# the sizes of a stack: names in transformers and in T5Config
 _SIZES = {
     "vocab_size": "vocab_size", "hidden_size": "emb_dim", "num_attention_heads": "num_heads", "head_dim": "head_dim",
     "num_key_value_heads": "num_kv_heads", "intermediate_size": "mlp_dim",
     "attn_logit_softcapping": "attention_logit_softcap",
 }  # fmt: skip
-# those in which T5Gemma's encoder can be other than its decoder
+# the sizes in which T5Gemma's encoder can differ from its decoder
 _OF_A_STACK = ("hidden_size", "num_attention_heads", "num_key_value_heads", "intermediate_size")
 _ACTIVATIONS = {"gelu_pytorch_tanh": "gelu", "silu": "silu"}
 _LOCAL, _GLOBAL = "sliding_attention", "full_attention"
@@ -33,7 +33,7 @@ _MATRICES = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "out": "o_pr
 _MLP = {"wi_0": "gate_proj", "wi_1": "up_proj", "wo": "down_proj"}
 _EMBEDDINGS = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")
 _HEAD, _DECODERS_HEAD = "lm_head.out_proj.weight", "lm_head.weight"
-# of a decoder alone, in the place of those of T5Gemma
+# parts of T5Gemma's names, and what a decoder alone has in their place
 _DECODERS_NAMES = {
     "model.decoder.": "model.",
     ".pre_self_attn_layernorm.": ".input_layernorm.",
@@ -42,7 +42,7 @@ _DECODERS_NAMES = {
     _HEAD: _DECODERS_HEAD,
 }
 _SHARED = ("token_embedder/embedding", "decoder_token_embedder/embedding")
-# what T5Gemma 2 has for images, of which nothing is read, and the smallest that it can have
+# T5Gemma 2's tensors for images, which are not read; and the smallest image model that it can have, for exports
 _IMAGES = ("model.encoder.vision_tower.", "model.encoder.multi_modal_projector.", "model.encoder.embed_tokens.eoi_")
 _VISION = {"hidden_size": 2, "intermediate_size": 2, "num_attention_heads": 1, "num_hidden_layers": 0, "patch_size": 2}
 Json = Mapping[str, Any]
@@ -54,7 +54,7 @@ def is_one(config: Json) -> bool:
 
 
 def is_decoder(config: Json) -> bool:
-    """Whether it is of a decoder alone."""
+    """Whether a config.json is of a decoder alone."""
     return config.get("model_type") in DECODERS
 
 
@@ -74,7 +74,7 @@ def _encoder_window(size: int, is_second: bool) -> tuple[int, int]:
 
 
 def from_transformers(config: Json, tensors: Mapping[str, np.ndarray]) -> tuple[T5Config, Params]:
-    """T5Config and our parameters (numpy float32) of a checkpoint. Raises UserError for one that we cannot be."""
+    """T5Config and our parameters (numpy float32) of a checkpoint. Raises UserError where no model here is the same."""
     tensors = {name.replace("model.encoder.text_model.", "model.encoder."): tensors[name] for name in tensors}
     tensors = {name: array for name, array in tensors.items() if not name.startswith(_IMAGES)}
     read = _Config(config)
@@ -131,7 +131,7 @@ class _Config:
         return float(self._needed("query_pre_attn_scalar")) ** -0.5
 
     def config(self, tensors: Mapping[str, np.ndarray]) -> T5Config:
-        """T5Config. tensors: whether two embeddings are one is seen from them."""
+        """T5Config. tensors: they show whether encoder and decoder have the same embedding."""
         needed = [name for name in _SIZES if name != "attn_logit_softcapping"]
         sizes = {_SIZES[name]: self._needed(name) for name in needed}
         of_encoder = {f"encoder_{_SIZES[name]}": self.encoder.get(name) for name in _OF_A_STACK}

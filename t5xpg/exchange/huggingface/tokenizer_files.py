@@ -1,7 +1,7 @@
 """The tokenizer of a vocabulary as files that transformers loads, with the ids that training used, sentinels included.
 
-Bytes have tokenizer_config.json alone, all others tokenizer.json too, and SentencePiece models spiece.model. Whatever
-the convention, each sentinel is written with the id that it has, and `<extra_id_0>` in a text becomes that id.
+Byte vocabularies have tokenizer_config.json alone, all others also tokenizer.json, SentencePiece models also
+spiece.model. Whatever the convention, each sentinel is written with its id, and `<extra_id_0>` in a text becomes it.
 """
 
 import json
@@ -17,12 +17,12 @@ from t5xpg.data.vocab.tokenizers import HUGGING_FACE
 from t5xpg.data.vocab.vocabulary import BYTES, Vocabulary
 
 CONFIG, DEFINITION, PIECES = "tokenizer_config.json", "tokenizer.json", "spiece.model"
-CONVENTION = "t5xpg_sentinels"  # in tokenizer_config.json: the convention's name, for whoever reads the folder here
+CONVENTION = "t5xpg_sentinels"  # in tokenizer_config.json: the name of the sentinels' convention, for an import
 BYTE_CLASS, T5_CLASS, OTHER_CLASS = "ByT5Tokenizer", "T5Tokenizer", "PreTrainedTokenizerFast"
 _BYTE_SPECIAL = {0: "<pad>", 1: "</s>", 2: "<unk>"}
-# What the padding of a tokenizer without one is called: the first of these that is no token of its own.
+# Names for the padding of a tokenizer that has none: the first one that is not yet one of its tokens.
 _PADDINGS = ("<pad>", "[PAD]", "<|pad|>", "<|padding|>")
-# Ids of these are compared before a folder is finished.
+# The ids of these texts are compared before a folder is finished.
 SAMPLES = (
     "The <extra_id_0> sat on <extra_id_1>.",
     "<extra_id_0> cat <extra_id_1> the mat",
@@ -36,13 +36,13 @@ SAMPLES = (
 def tokenizer_type(model_type: str, vocabulary: Vocabulary) -> str | None:
     """The argument `tokenizer_type` that `AutoTokenizer` needs for the folder; None where it needs none.
 
-    For every umT5 it takes the class that reads tokenizer.json, whatever class the folder names (transformers 5.23).
+    For umT5 `AutoTokenizer` takes the class that reads tokenizer.json, whatever class is named (transformers 5.23).
     """
     return "byt5" if model_type == "umt5" and vocabulary.kind == BYTES else None
 
 
 def write_tokenizer(folder: Path, vocabulary: Vocabulary, *, longest: int) -> None:
-    """Write the tokenizer's files. longest: tokens of an input. It puts the end token behind a text, as T5's do.
+    """Write the tokenizer's files. longest: most tokens of an input. The end token is put behind a text, as in T5's.
 
     Raises UserError where transformers has no tokenizer with these ids.
     """
@@ -135,7 +135,7 @@ def _tokenizer_with_ids(vocabulary: Vocabulary, names: Mapping[int, str]) -> dic
 def _added_tokens(
     definition: Mapping[str, Any], vocabulary: Vocabulary, names: Mapping[int, str]
 ) -> list[dict[str, Any]]:
-    """Those of the tokenizer itself, padding, end and unknown, and the names."""
+    """The added tokens: the tokenizer's own, then padding, end and unknown, and the names; in the order of ids."""
     found: dict[int, dict[str, Any]] = {one["id"]: one for one in definition["added_tokens"]}
     special = [token for token in (vocabulary.pad_id, vocabulary.eos_id, vocabulary.unk_id) if token is not None]
     for token, text in ({token: definition_piece(definition, token) for token in special} | dict(names)).items():
@@ -168,7 +168,7 @@ def _with_end(end: str, token: int) -> dict[str, Any]:
 
 
 def check_tokenizer(folder: Path, vocabulary: Vocabulary) -> None:
-    """Raise UserError where a written tokenizer.json, which bytes have not, gives `sample_texts` other ids."""
+    """Raise UserError where the written tokenizer.json gives `sample_texts` other ids. Byte vocabularies have none."""
     if not (folder / DEFINITION).is_file():
         return
     written = tokenizers.Tokenizer.from_file(str(folder / DEFINITION))
@@ -182,11 +182,11 @@ def check_tokenizer(folder: Path, vocabulary: Vocabulary) -> None:
 
 
 def expected_ids(vocabulary: Vocabulary, text: str) -> list[int]:
-    """What a tokenizer has to give for a text."""
+    """The ids that a tokenizer has to give for a text."""
     return [*vocabulary.encode(text), vocabulary.eos_id]
 
 
 def sample_texts(vocabulary: Vocabulary) -> list[str]:
-    """The samples that a vocabulary has ids for, and one with its names."""
+    """The samples whose sentinels a vocabulary has, and a text with its named tokens."""
     texts = list(SAMPLES) if vocabulary.num_sentinels > 1 else [text for text in SAMPLES if "<extra_id_" not in text]
     return [*texts, " ".join([*vocabulary.named_tokens, "at the end"])]

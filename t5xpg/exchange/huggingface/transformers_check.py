@@ -33,13 +33,13 @@ NOT_CHECKED = (
     "not compared in transformers: it is not installed with torch. `make bench-peers` installs both, or name a Python "
     f"that has them: {PYTHON_VARIABLE}=/path/to/python"
 )
-TOLERANCE = 1e-4  # of a logit, relative to the largest of them where that is above 1
-_ROWS, _SOURCE, _TARGET, _ANSWER = 4, 48, 24, 24  # of what is compared: rows, and the tokens of each
+TOLERANCE = 1e-4  # of a logit, relative to the largest logit where that is above 1
+_ROWS, _SOURCE, _TARGET, _ANSWER = 4, 48, 24, 24  # what is compared: rows, and tokens of each input, target, answer
 
 
 @dataclass(frozen=True)
 class Checked:
-    """What was compared, and the largest difference of a logit, beside the largest logit."""
+    """What was compared, the largest difference between two logits, and the largest logit."""
 
     text: str
     difference: float
@@ -50,7 +50,7 @@ class Checked:
 
 
 def python_with_torch() -> Path | None:
-    """A Python that has torch and transformers: the one that is named, this one, or that of `make bench-peers`."""
+    """A Python with torch and transformers: the one named, this one, or that of `make bench-peers`; None without."""
     named = os.environ.get(PYTHON_VARIABLE)
     if named is not None:
         if named in ("", "0"):
@@ -137,7 +137,7 @@ def _shifted(targets: np.ndarray) -> np.ndarray:
 def _ours(
     model: Model, converter: str, params: Any, vocabulary: Vocabulary, inputs: np.ndarray, targets: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray | None]:
-    """Logits and greedy answers in float32; no answers of a model that writes nothing."""
+    """Logits and greedy answers in float32; None instead of answers where the model does not decode."""
     decodable = model.for_decoding(converter)
     batch = {"encoder_input_tokens": jnp.asarray(inputs)}
     if decodable is not None:
@@ -153,7 +153,7 @@ def _ours(
 def _theirs(
     python: Path, folder: Path, given: dict[str, np.ndarray], settings: dict[str, Any]
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Outputs of transformers, as tensors and the values beside them."""
+    """Outputs of transformers: its tensors, and the other values (`found` of `transformers_outputs`)."""
     program = Path(__file__).with_name("transformers_outputs.py")
     with tempfile.TemporaryDirectory() as scratch:
         inputs, outputs = Path(scratch) / "inputs.safetensors", Path(scratch) / "outputs.safetensors"

@@ -61,7 +61,7 @@ def main(folder: str, inputs_file: str, outputs_file: str) -> None:
 
 
 def generated(model: Any, given: dict[str, Any], settings: dict[str, Any]) -> Any:
-    """Greedy answers [B, max_new_tokens], without what they begin with."""
+    """Greedy answers [B, max_new_tokens], without the tokens that the decoder was given."""
     import torch
 
     inputs, prompted, length = given["input_ids"], settings["prompted"], settings["max_new_tokens"]

@@ -22,8 +22,8 @@ def vocabulary_of_folder(
 ) -> Vocabulary:
     """The vocabulary of a folder whose model has this config.json.
 
-    tokenizer: "bytes", or the path of another one's file or folder. sentinels: a convention of bytes. Raises UserError
-    where no tokenizer is found, or its ids are not the model's.
+    tokenizer: "bytes", or the path of another one's file or folder. sentinels: the convention of a byte vocabulary.
+    Raises UserError where no tokenizer is found, or its ids are not the model's.
     """
     rows = config.get("vocab_size", 0)
     if sentinels is not None and sentinels not in CONVENTIONS:
@@ -69,7 +69,7 @@ def _read(folder: Path, tokenizer: str | None, sentinels: str | None, rows: int)
 
 
 def _of_bytes(settings: Mapping[str, Any], sentinels: str | None) -> Vocabulary:
-    """Bytes with the convention that is given, that an export of ours names, or that the added tokens follow."""
+    """A byte vocabulary. Its convention: the given one, else that of our export, else that of the added tokens."""
     convention = sentinels or settings.get(CONVENTION)
     ids = {text: token for token, text in sorted(_added_tokens(settings).items())}
     names = tuple(text for text in ids if text not in ("<pad>", "</s>", "<unk>") and not SENTINEL.fullmatch(text))

@@ -1,7 +1,7 @@
 """Adafactor's accumulators in T5X's train state, there and back.
 
-For every parameter T5X keeps `v_row` and `v_col` where it factors, `v` where it does not, and `m` with momentum; what
-is not used is one zero. optax has the same arrays, a tree for each. Source: t5x/adafactor.py.
+For every parameter T5X keeps `v_row` and `v_col` where it factors, `v` where it does not, and `m` with momentum; an
+unused one is a single zero. optax has the same arrays except `m`, a tree for each kind. Source: t5x/adafactor.py.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ from t5xpg.models.model import Params
 SLOTS = ("v_row", "v_col", "v")
 _MOMENTUM = "m"
 UNUSED = (1,)  # the shape of what is not used
-_DEFAULT_MIN_SIZE = 128  # of the smaller axis of a matrix, from which on T5X factors it
+_DEFAULT_MIN_SIZE = 128  # T5X factors a matrix whose smaller axis has at least this size
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def accumulators_of(state: StoredState, params: Params) -> Accumulators:
     flat = flatten_dict(params, sep="/")
     for name, param in flat.items():
         for slot in SLOTS:
-            # Mesh-TensorFlow leaves out those that are not used
+            # Mesh-TensorFlow leaves out unused slots
             key = f"{PARAM_STATES}/{name}/{slot}"
             kept = as_float32(key, stored[key].read()) if key in stored else np.zeros(UNUSED, np.float32)
             arrays[slot][name] = kept
@@ -71,7 +71,7 @@ def _check_shapes(name: str, shape: tuple[int, ...], slots: Mapping[str, tuple[i
     if slots["v"] == shape:
         return
     if len(shape) == 2 and slots["v"] == UNUSED:
-        # the larger axis is averaged over in v_row; of two that are equal the second one
+        # v_row is averaged over the larger axis, or over the second one if both are equal
         rows, columns = (shape[0], shape[1]) if shape[1] >= shape[0] else (shape[1], shape[0])
         if slots["v_row"] == (rows,) and slots["v_col"] == (columns,):
             return
@@ -80,7 +80,7 @@ def _check_shapes(name: str, shape: tuple[int, ...], slots: Mapping[str, tuple[i
 
 
 def _min_factored_size(factored: list[int], whole: list[int]) -> int:
-    """From which size of its smaller axis on a matrix is factored: of those of the matrices that are, and are not."""
+    """The smaller axis' least size for factoring, from those sizes of the factored matrices and of the others."""
     largest, smallest = max(whole, default=0), min(factored, default=max(_DEFAULT_MIN_SIZE, *whole, 0) + 1)
     if largest < _DEFAULT_MIN_SIZE <= smallest:
         return _DEFAULT_MIN_SIZE
@@ -93,7 +93,7 @@ def _min_factored_size(factored: list[int], whole: list[int]) -> int:
 
 
 def param_states(trees: Mapping[str, Params]) -> Params:
-    """T5X's `param_states` of trees of accumulators."""
+    """T5X's `param_states` from trees of accumulators."""
     states: dict[str, np.ndarray] = {}
     for slot in SLOTS:
         for name, array in flatten_dict(trees[slot], sep="/").items():
@@ -104,7 +104,7 @@ def param_states(trees: Mapping[str, Params]) -> Params:
 
 def zeros_of_stacked_layers(target: Params) -> Params:
     """The `param_states` with which T5X begins where all layers of a stack are in one array, along SCAN_AXIS."""
-    # of their matrices it factors the width of the model and everything else but the layers, whatever their sizes
+    # whatever their sizes, it factors their matrices into the width of the model and the other axes, for each layer
     states: dict[str, np.ndarray] = {}
     for name, array in flatten_dict(target, sep="/").items():
         shapes = dict.fromkeys((*SLOTS, _MOMENTUM), UNUSED)

@@ -41,7 +41,7 @@ _OTHERS = {
 
 @dataclass
 class Converted:
-    """An experiment's gin file, and what of T5X's is not in it: not needed here, or unknown here."""
+    """An experiment's gin file, and the statements of T5X's file that it lacks: not needed here, or unknown here."""
 
     text: str
     unneeded: list[str] = field(default_factory=list)
@@ -49,10 +49,10 @@ class Converted:
 
 
 def convert(file: Path, search: Sequence[Path] = ()) -> Converted:
-    """An experiment with what a gin file of T5X says.
+    """The experiment that a gin file of T5X describes.
 
-    search: folders in which included files are looked for, besides that of the file. Raises UserError where a file
-    cannot be read, or where the model is none that is known here.
+    search: folders in which included files are looked for first, before that of the including file and the current one.
+    Raises UserError where a file cannot be read, its model is not known here, or it does not train.
     """
 
     def found(name: str, including: Path) -> Path | None:
@@ -76,8 +76,8 @@ class _Conversion:
         self._run: str | None = None
         self._modules: list[str] = []
         self._scalable = False
-        self._values: dict[str, Any] = {}  # by T5X's names: the last that its own files or this file say
-        self._bound: dict[str, Bound] = {}  # those that this file says
+        self._values: dict[str, Any] = {}  # by T5X's names: the last that T5X's own files or this one bind
+        self._bound: dict[str, Bound] = {}  # those that this file binds
         self._ours: dict[str, Any] = {}
         self._converted = Converted("")
         self._comment = ""
@@ -130,7 +130,7 @@ class _Conversion:
         self._unsupported(f"include {file!r}", place, "the file was not found: name its folder with --search")
 
     def _say(self, values: Mapping[str, Any]) -> None:
-        """Take in what a file of T5X's says; as in gin, what was said of it before counts no more."""
+        """Take in the values of one of T5X's own files; as in gin, they replace earlier bindings."""
         self._values |= values
         for key in values:
             self._bound.pop(key, None)
@@ -144,12 +144,12 @@ class _Conversion:
             self._unsupported(f"import {module}", statement.place, "nothing of t5x.contrib is here")
 
     def _value(self, key: str) -> Any:
-        """The value of a parameter, its macro replaced where it is known; None where there is none."""
+        """The value of a parameter, or of the macro that it names where that is known; None where there is none."""
         return self._values.get(self._source(key))
 
     def _source(self, key: str) -> str:
         """The key that has the value of a parameter: its own, or that of the macro it names."""
-        for _ in range(10):  # a macro may be that of a macro
+        for _ in range(10):  # a macro may name another macro
             value = self._values.get(key)
             if not isinstance(value, Reference) or value.text[0] != "%" or value.text[1:] not in self._values:
                 break
@@ -186,7 +186,7 @@ class _Conversion:
             (self._unneeded if self._run else self._refuse)(key, "nothing reads this macro")
 
     def _set(self, key: str, name: str, value: Any) -> None:
-        """Set one of ours."""
+        """Set one of our parameters or macros, or say why not."""
         if isinstance(value, Reference):
             if value.text != "%gin.REQUIRED":
                 self._refuse(key, "its value is not known")
@@ -222,7 +222,7 @@ class _Conversion:
             self._ours |= rate | ours
 
     def _start(self) -> None:
-        """What the run starts from, and its updates: T5X counts those of the pretraining, too."""
+        """Set the checkpoint to start from and the number of updates: T5X counts those of the pretraining, too."""
         path, total = self._value("RestoreCheckpointConfig.path"), self._value("train.total_steps")
         restores = self._values.get("CheckpointConfig.restore", "it does") is not None and isinstance(path, str)
         relative = self._value("train.relative_steps")
@@ -271,7 +271,7 @@ class _Conversion:
         run, model = self._run or "pretrain", self._model or "t5_1_1"
         files = [f"models/{model}", "optimizers/adafactor", f"partitioning/{parallel}", f"runs/{run}"]
         if run == "pretrain":
-            files.append("objectives/none")  # as in T5X, a task has its own
+            files.append("objectives/none")  # as in T5X, a task has its own objective
         if "decoding.DecodingConfig.num_decodes" in self._ours:
             files.append("decoding/beam")
         if self._modules:
@@ -298,7 +298,7 @@ class _Conversion:
         return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
 
     def _changed(self, files: Sequence[str]) -> dict[str, Any]:
-        """Of ours those that the included files do not say already, in the order of those files."""
+        """Those of our values that the included files do not set already, in the order of those files."""
         included: dict[str, Any] = {}
         for file in files:
             for one in statements(paths.GIN / f"{file}.gin", lambda name, _: paths.REPOSITORY / name):
@@ -319,7 +319,7 @@ class _Conversion:
 
 
 def _key(bound: Bound) -> str:
-    """The key of the tables: without the module, which a file may call as it likes; a method keeps its class."""
+    """A binding's key in the tables: without the module, which files may name freely; a method keeps its class."""
     parts = bound.selector.split(".")
     first = next((place for place, part in enumerate(parts) if part[:1].isupper()), len(parts) - 1)
     name = ".".join([*filter(None, parts[first:]), bound.parameter])
@@ -329,8 +329,8 @@ def _key(bound: Bound) -> str:
 def write(
     file: Path, search: Sequence[Path], output: Path | None, *, force: bool = False, partial: bool = False
 ) -> None:
-    """Convert a file into `output`, or print it (None), and say on stderr what it needs no more, what is not carried
-    over, and what is left to mend.
+    """Convert a file into `output`, or print the result (None). Say on stderr what is no longer needed, what is not
+    carried over, and what is left to mend.
 
     Raises UserError where `output` is there, unless `force` is given, and for what cannot be carried over, unless
     `partial` is given.

@@ -102,7 +102,7 @@ _SIZES = {
 
 
 def model(family: str, size: str, *, scalable: bool) -> tuple[str, dict[str, Any]] | None:
-    """The model here that a file of T5X's is, and what that file says; None where T5X has none of that name.
+    """Our model that equals one of T5X's model files, and what that file sets; None where T5X has no such file.
 
     The values decide, not the name: T5X's tiny models are smaller than those here, and its byt5/tiny is a t5_1_1.
     """
@@ -116,7 +116,7 @@ def model(family: str, size: str, *, scalable: bool) -> tuple[str, dict[str, Any
     }  # fmt: skip
 
 
-# T5X's parameter: ours, a macro or, where there is a dot, a parameter. Its macros are what parameters name.
+# T5X's parameter: ours, which is a macro, or with a dot a parameter. T5X's macros count where a parameter names them.
 _SAME_IN_CONFIG = (
     "emb_dim", "num_heads", "head_dim", "mlp_dim", "num_encoder_layers", "num_decoder_layers", "mlp_activations",
     "logits_via_embedding", "float32_attention_logits",
@@ -165,7 +165,7 @@ OURS: Mapping[str, str] = {
     },
 }
 
-# Why nobody needs to set a parameter here: the parameters. A star stands for all of a class.
+# Why a parameter need not be set here: the parameters for which this holds. A star stands for all of a class.
 _REASONS: Mapping[str, str] = {
     "the included files say it": (
         "MODEL OPTIMIZER train.model train.train_dataset_cfg train.train_eval_dataset_cfg train.checkpoint_cfg "
@@ -202,7 +202,7 @@ _REASONS: Mapping[str, str] = {
     "for arrays of two axes T5X's rules are those of the sizes": "Adafactor.logical_factor_rules",
 }
 UNNEEDED: Mapping[str, str] = {key: why for why, keys in _REASONS.items() for key in keys.split()}
-# What a parameter has to be for that: how its value ends, as T5X's own files have it. Another is not carried over.
+# Such a parameter is not needed only if its value ends so, as in T5X's own files. Another value is not carried over.
 STANDARD: Mapping[str, tuple[str, ...]] = {
     "MODEL": (".EncoderDecoderModel()",),
     "train.model": ("%MODEL", ".EncoderDecoderModel()"),

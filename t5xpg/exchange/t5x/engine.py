@@ -1,4 +1,4 @@
-"""Experiments trained by T5X itself, in a process and, where it must be, a Python of its own."""
+"""Experiments trained by T5X itself, in a process of its own and, where needed, with a Python of its own."""
 
 import importlib.util
 import json
@@ -21,8 +21,8 @@ from t5xpg.experiment import data_state, prepare
 from t5xpg.experiment.config import LoadedConfig
 
 # Variables for T5X's process, which `engine_tasks` reads.
-OBJECTIVE = "T5XPG_ENGINE_OBJECTIVE"  # the noise that takes the place of the task table's, as JSON
-MODULES = "T5XPG_ENGINE_MODULES"  # the user's modules that register tasks, between spaces
+OBJECTIVE = "T5XPG_ENGINE_OBJECTIVE"  # the objective whose numbers replace those of the task table, as JSON
+MODULES = "T5XPG_ENGINE_MODULES"  # the user's modules that register tasks, separated by spaces
 
 PYTHON_VARIABLE = "T5X_PYTHON"
 FRAGMENT = "gin/engines/t5x.gin"
@@ -50,10 +50,10 @@ def python_with_t5x() -> str:
 
 
 def train(loaded: LoadedConfig, folder: Path, initial: str | None = None) -> int:
-    """Train an experiment with T5X in `folder`, its MODEL_DIR, or continue there; returns the exit code.
+    """Train an experiment with T5X in `folder`, its MODEL_DIR, or continue there; returns 0, the exit code.
 
-    initial: a checkpoint of T5X to start from. Raises UserError where T5X is not installed or cannot do it, and where
-    the folder is that of another experiment.
+    initial: a checkpoint of T5X to start from. Raises UserError where T5X is not installed, cannot train the experiment
+    or fails, and where the folder is that of another experiment.
     """
     python = python_with_t5x()
     experiment = loaded.experiment
@@ -82,7 +82,7 @@ def train(loaded: LoadedConfig, folder: Path, initial: str | None = None) -> int
 
 
 def _run(command: list[str], loaded: LoadedConfig, log_file: Path, means: int | None) -> tuple[int, Iterable[str]]:
-    """Run T5X, with its output in a file and a summary of it printed; returns the exit code and the last lines."""
+    """Run T5X, write its output to a file and print its `summary`; returns the exit code and the last lines."""
     last: deque[str] = deque(maxlen=40)
     with log_file.open("a", encoding="utf-8") as log:
         process = subprocess.Popen(
@@ -135,10 +135,10 @@ def _without_steps(text: str) -> list[str]:
 
 
 def summary(line: str, means: int | None) -> str | None:
-    """What a user wants to read of a line of T5X's log: step, nats for each target token, accuracy; None of others.
+    """What a user wants to read in a line of T5X's log: step, nats per target token, accuracy; None for other lines.
 
-    means: of how many parts of a batch T5X adds up the mean losses while training; None where the loss is a sum over
-    tokens. T5X's own loss for each token divides means by the tokens once more.
+    means: the number of parts of a batch whose mean losses T5X adds up in training; None where the loss is a sum over
+    tokens. T5X's own loss per token would divide the means by the number of tokens once more.
     """
     if (match := _METRICS.search(line)) is None:
         return None

@@ -22,8 +22,8 @@ _ADAFACTOR = (
 def experiment_gin(experiment: Experiment, name: str, model_dir: Path, initial: Path | None) -> str:
     """The text of the file that T5X parses before gin/engines/t5x.gin.
 
-    model_dir: where T5X writes. initial: a checkpoint of T5X to start from. Raises UserError with everything that T5X
-    does not have, at once.
+    model_dir: where T5X writes. initial: a checkpoint of T5X to start from. Raises one UserError that lists everything
+    that T5X does not have.
     """
     if problems := list(unsupported(experiment)):
         listed = "\n".join(f"  {problem}" for problem in problems)
@@ -81,7 +81,7 @@ def macros_of(experiment: Experiment) -> dict[str, Any]:
 
 
 def unsupported(experiment: Experiment) -> Iterator[str]:
-    """What of an experiment T5X does not have, or has in another way, with what to set instead."""
+    """Every setting of an experiment that T5X does not have, or has in another way, with what to set instead."""
     model, optimizer, network = experiment.model, experiment.optimizer, None
     try:
         network = network_of(model)
@@ -135,7 +135,7 @@ def unsupported(experiment: Experiment) -> Iterator[str]:
 
 
 def _schedule(schedule: Any) -> tuple[str, float, int] | None:
-    """T5X's factors, base rate and warmup steps; None for a schedule that T5X has not."""
+    """T5X's factors, base rate and warmup steps; None for a schedule that T5X does not have."""
     if isinstance(schedule, InverseSquareRoot):
         factors = "constant * linear_warmup * rsqrt_decay" if schedule.linear_warmup else "constant * rsqrt_decay"
         return factors, schedule.base_learning_rate, schedule.warmup_steps

@@ -1,4 +1,4 @@
-"""In T5X's process: our tasks as the experiment has them. gin/engines/t5x.gin imports it."""
+"""Registers our tasks, as the experiment has them, in T5X's process. gin/engines/t5x.gin imports this module."""
 
 import importlib
 import json
@@ -19,6 +19,6 @@ for _name in os.environ.get(MODULES, "").split():
 
 
 def vocabulary(task: str) -> seqio.Vocabulary:
-    """That of a task's targets. T5X refuses a model with another one than its task has."""
+    """The vocabulary of a task's targets. T5X refuses a model whose vocabulary is not its task's."""
     found: seqio.Vocabulary = seqio.get_mixture_or_task(task).output_features["targets"].vocabulary
     return found

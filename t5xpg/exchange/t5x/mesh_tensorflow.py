@@ -34,7 +34,7 @@ _NORMS = {
 def t5x_name(variable: str) -> str | None:
     """T5X's name of a variable; None for one that T5X does not have.
 
-    A table of relative positions gets the name of its layer's; see `share_positions`.
+    A table of relative positions gets the name of a table of its layer; see `share_positions`.
     """
     if variable == "global_step":
         return STEP

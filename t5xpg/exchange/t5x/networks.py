@@ -1,4 +1,4 @@
-"""What each of our architectures is in T5X: the network, and the parameters as that has them (docs/interop.md)."""
+"""What each of our architectures is in T5X: the network, and the parameters in its layout (docs/interop.md)."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -18,12 +18,12 @@ from t5xpg.models.config import T5Config
 from t5xpg.models.decoder_only import DecoderOnlyModel
 from t5xpg.models.model import Model, Params
 
-_BUCKETS, _DISTANCE = 32, 128  # which T5X's networks have
+_BUCKETS, _DISTANCE = 32, 128  # of T5X's networks
 
 
 @dataclass(frozen=True)
 class Network:
-    """A network of T5X. module: of Python; transformer, config: its classes; model: the class of T5X's models."""
+    """A network of T5X. module: its Python module; transformer, config: its classes; model: the class in t5x.models."""
 
     module: str
     transformer: str
@@ -55,7 +55,7 @@ def network_of(model: Model) -> Network:
 
 
 def in_t5x(model: Model, params: Params) -> Params:
-    """The parameters of a model, or any trees of their structure, as `network_of(model)` has them."""
+    """The parameters of a model, or any tree of their structure, in the layout of `network_of(model)`."""
     network, config, params = network_of(model), model.config, jax.tree.map(np.asarray, params)
     if network == DECODER_ONLY:
         return {"decoder": {**params["decoder"], "token_embedder": params["token_embedder"]}}
@@ -128,7 +128,7 @@ def vocabulary_gin(vocabulary: Vocabulary, folder: Path) -> list[str]:
 
 
 def model_gin(model: Model, vocabulary: Vocabulary, folder: Path, comment: str) -> str:
-    """A file that T5X's runs include: MODEL with its Adafactor, as its own files of sizes. comment: the first line."""
+    """A gin file that T5X's runs include: MODEL and Adafactor, as in T5X's files of sizes. comment: its first line."""
     network, newline = network_of(model), "\n"
     ids = ["vocabulary"] if network == DECODER_ONLY else ["input_vocabulary", "output_vocabulary"]
     return f"""\
@@ -164,7 +164,7 @@ models.{network.model}:
 """
 
 
-RECORD = "t5xpg.json"  # beside T5X's files and those of engines, which do not say all of this
+RECORD = "t5xpg.json"  # beside the files of T5X and of engines, which do not say all that it says
 
 
 def record_of(config: T5Config, vocabulary: Vocabulary) -> dict[str, Any]:

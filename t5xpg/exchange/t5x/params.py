@@ -1,9 +1,9 @@
-"""Parameters in T5X's layouts, as this project has them (`networks` is the way back).
+"""Parameters of this project from T5X's layouts (`networks` is the way back).
 
-This project's names are those of T5X's minimal network (`t5x.examples.t5`): there a tree is the same tree. Its scalable
-one (`t5x.examples.scalable_t5`) has a table of relative positions in every layer, matrices of attention with an axis
-for the heads ([D, H, K], [H, K, D]), and by default all layers of a stack in one array, along its second axis or
-another one.
+This project has the names of T5X's minimal network (`t5x.examples.t5`), whose parameters are the same tree here. T5X's
+scalable network (`t5x.examples.scalable_t5`) has a table of relative positions in every layer, matrices of attention
+with an axis for the heads ([D, H, K], [H, K, D]), and by default all layers of a stack in one array, along its second
+axis; arrays with layers along the first axis are read, too.
 """
 
 import functools
@@ -30,7 +30,7 @@ _DISTANCE = 128  # how far relative positions reach in all of T5
 
 @dataclass(frozen=True)
 class StoredState:
-    """A checkpoint by T5X's names of the train state. scan_axis: of arrays that hold all layers, None without them."""
+    """A checkpoint's arrays by T5X's names. scan_axis: the axis of the layers in arrays of all layers; None without."""
 
     arrays: Mapping[str, StoredArray]
     scan_axis: int | None
@@ -60,7 +60,7 @@ def state_of(checkpoint: StoredCheckpoint) -> StoredState:
 
 
 def _scan_axis(arrays: Mapping[str, StoredArray]) -> int | None:
-    """By the norms, whose other axis has the width of the model."""
+    """The axis of the layers, by the shape of the norms, whose other axis has the width of the model."""
     scale = arrays.get(f"{TARGET}/encoder/encoder/pre_mlp_layer_norm/scale")
     if scale is None:
         return None
@@ -126,12 +126,12 @@ def params_of(state: StoredState, config: T5Config) -> Params:
 
 
 def _shapes(state: StoredState) -> dict[str, tuple[int, ...]]:
-    """Of this project's names of the parameters; nothing is read."""
+    """{this project's name of a parameter: its shape}; nothing is read."""
     return {name: shape for name, shape, _ in _parts(state)}
 
 
 def _parts(state: StoredState) -> Iterator[tuple[str, tuple[int, ...], Callable[[], np.ndarray]]]:
-    """This project's names of the parameters, with their shapes and what reads them, to be called before the next."""
+    """This project's name of each parameter, its shape, and what reads it: to be called before the next is taken."""
     for name, stored in state.params().items():
         inner, axis = split_stacked(name), state.scan_axis
         whole = functools.cache(lambda: as_float32(name, stored.read()))  # noqa: B023
@@ -148,13 +148,13 @@ def _parts(state: StoredState) -> Iterator[tuple[str, tuple[int, ...], Callable[
 
 
 def split_stacked(name: str) -> tuple[str, str] | None:
-    """("encoder", "attention/query/kernel") of an array of all layers, "encoder/encoder/attention/query/kernel"."""
+    """("encoder", "attention/query/kernel") for "encoder/encoder/attention/query/kernel", which has all layers."""
     stack, _, rest = name.partition("/")
     return (stack, rest.removeprefix(f"{stack}/")) if stack in STACKS and rest.startswith(f"{stack}/") else None
 
 
 def _joined_shape(name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape of a matrix with heads in an axis of their own as this project has it."""
+    """The shape of an array here: in matrices, the axis of the heads is joined with that of the head size."""
     if len(shape) != 3:
         return shape
     if name.endswith("/out/kernel"):

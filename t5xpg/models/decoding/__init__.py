@@ -2,7 +2,7 @@
 
     decode(model, params, inputs, DecodingConfig(method="beam", num_decodes=4), max_decode_length=64)
 
-Every function is pure and made to be jitted by its caller. Models are reached through `Decodable` alone.
+Every function is pure and made to be jitted by its caller. Decoding uses a model only through `Decodable`.
 """
 
 import jax
@@ -25,7 +25,7 @@ def greedy(
 ) -> jax.Array:
     """The most probable token at every position, given those chosen before: [B, max_decode_length] int32.
 
-    As `sample`, of which it is one of temperature 0. Where logits are equal the smaller id wins.
+    It is `sample` with temperature 0. Where logits are equal, the smaller id wins.
     """
     config = DecodingConfig("sample", temperature=0.0)
     return sample(model, params, inputs, max_decode_length, config, None, eos_id, pad_id).tokens[:, 0]
@@ -34,7 +34,7 @@ def greedy(
 def score(model: Model, params: Params, batch: Batch) -> jax.Array:
     """The log-likelihood of each row's targets, in nats: [B] float32, as T5X's score_batch.
 
-    batch: what the model's `logits` reads, with decoder_target_tokens [B, T]. Summed over tokens by `token_weights`: no
+    batch: what the model's `logits` reads, with decoder_target_tokens [B, T]. A sum weighted by `token_weights`: no
     z-loss, no smoothing, no division by a length. Raises UserError for packed rows, which hold several examples.
     """
     if packed := sorted(name for name in batch if name.endswith("_segment_ids")):
@@ -44,7 +44,7 @@ def score(model: Model, params: Params, batch: Batch) -> jax.Array:
 
 
 def fill_masks(model: Model, params: Params, inputs: jax.Array, mask_id: int) -> Decoded:
-    """inputs [B, S] int32, padded with 0 -> [B, 1, S] with a token in place of every mask, each chosen by itself."""
+    """inputs [B, S] int32, padded with 0 -> [B, 1, S] with a token in place of each mask, chosen independently."""
     chosen = first_of_the_largest(model.logits(params, {"encoder_input_tokens": inputs}))
     return Decoded(jnp.where(inputs == mask_id, chosen, inputs)[:, None], None)
 
@@ -61,7 +61,7 @@ def decode(
 ) -> Decoded:
     """Decode inputs [B, S] by the method of `config`, into `config.ranked` sequences for each row.
 
-    max_decode_length: where the config names none. row_numbers: see `sample`; other methods do not need them.
+    max_decode_length: used where the config has none. row_numbers: see `sample`; other methods do not need them.
     """
     length = config.max_decode_length or max_decode_length
     if config.method == "greedy":

@@ -1,9 +1,9 @@
-"""Beam search with T5X's rule for lengths and stopping, or with transformers'.
+"""Beam search with the rules for lengths and stopping of T5X or of transformers.
 
-Source: t5x/decoding.py (beam_search), transformers' generation/utils.py (_beam_search). In both, the best 2 * N of all
-continuations of a row's N hypotheses are looked at; those that end are candidates for the N best that have ended, and
-of the others the best N go on. Every row decides alone when it is done: what stands beside it in a batch changes
-nothing. Shapes: B batch, N beams, T length, V vocab.
+Source: t5x/decoding.py (beam_search), transformers' generation/utils.py (_beam_search). Both take the best 2 * N of all
+continuations of a row's N hypotheses. Those that end are candidates for the N best ended hypotheses; of the others, the
+best N go on. Each row decides alone when it is done: the other rows of a batch change nothing.
+Shapes: B batch, N beams, T length, V vocab.
 """
 
 import functools
@@ -18,19 +18,19 @@ from t5xpg.models.decoding.config import T5X, TRANSFORMERS, DecodingConfig
 from t5xpg.models.decoding.largest import largest, largest_sums
 from t5xpg.models.decoding.protocol import Cache, Decodable, Decoded, Params, is_empty, rows_at_a_time
 
-# The score of a hypothesis that is none. Finite: what is added to it stays comparable, and is no NaN.
+# The score of an empty place for a hypothesis. Finite, so that sums with it can be compared and are not NaN.
 _NONE = -1e9
 
 
 def penalties_of(config: DecodingConfig, length: int) -> np.ndarray:
-    """[length + 1] float32: what a log probability is divided by, at every number of tokens."""
+    """[length + 1] float32: the divisor of a log probability, for every number of tokens."""
     tokens = np.arange(length + 1, dtype=np.float64)
     base = (5.0 + tokens) / 6.0 if config.length_penalty == T5X else np.maximum(tokens, 1.0)
     return (base**config.alpha).astype(np.float32)
 
 
 class Hypotheses(NamedTuple):
-    """N for each row, the best first. tokens [B, N, T] int32; scores [B, N] float32, `_NONE` or less for none."""
+    """N for each row, the best first. tokens [B, N, T] int32; scores [B, N] float32, `_NONE` or less if empty."""
 
     tokens: jax.Array
     scores: jax.Array
@@ -40,7 +40,7 @@ class _State(NamedTuple):
     step: jax.Array  # int32
     done: jax.Array  # [B] boolean
     going_on: Hypotheses  # their scores are log probabilities
-    ended: Hypotheses  # their scores are with the penalty
+    ended: Hypotheses  # their scores have the length penalty
     cache: Cache
 
 
@@ -56,11 +56,11 @@ def beam_search(
     """The best `config.decodes` sequences that a search with as many beams finds.
 
     inputs: [B, S] int32, padded with 0. Each sequence ends with its eos_id (unless it has max_decode_length tokens) and
-    holds pad_id after it. Scores are with the length penalty. To be jitted by the caller with the length and the config
+    holds pad_id after it. Scores have the length penalty. To be jitted by the caller with the length and the config
     fixed; the search stops as soon as every row is done.
 
-    Where a row has fewer sequences that have ended than beams (T5X's rule, at the full length), those that have not
-    follow behind them; T5X gives them only where there are no others, and without a penalty.
+    Where fewer sequences of a row have ended than there are beams (T5X's rule, at the full length), sequences without
+    an end follow after them; T5X itself returns those only if none has ended, and without the penalty.
     """
     B, N, T = inputs.shape[0], config.decodes, max_decode_length
     penalties = jnp.asarray(penalties_of(config, T))
@@ -88,11 +88,11 @@ def beam_search(
         if config.length_penalty == TRANSFORMERS:
             ends = ends | (length == T)
             kept = ends & (jnp.arange(2 * N) < N)
-        kept = kept & (scores > _NONE / 2)  # a vocabulary smaller than 2 * N fills up with what is none
+        kept = kept & (scores > _NONE / 2)  # with a vocabulary smaller than 2 * N, some places are empty
         penalised = jnp.where(kept, scores / penalties[length], jnp.float32(_NONE))
         new = Hypotheses(tokens, penalised)
         pool = jax.tree.map(lambda old, new: jnp.concatenate([old, new], axis=1), state.ended, new)
-        # what a row has when it is done it keeps
+        # a row that is done keeps what it has
         ended = jax.tree.map(functools.partial(_where, state.done), state.ended, _best(pool, N)[0])
         going_on, ranks = _best(Hypotheses(tokens, jnp.where(ends, jnp.float32(_NONE), scores)), N)
         cache = model.reorder_beams(cache, jnp.take_along_axis(beams, ranks, axis=1, mode="clip"))
@@ -116,7 +116,7 @@ def beam_search(
 
 
 def _where(rows: jax.Array, these: jax.Array, those: jax.Array) -> jax.Array:
-    """Of the rows [B] these, of all others those: [B, ...]."""
+    """[B, ...]: `these` where `rows` [B] is true, `those` elsewhere."""
     return jnp.where(rows.reshape(-1, *[1] * (these.ndim - 1)), these, those)
 
 
@@ -146,7 +146,7 @@ def _best(hypotheses: Hypotheses, count: int) -> tuple[Hypotheses, jax.Array]:
 
 
 def _filled_up(ended: Hypotheses, going_on: Hypotheses, penalty: jax.Array) -> Hypotheses:
-    """Those that have ended; where a row has too few, those that go on stand behind them, the best first."""
+    """The ended hypotheses of each row; if they are too few, those that go on follow, the best first."""
     N = ended.scores.shape[1]
     is_one = ended.scores > _NONE / 2
     count = jnp.sum(is_one.astype(jnp.int32), axis=1, keepdims=True)

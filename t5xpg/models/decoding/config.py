@@ -14,7 +14,7 @@ T5X, TRANSFORMERS = "t5x", "transformers"
 LENGTH_PENALTIES = (T5X, TRANSFORMERS)
 LIKELIHOOD, CONSENSUS = "likelihood", "consensus"
 RANKINGS = (LIKELIHOOD, CONSENSUS)
-# Below it a temperature is 0, as in T5X.
+# A temperature below it counts as 0, as in T5X.
 MIN_TEMPERATURE = 1e-4
 
 _READ_BY = {
@@ -27,36 +27,36 @@ _READ_BY = {
 
 @dataclass(frozen=True)
 class DecodingConfig:
-    """A method of decoding and its options. An option that the method does not read has to be left alone.
+    """A method of decoding and its options. An option that the method does not read must keep its default.
 
-    The names are T5X's (`t5x.decoding`) but for `method`, `seed` (there a key, `decode_rng`), `length_penalty` (there
-    is one), `ranked_by` and `early_stopping` (of transformers' `generate`).
+    The names are T5X's (`t5x.decoding`), except `method`, `seed` (T5X: a key, `decode_rng`), `length_penalty` (T5X has
+    one rule only), `ranked_by` and `early_stopping` (from transformers' `generate`).
 
     method: "greedy", "beam" (T5X's beam_search) or "sample" (its temperature_sample).
-    max_decode_length: tokens of a prediction with its end; None for the length of the task's targets.
-    num_decodes: beams, or samples of a row; None for T5X's own: 4 beams, 1 sample.
-    return_all_decodes: whether all of them are wanted, the best first, or the best alone. (T5X: False.)
+    max_decode_length: tokens of a prediction, its end included; None: the length of the task's targets.
+    num_decodes: beams, or samples of a row; None: T5X's defaults, 4 beams or 1 sample.
+    return_all_decodes: True returns all of them, the best first; False only the best (T5X's default).
 
-    Of beams:
+    Options of beams:
     length_penalty: the rule by which hypotheses of different lengths are compared and the search ends. With len tokens,
-      the end among them, and their summed log probability:
-      "t5x": score = log probability / ((5 + len) / 6) ** alpha. Whatever ends among the best 2 * num_decodes
-        continuations is kept. A row is done when no hypothesis that goes on could still come among the num_decodes best
-        that have ended. One that reaches the length without an end counts only where too few have ended.
+      including the end, and the sum of their log probabilities:
+      "t5x": score = log probability / ((5 + len) / 6) ** alpha. Every hypothesis that ends among the best
+        2 * num_decodes continuations is kept. A row is done when no unfinished hypothesis could still become one of the
+        num_decodes best. One that reaches the length without an end counts only where too few have ended.
       "transformers": score = log probability / len ** alpha; alpha is what `generate` calls length_penalty. Only what
-        ends among the best num_decodes continuations is kept, and what reaches the length has ended. When a row is done
-        with num_decodes hypotheses is said by early_stopping: True, at once; False, when the best that goes on is, at
-        the length that it has, no better than the worst of them; "never", when it could not be even at the full length.
+        ends among the best num_decodes continuations is kept; reaching the length is an end. early_stopping says when
+        a row with num_decodes ended hypotheses is done. True: at once. False: when the best unfinished one, at its
+        present length, is no better than the worst ended one. "never": when it could not be even at the full length.
     alpha: the exponent; 0 compares log probabilities. (transformers' default is 1.0.)
 
-    Of samples, in this order:
-    temperature: what logits are divided by; 0 is greedy.
-    topk: only the k most probable tokens (more where they are equal); 0 for all.
-    topp: of those only the fewest whose probabilities add up to at least topp; 1.0 (or T5X's 0.0) for all.
-    rescale_log_probs: whether scores are of the distribution that these three leave, or of the model's own.
-    ranked_by: which of a row's samples is the best: "likelihood", that with the highest score; "consensus", that which
-      is on average most like the others (minimum Bayes risk, see `evaluate.consensus`, which ranks them).
-    seed: with the number of a row, of its sample and of the position decides what is drawn.
+    Options of samples, applied in this order:
+    temperature: logits are divided by it; 0 is greedy.
+    topk: only the k most probable tokens (more where some are equal); 0: all.
+    topp: of those, only the fewest whose probabilities add up to at least topp; 1.0 (or T5X's 0.0): all.
+    rescale_log_probs: True: scores are of the distribution that these three leave; False: of the model's own.
+    ranked_by: which of a row's samples is the best: "likelihood", the one with the highest score; "consensus", the one
+      that is on average most like the others (minimum Bayes risk; `evaluate.consensus` ranks them).
+    seed: decides what is drawn, together with the numbers of the row, of its sample and of the position.
 
     Raises UserError for values that cannot be.
     """
@@ -113,16 +113,16 @@ class DecodingConfig:
 
     @property
     def returned(self) -> int:
-        """How many of them are wanted."""
+        """How many of these sequences are returned."""
         return self.decodes if self.return_all_decodes else 1
 
     @property
     def ranked(self) -> int:
-        """How many of them a search has to give, so that those that are wanted can be chosen."""
+        """How many sequences a search has to give, from which the returned ones are chosen."""
         return self.decodes if self.ranked_by == CONSENSUS else self.returned
 
     def settings(self) -> dict[str, Any]:
-        """What decides the predictions, as JSON: the method and the options that it reads."""
+        """The settings that decide the predictions, as JSON: the method and the options that it reads."""
         names = [name for name, methods in _READ_BY.items() if self.method in methods]
         values = {name: getattr(self, name) for name in ("method", "max_decode_length", *names)}
         return values | ({"num_decodes": self.decodes} if "num_decodes" in names else {})

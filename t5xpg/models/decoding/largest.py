@@ -1,6 +1,6 @@
-"""The largest of many numbers, by reductions over whole rows: CPUs do those many numbers at a time, and sort slowly.
+"""The largest of many numbers, by reductions over whole rows: on CPUs these are vectorised, and sorting is slow.
 
-Of equal numbers the first counts as the larger, as `lax.top_k` has it.
+Of equal numbers, the first counts as the larger one, as in `lax.top_k`.
 """
 
 from collections.abc import Callable
@@ -9,20 +9,20 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-_BLOCK = 64  # numbers of which only the largest is looked at first
+_BLOCK = 64  # numbers in a block, of which the first pass uses only the largest
 
 
 def first_of_the_largest(x: jax.Array) -> jax.Array:
     """[..., V] -> [...] int32: argmax as two plain reductions."""
     V = x.shape[-1]
     largest = jnp.max(x, axis=-1, keepdims=True)
-    # "not smaller" rather than "equal" finds something in a row with numbers that are none, too
+    # "not smaller" instead of "equal", so that something is found in a row with NaNs, too
     return jnp.min(jnp.where(x < largest, jnp.int32(V), jnp.arange(V, dtype=jnp.int32)), axis=-1)
 
 
 def largest(x: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
     """[B, M] -> the `count` largest of each row (above -inf), descending, and their places, float32 and int32."""
-    if jax.default_backend() != "cpu":  # there one after another, which for a few is a fraction of top_k's time
+    if jax.default_backend() != "cpu":  # CPUs take one after another: for few, this is a fraction of top_k's time
         return lax.top_k(x, count)
 
     def take(left: jax.Array, _: None) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
@@ -37,8 +37,8 @@ def largest(x: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
 def largest_sums(logits: jax.Array, shifts: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
     """The `count` largest of logits [B, N, V] + shifts [B, N, 1], over N and V together, and their places n * V + v.
 
-    Descending; [B, count] float32 and int32. The logits are read once: the largest of every block of them say which
-    blocks can hold one that is wanted, and those few are searched.
+    Descending; [B, count] float32 and int32. The logits are read once: the largest number of each block shows which
+    blocks can hold one of the `count`, and only those few are searched.
     """
     B, N, V = logits.shape
     logits = jnp.pad(logits, ((0, 0), (0, 0), (0, -V % _BLOCK)), constant_values=-jnp.inf)
@@ -46,7 +46,7 @@ def largest_sums(logits: jax.Array, shifts: jax.Array, count: int) -> tuple[jax.
     per_beam = blocks.shape[2]
     of_blocks = (jnp.max(blocks, axis=-1) + shifts).reshape(B, -1)
     _, chosen = largest(of_blocks, min(count, N * per_beam))
-    chosen = jnp.sort(chosen, axis=-1)  # of equals the first place wins: in their order
+    chosen = jnp.sort(chosen, axis=-1)  # in order of place, because the first of equal numbers wins
     beams, offsets = chosen // per_beam, chosen % per_beam * _BLOCK
     candidates = jnp.take_along_axis(blocks.reshape(B, -1, _BLOCK), chosen[..., None], axis=1, mode="clip")
     candidates = candidates + jnp.take_along_axis(shifts[..., 0], beams, axis=1, mode="clip")[..., None]
@@ -57,7 +57,7 @@ def largest_sums(logits: jax.Array, shifts: jax.Array, count: int) -> tuple[jax.
 
 
 def in_order(x: jax.Array) -> jax.Array:
-    """float32 -> int32 of the same order: two numbers compare as what they become (-0.0 before 0.0)."""
+    """float32 -> int32 in the same order: results compare as the numbers do (with -0.0 before 0.0)."""
     bits = lax.bitcast_convert_type(x, jnp.int32)
     return jnp.where(bits < 0, bits ^ jnp.int32(0x7FFFFFFF), bits)
 
@@ -65,8 +65,8 @@ def in_order(x: jax.Array) -> jax.Array:
 def highest_threshold(x: jax.Array, enough: Callable[[jax.Array], jax.Array]) -> jax.Array:
     """The highest t for which x >= t keeps enough: x [..., V] float32 -> t [...] int32, to compare with in_order(x).
 
-    enough: boolean [..., V], what is kept -> boolean [...]; true of all of x, and of more wherever it is true of less.
-    Bit by bit from the top: 32 passes over x, where sorting a vocabulary takes some twenty times as long on CPUs.
+    enough: boolean [..., V], what is kept -> boolean [...]; true if all is kept, and if true, also true for more.
+    t is found bit by bit from the top, in 32 passes over x; sorting a vocabulary takes some 20 times as long on CPUs.
     """
     ordered = in_order(x)
     lowest = jnp.full(x.shape[:-1], jnp.iinfo(jnp.int32).min, jnp.int32)

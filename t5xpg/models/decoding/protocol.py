@@ -1,6 +1,6 @@
 """What decoding needs of a model, and how all searches begin.
 
-`inputs` is what a row of the batch is given: the encoder's tokens, or the prompt that a decoder-only model continues.
+`inputs` are the given tokens of each row: those of the encoder, or the prompt that a decoder-only model continues.
 Such a model reads the prompt in `init_cache`, returns its last token from `first_tokens`, and counts `step` from there.
 Shapes: B batch, N beams or samples, S length of the inputs, T length decoded, V vocab.
 """
@@ -13,8 +13,8 @@ import jax.numpy as jnp
 Params = Any
 Cache = Any  # a pytree of arrays whose shapes stay as they are
 
-# How many tokens are encoded at a time on CPUs. What attention needs of so many stays in the processor's caches, and
-# the products are wide enough; 32 rows of 256 or 512 take two to three times as long all at once.
+# How many tokens are encoded at a time on CPUs. What attention needs for them stays in the processor's caches, and the
+# products are wide enough; all at once, 32 rows of 256 or 512 tokens take two to three times as long.
 _CPU_TOKENS = 512
 
 
@@ -31,32 +31,32 @@ class Decodable(Protocol):
         beams: int | None = None,
         reordered: bool = False,
     ) -> Cache:
-        """What is known of inputs [B, S] int32, padded with 0, and room for max_decode_length positions after them.
+        """A cache of inputs [B, S] int32, padded with 0, with room for max_decode_length positions after them.
 
-        rows: how many rows of the inputs are read at a time, None for all. beams: how many continuations each row has;
-        None for one, without an axis N of its own in what follows. What all continuations of a row share (its inputs)
-        should be there once. reordered: whether `reorder_beams` will be called on this cache.
+        rows: how many rows of the inputs are read at a time; None: all. beams: how many continuations each row has;
+        None: one, and the other methods then have no axis N. What all continuations of a row share (its inputs) should
+        be stored once. reordered: whether `reorder_beams` will be called on this cache.
         """
 
     def first_tokens(self, inputs: jax.Array, /) -> jax.Array:
-        """[B] int32: what `decode_step` is given at step 0."""
+        """[B] int32: the tokens for `decode_step` at step 0."""
 
     def decode_step(
         self, params: Params, cache: Cache, tokens: jax.Array, step: jax.Array, /
     ) -> tuple[jax.Array, Cache]:
-        """Logits [B, V] or [B, N, V] float32 of what follows `tokens` [B] or [B, N] int32, and the cache with them.
+        """Logits [B, V] or [B, N, V] float32 of the next tokens after `tokens` [B] or [B, N] int32, and the new cache.
 
         step: int32 scalar, 0 to max_decode_length - 1, for all rows.
         """
 
     def reorder_beams(self, cache: Cache, parents: jax.Array, /) -> Cache:
-        """The cache when beam n of a row continues what was beam parents[:, n]; parents: [B, N] int32."""
+        """The cache in which beam n of a row continues what was beam parents[:, n]; parents: [B, N] int32."""
 
 
 class Decoded(NamedTuple):
     """What was found: for each row one or more sequences, the best first.
 
-    tokens: [B, N, T] int32, each up to its end token (unless it is as long as allowed), padding behind it.
+    tokens: [B, N, T] int32, each up to its end token (unless it is as long as allowed), padding after it.
     scores: [B, N] float32; None where none are computed (greedy). Rows that are padding throughout have padding and the
     score 0.
     """

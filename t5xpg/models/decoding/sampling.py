@@ -1,8 +1,8 @@
 """Sampling with a temperature, top-k and top-p, several samples of a row.
 
-Source: t5x/decoding.py (temperature_sample) for the order of operations, and for keeping what is equal to the last
-token kept. What is drawn depends on the seed, the number of the row, of the sample and of the position, and on the
-logits: not on the batch that a row stands in. Shapes: B batch, N samples, T length, V vocab.
+Source: t5x/decoding.py (temperature_sample) for the order of operations, and for keeping tokens as probable as the
+last one kept. What is drawn depends on the seed, on the numbers of row, sample and position, and on the logits, but not
+on the other rows of the batch. Shapes: B batch, N samples, T length, V vocab.
 """
 
 from typing import NamedTuple
@@ -22,7 +22,7 @@ STREAM = "decoding"
 def drawn_from(logits: jax.Array, config: DecodingConfig) -> jax.Array:
     """The model's logits [..., V] float32 with the temperature, and -inf for tokens that are left out.
 
-    What equals the last that is kept is kept, too.
+    Tokens as probable as the last one kept are kept, too.
     """
     logits = logits / jnp.float32(config.temperature)
     if 0 < config.topk < logits.shape[-1]:
@@ -59,10 +59,10 @@ def sample(
     """`config.decodes` samples of each row, the most probable first (of equals, the first drawn).
 
     inputs: [B, S] int32, padded with 0. Each sample ends with its eos_id (unless it has max_decode_length tokens) and
-    holds pad_id after it; rows that are padding throughout have ended from the start. row_numbers: [B] int32, what a
-    row is called wherever it stands; None for its place in this batch. Scores are log probabilities, of the
-    distribution or of the model (rescale_log_probs). To be jitted by the caller with all but params, inputs and
-    row_numbers fixed; stops as soon as every sample has ended. With a temperature of 0 all are the greedy answer.
+    holds pad_id after it; rows that are all padding have ended from the start. row_numbers: [B] int32, a row's number
+    in whatever batch it is; None: its place in this batch. Scores are log probabilities, of the distribution drawn from
+    or of the model (rescale_log_probs). To be jitted by the caller with all but params, inputs and row_numbers fixed;
+    stops as soon as every sample has ended. With a temperature of 0, all samples are the greedy answer.
     """
     B, N, T = inputs.shape[0], config.decodes, max_decode_length
     numbers = jnp.arange(B, dtype=jnp.int32) if row_numbers is None else row_numbers.astype(jnp.int32)

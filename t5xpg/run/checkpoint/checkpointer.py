@@ -1,16 +1,16 @@
-"""Checkpoints: the state, the exact position in the data, and what a reader of them has to know.
+"""Checkpoints: the state, the exact position in the data, and what a reader needs to know.
 
     <directory>/<step>/params      the parameters, or their average, under their own names: can be read alone
     <directory>/<step>/optimizer   the step and the optimiser's arrays
     <directory>/<step>/data        the data position, as bytes
     <directory>/<step>/meta        JSON
-    <directory>/<step>/metrics     JSON: the numbers that were measured of it, one of which decides about the best
+    <directory>/<step>/metrics     JSON: the numbers measured for it, one of which decides which is the best
 
 orbax writes them beside the training, into a folder of another name, which is renamed when it is whole and carries
 the digests of its files (`folders`). An interruption at any moment leaves every earlier folder as it was;
 the next Checkpointer removes what is unfinished.
 
-Several processes write one checkpoint: each the parts of arrays that its devices hold. The first one sees to all else.
+Several processes write one checkpoint: each the parts of arrays that its devices hold. The first does everything else.
 """
 
 import errno
@@ -124,9 +124,9 @@ class Checkpointer(Closing):
     ) -> bool:
         """Begin to write the checkpoint of `step`; the arrays have been copied when this returns.
 
-        passing: it is only to go on from, and goes itself when the next one is written. Waits first for an earlier one
-        that is still being written, and raises what went wrong with it. Returns False, and writes nothing, where the
-        step already has a checkpoint: a run that continues reaches the same state.
+        passing: the checkpoint is only to continue from, and is removed when the next one is written. Waits first for
+        an earlier one that is still being written, and raises its error, if any. Returns False, and writes nothing, if
+        the step already has a checkpoint: a run that continues reaches the same state.
         """
         self.wait()
         with self._disk_errors("written into"):
@@ -175,13 +175,13 @@ class Checkpointer(Closing):
             self._folders.discard(step)
 
     def tidy(self) -> None:
-        """Remove what an interruption kept from being removed, once the last one is known to be whole."""
+        """Remove old checkpoints that an interruption left. To be called once the last one is known to be whole."""
         self.wait()
         with self._disk_errors("written into"):
             self._tidy()
 
     def _tidy(self) -> None:
-        """Remove all but the very last one and, of those that an unbroken run has, the last `keep` and the best."""
+        """Keep only the very last checkpoint and, of those that an unbroken run has, the last `keep` and the best."""
         if self._group.first:
             lasting = lasting_steps(self._directory)
             last = lasting if self._config.keep is None else lasting[-self._config.keep :]
@@ -208,7 +208,7 @@ class Checkpointer(Closing):
         return int(answer) if answer else None
 
     def latest_here(self) -> int | None:
-        """`latest` as this process sees it, without a word to the others: they may not be there any more."""
+        """`latest` as this process sees it, without asking the others: they may have ended."""
         self.wait()
         with self._disk_errors("read from"):
             return self._folders.latest()
@@ -237,7 +237,7 @@ class Checkpointer(Closing):
         """(state, data_state, meta) of `step`, or of the last whole checkpoint.
 
         abstract_state: ShapeDtypeStructs with shardings, on any mesh, of scanned layers or plain ones, whichever were
-        saved. Raises UserError where there is no such checkpoint, it is damaged, or its arrays are others.
+        saved. Raises UserError where there is no such checkpoint, it is damaged, or it holds other arrays.
         """
         step = self._existing(step)
         wanted = {"params": abstract_state.params, "optimizer": checkpoint_items.optimizer_tree(abstract_state)}
@@ -282,7 +282,7 @@ class Checkpointer(Closing):
             self._quiet.close()
 
     def _existing(self, step: int | None) -> int:
-        """`step`, or the last one, as one that has a whole checkpoint."""
+        """`step`, or the last step, once it is known to have a whole checkpoint."""
         if step is None:
             if (latest := self.latest()) is None:
                 raise UserError(f"There is no checkpoint in {self._directory}. Train first.")
@@ -317,7 +317,7 @@ class Checkpointer(Closing):
         return restored
 
     def _stored(self, step: int, wanted: Mapping[str, Any]) -> dict[str, Any]:
-        """The arrays to read for those that are wanted. Raises one UserError that names all that do not fit."""
+        """The arrays to read, as they are stored. Raises one UserError that names all that do not fit `wanted`."""
         with self._disk_errors("read from"):
             found_items = self._orbax.metadata(self._folders.path(step)).item_metadata
         stored = {item: checkpoint_items.as_stored(tree, found_items[item]) for item, tree in wanted.items()}

@@ -7,7 +7,7 @@
     <directory>/<step>.unfinished   one that is being written; <step>.removed: one that is being deleted
 
 The digests are written before the folder takes its name, so no checkpoint is ever without them. A folder is hashed once
-in each process that is about to use it: what is to be found (a flipped bit on a disk) changes neither size nor time.
+in each process that is about to use it: such damage (a flipped bit on a disk) changes neither size nor time.
 """
 
 import contextlib
@@ -31,12 +31,12 @@ from t5xpg.base.files import json_object_if_any, remove, sha256_of_file, write_t
 from t5xpg.base.paths import require_no_pattern
 
 DIGESTS = "SHA256SUMS"
-PASSING = "passing"  # in the meta of a checkpoint that is only to go on from
+PASSING = "passing"  # in the meta of a checkpoint that is only to continue from
 _SEAL = "# sha256 of the lines below: "
 _LINE = re.compile(r"([0-9a-f]{64})  (.+)")
 _LEFT_BEHIND = re.compile(r"\d+\.(unfinished|removed|orbax-checkpoint-tmp).*")
 _SHOWN_PROBLEMS = 5
-_LATE_WRITES = 5.0  # seconds for which files are removed again that a failed write still makes
+_LATE_WRITES = 5.0  # seconds: for so long, files that a failed write still makes are removed again
 
 _Stats = dict[str, tuple[int, int]]  # size and mtime_ns of every file in a folder
 _found_whole: dict[Path, _Stats] = {}  # by this process
@@ -49,15 +49,15 @@ def saved_steps(directory: Path) -> list[int]:
 
 
 def lasting_steps(directory: Path) -> list[int]:
-    """Of `saved_steps` those that an unbroken run has, too: without the ones that are only to go on from (PASSING)."""
+    """The `saved_steps` that an unbroken run has, too: without those that are only to continue from (PASSING)."""
     metas = {step: json_object_if_any(directory / str(step) / "meta" / "metadata") for step in saved_steps(directory)}
     return [step for step, meta in metas.items() if not meta.get(PASSING)]
 
 
 def best_step(directory: Path, metric: str, mode: str) -> int | None:
-    """Of `lasting_steps` the one with the lowest ("min") or highest ("max") metric, the first of equals.
+    """The step of `lasting_steps` with the lowest ("min") or highest ("max") metric, the first of equals.
 
-    What is not a number is the worst. None where the metric was measured of none.
+    NaN is the worst value. None if no checkpoint has the metric.
     """
     badness: dict[int, float] = {}
     for step in lasting_steps(directory):
@@ -99,7 +99,7 @@ class CheckpointFolders:
         return self._directory / str(step)
 
     def unfinished(self, step: int) -> Path:
-        """Where it is written."""
+        """Where the checkpoint of `step` is while it is being written."""
         return self._directory / f"{step}.unfinished"
 
     def steps(self) -> list[int]:
@@ -124,7 +124,7 @@ class CheckpointFolders:
             time.sleep(0.05)
 
     def keep(self, steps: Collection[int | None]) -> None:
-        """Remove the other checkpoints. One that cannot be removed is said, and stays."""
+        """Remove all other checkpoints. One that cannot be removed stays, and a line says so."""
         for step in self.steps():
             if step in steps:
                 continue
@@ -150,7 +150,7 @@ class CheckpointFolders:
             if wrong is None:
                 good = step
                 break
-            if self.path(step).exists():  # or it was removed meanwhile, by the run that one looks at
+            if self.path(step).exists():  # else the run that is being read removed it meanwhile
                 damaged[step] = wrong
         if damaged and good is None:
             raise UserError(
@@ -224,7 +224,7 @@ def _problems(folder: Path, stats: _Stats) -> list[str]:
 
 
 def _digest(path: Path) -> str:
-    """Hex SHA-256 of a file. Of one that the disk cannot give back any more, a text that no digest equals."""
+    """Hex SHA-256 of a file. For a file that the disk cannot read any more, a text that equals no digest."""
     try:
         return sha256_of_file(path)
     except OSError as error:
@@ -234,7 +234,7 @@ def _digest(path: Path) -> str:
 
 
 def _stats(folder: Path) -> _Stats:
-    """Of all files below `folder`, by their names in it."""
+    """Size and mtime_ns of all files below `folder`, by their names in it."""
     stats: _Stats = {}
     for parent, _, names in os.walk(folder, onerror=_raise):
         for name in names:
@@ -249,7 +249,7 @@ def _raise(error: OSError) -> None:
 
 
 def _remove(path: Path) -> None:
-    """Remove a folder or file that nothing needs; said, but no error, where that fails."""
+    """Remove a folder or file that nothing needs. If that fails, a line says so, and no error is raised."""
     try:
         remove(path)
     except OSError as error:
@@ -257,7 +257,7 @@ def _remove(path: Path) -> None:
 
 
 def _sync(directory: Path) -> None:
-    """Have the names in `directory` on the disk, where the file system can be asked for that."""
+    """Write the names in `directory` to the disk, if the file system supports that."""
     with contextlib.suppress(OSError):
         descriptor = os.open(directory, os.O_RDONLY)
         try:

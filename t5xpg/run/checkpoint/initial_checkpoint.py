@@ -1,4 +1,4 @@
-"""What a run starts from, where it does not start from scratch: the name of a checkpoint, and what is taken of it."""
+"""What a run starts from, where it does not start from scratch: the name of a checkpoint, and what is taken from it."""
 
 import os
 import re
@@ -51,7 +51,7 @@ class SavedStep:
         return self.run / _FOLDER
 
     def folder(self) -> Path:
-        """The checkpoint itself; of a damaged last one the next earlier one may be taken."""
+        """The checkpoint itself. If the last one is damaged, an earlier one may be read instead."""
         return self.checkpoints / str(saved_steps(self.checkpoints)[-1] if self.step is None else self.step)
 
 
@@ -62,7 +62,7 @@ def find(checkpoint: str, setting: str = "INITIAL_CHECKPOINT") -> SavedStep:
         named = named.parent
     elif named.parent.name == _FOLDER and re.fullmatch("[0-9]{1,18}", named.name):
         named, step = named.parent.parent, int(named.name)
-    # a name is one of a run; a path is looked for from here, too
+    # a name names a run; a path is also looked up from the working directory
     places = [*([named] if os.sep in checkpoint else []), paths.runs_directory() / named]
     for place in places:
         stores.pull(place)

@@ -42,8 +42,8 @@ def handlers() -> ocp.handlers.DefaultCheckpointHandlerRegistry:
 
 @contextmanager
 def without_late_write_logs() -> Iterator[None]:
-    """After a failed write orbax closes an event loop that the other writes still call when they end, each of which
-    would print a traceback. The error itself reaches the caller.
+    """Suppress the tracebacks after a failed write: orbax closes an event loop that the other writes still call when
+    they end. The error itself reaches the caller.
     """
 
     def say(unraisable: "sys.UnraisableHookArgs") -> None:
@@ -85,7 +85,7 @@ def arrays_of(folder: Path, item: str) -> dict[str, Any]:
 
 
 def sha256_of_arrays(tree: Any) -> str:
-    """One digest of the names, types, shapes and bytes of all arrays, with layers apart. One at a time is copied."""
+    """One digest of the names, types, shapes and bytes of all arrays, each layer by itself. Copies one at a time."""
     digest = hashlib.sha256()
     parts: dict[str, tuple[Any, int | None]] = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
@@ -104,7 +104,7 @@ def sha256_of_arrays(tree: Any) -> str:
 
 
 def _whole(leaf: Any) -> Any:
-    """An array of which other processes may have parts that this one has not."""
+    """The whole array, also if other processes hold parts of it that this one does not."""
     if not isinstance(leaf, jax.Array) or leaf.is_fully_addressable or leaf.is_fully_replicated:
         return leaf
     from jax.experimental import multihost_utils
@@ -123,8 +123,8 @@ def array_differences(expected: Any, found: Any) -> list[str]:
 
 
 def optimizer_tree(state: TrainState) -> dict[str, Any]:
-    """The step and the optimiser's arrays as nested dicts: the tuples of optax have no names on disk. "params": what is
-    trained, where "params" of the checkpoint are its average."""
+    """The step and the optimiser's arrays as nested dicts: the tuples of optax have no names on disk. Also "params",
+    what is trained, if the item "params" of the checkpoint holds the average."""
     tree: dict[str, Any] = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(state.opt_state):
         *parents, name = path_names(path)
@@ -166,13 +166,13 @@ def pack(data_state: Mapping[str, np.ndarray]) -> np.ndarray:
 
 
 def unpack(packed: np.ndarray) -> dict[str, np.ndarray]:
-    """What was packed."""
+    """The arrays that `pack` was called on."""
     with np.load(io.BytesIO(packed.tobytes()), allow_pickle=False) as arrays:
         return {name: arrays[name] for name in arrays.files}
 
 
 def as_stored(wanted: Tree, found: Mapping[str, Any]) -> Tree:
-    """What to ask a checkpoint for, as `found` describes it, so that each array lies as the wanted one does."""
+    """The arrays to ask a checkpoint for: the layers as in `found`, each array with the sharding of the wanted one."""
     return layers_as_in(wanted, found, _together, _single)
 
 

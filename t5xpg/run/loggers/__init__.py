@@ -19,7 +19,7 @@ class StartedRun:
     """A run as a logger sees it at its start.
 
     id: eight hexadecimal digits, drawn when this logger first saw the run, and kept in the run's directory. folder: in
-    the run's directory, for files of loggers. step: the update after which this start goes on; 0 for a new run.
+    the run's directory, for files of loggers. step: the update that this start continues from; 0 for a new run.
     settings: those of the experiment, flat: {"model.config.emb_dim": 128}. gin: every binding. facts: {"total_steps",
     "num_params", "devices"}.
     """
@@ -47,8 +47,8 @@ class Logger:
     def start(self, run: StartedRun) -> int | None:
         """A process begins to train, or to go on.
 
-        Returns the last step that the logger's own side has of the run (-1 for none), where it knows: what it took may
-        have been lost with the process that took it. None to believe the file of its last logged step.
+        Returns the last step of the run that the logger's service has (-1 for none), if it can tell: records that were
+        handed over may have been lost with their process. None to rely on the file with the last logged step.
         """
         return None
 
@@ -61,7 +61,7 @@ class Logger:
         """
 
     def finish(self) -> None:
-        """The process ends; after the last record."""
+        """The process ends. Called after the last record."""
 
 
 def check_package(logger: str, package: str, install: str) -> None:

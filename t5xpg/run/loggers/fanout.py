@@ -18,8 +18,8 @@ from t5xpg.run.records import TensorBoardWriter, Unwritten, read_jsonl, to_json_
 Values = dict[str, MetricValue]
 Record = tuple[int, Values]  # a step, and all that was measured at it
 QUEUE_SIZE = 10_000  # steps that may wait for a logger; one that is further behind is given up
-FINISH_SECONDS = 60.0  # for which the end of a run waits for a logger
-NOTICE_SECONDS = 2.0  # of waiting, after which the user reads why
+FINISH_SECONDS = 60.0  # that the end of a run waits for a logger
+NOTICE_SECONDS = 2.0  # of waiting, after which a line tells the user why
 _NOT_VALUES = ("step", "split", "time", "task")  # keys of a record beside its values
 _SKIPPED = "skipped"  # the split of updates that were passed over, which loggers do not get
 
@@ -62,7 +62,7 @@ class LoggerThread:
         self._thread.start()
 
     def record(self, record: Record | None) -> None:
-        """Hand over a step with all of its values; None where there is no more."""
+        """Hand over a step with all of its values; None after the last one."""
         if not self._failed:
             try:
                 self._queue.put_nowait(record)
@@ -136,7 +136,7 @@ class LoggerFanout:
         self._tensorboard.flush()
 
     def complete(self) -> None:
-        """Hand the last step to the loggers: it gets no more values. Without this, the next start of the run does."""
+        """Hand the last step, which gets no more values, to the loggers. Without this, the run's next start does it."""
         if self._values:
             for thread in self._threads:
                 thread.record((self._step, self._values))

@@ -17,8 +17,8 @@ _MOST_PARAMETERS = 100  # of one request to the server
 class MLflow(Logger):
     """A run of MLflow for each run directory; a run that goes on continues it. Numbers only.
 
-    tracking_uri: a server or a database; None for MLFLOW_TRACKING_URI, or MLflow's own default. experiment: of MLflow,
-    None for the name of ours.
+    tracking_uri: a server or a database; None for MLFLOW_TRACKING_URI, or MLflow's own default. experiment: the name of
+    the experiment in MLflow; None for the name of ours.
     """
 
     tracking_uri: str | None = None

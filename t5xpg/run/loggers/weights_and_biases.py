@@ -34,7 +34,7 @@ def last_offline_step(folder: Path, run_id: str) -> int:
 class WeightsAndBiases(Logger):
     """A run of Weights & Biases for each run directory; a run that goes on continues it at the step after its last one.
 
-    Names are those of `wandb.init`; None for what the variable says (WANDB_PROJECT, WANDB_MODE, …). mode: "online",
+    Fields are as in `wandb.init`; None for the value of the variable (WANDB_PROJECT, WANDB_MODE, …). mode: "online",
     "offline" or "disabled". Steps are updates. Its files lie in the run's directory.
     """
 
@@ -49,7 +49,7 @@ class WeightsAndBiases(Logger):
     _offline_step: int | None = field(default=None, init=False, repr=False)  # the last one, of an offline run
 
     def check(self) -> None:
-        """Raise UserError where the package is not installed, or `mode` is none of its own."""
+        """Raise UserError if the package is not installed, or `mode` is unknown."""
         if self.mode not in (None, "online", "offline", "disabled"):
             raise UserError(f"WANDB_MODE is {self.mode!r}: it must be online, offline, disabled or None.")
         check_package("wandb", "wandb", "wandb")

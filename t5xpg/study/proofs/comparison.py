@@ -25,20 +25,20 @@ from t5xpg.run.directory import RunDirectory
 
 _TEMPORARY = (".tmp", ".old", ".orbax-checkpoint-tmp")
 _SHOWN_CHARACTERS = 300
-_BATCHES = 8  # after a position
+_BATCHES = 8  # that are compared after a position
 
 Arrays = dict[str, np.ndarray]
 
 
 @dataclass
 class Comparison:
-    """What was found equal, {what: {"sha256", …}}, and a sentence for each kind of difference: where it is first."""
+    """What was found equal, {what: {"sha256", …}}, and for each kind of difference a sentence on the first place."""
 
     equal: dict[str, dict[str, Any]] = field(default_factory=dict)
     differences: list[str] = field(default_factory=list)
 
     def add(self, what: str, difference: str | None, **facts: Any) -> None:
-        """Note one thing that was compared; `facts` are of the unbroken run."""
+        """Note one thing that was compared; `facts` describe the unbroken run."""
         if difference is None:
             self.equal[what] = facts
         else:
@@ -65,11 +65,11 @@ def compare(loaded: LoadedConfig, unbroken: Path, killed: Path, steps: int) -> C
 
 
 def leftovers(killed: Path, unbroken: Path) -> list[str]:
-    """What lies in the killed run and in no finished one: unfinished and temporary files, checkpoints put aside."""
+    """What the killed run holds and the unbroken one does not, and all temporary files and checkpoints put aside."""
 
     def names(run: Path) -> set[str]:
         kept = [path for folder in (run, run / "checkpoints") if folder.is_dir() for path in folder.iterdir()]
-        # an unbroken run reads no checkpoint, so that there is nothing whose digest it would remember
+        # an unbroken run reads no checkpoint, so that it has no digests to remember
         return {
             str(path.relative_to(run)) for path in kept if path.name != digests.MEMORY and not path.name.isdecimal()
         }
@@ -85,7 +85,7 @@ def leftovers(killed: Path, unbroken: Path) -> list[str]:
 def read_checkpoint(folder: Path) -> dict[str, Arrays]:
     """The arrays of a checkpoint by item and name, without using a device: "params", "optimizer", "data".
 
-    Those of "data" are the position as `DataService.open(…).state()` gave it.
+    The arrays of "data" are the position as `DataService.open(…).state()` gave it.
     """
     reader = ocp.PyTreeCheckpointHandler()
     items: dict[str, Arrays] = {}
@@ -102,7 +102,7 @@ def read_checkpoint(folder: Path) -> dict[str, Arrays]:
 
 
 def first_difference(ours: Mapping[str, np.ndarray], theirs: Mapping[str, np.ndarray]) -> str | None:
-    """A text that names the first array which is not the same in both, and where; None where all are, bit for bit."""
+    """A text on the first array that differs, and where in it; None where all arrays are equal bit for bit."""
     for name in sorted({*ours, *theirs}):
         if name not in ours or name not in theirs:
             return f"{name} is in the {'killed' if name in theirs else 'unbroken'} run only"
@@ -123,7 +123,7 @@ def first_difference(ours: Mapping[str, np.ndarray], theirs: Mapping[str, np.nda
 
 
 def _compare_lines(found: Comparison, ours: Path, theirs: Path, expected: int | None = None) -> None:
-    """Compare two files line by line. expected: how many lines there are, none of them unknown; None for any number."""
+    """Compare two files line by line. No line may be `UNKNOWN`. expected: the number of lines there must be, if any."""
     one, other = (path.read_bytes().splitlines() if path.is_file() else [] for path in (ours, theirs))
     difference = None
     if one != other:

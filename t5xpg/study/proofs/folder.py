@@ -16,7 +16,7 @@ _LOCK = ".lock"
 def proof_folder(path: Path, is_own: Callable[[Path], bool]) -> Iterator[Path]:
     """Hold the folder `path`, emptied of an earlier proof, for the block; yields its absolute path.
 
-    is_own: whether an entry of it is of an earlier proof. Raises UserError where it holds anything else.
+    is_own: whether an entry of the folder is from an earlier proof. Raises UserError where it holds anything else.
     """
     folder = path.absolute()
     if folder.exists() and not folder.is_dir():

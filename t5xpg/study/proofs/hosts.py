@@ -1,8 +1,8 @@
 """Proof by command that a run does not depend on how many processes train it: `make prove-hosts EXP=… PROCESSES=4`.
 
-An experiment is trained on 1, 2, 4, … processes that talk over loopback, each with its share of as many simulated CPU
-devices. One run of two processes loses one of them to SIGKILL and is started again; one begins on two and goes on on
-one; one begins on one and goes on on two.
+An experiment is trained on 1, 2, 4, … processes that talk over loopback and share PROCESSES simulated CPU devices. In a
+run of two processes, one of them is killed with SIGKILL, and the run is started again. Another run begins on two
+processes and continues on one; the last begins on one and continues on two.
 """
 
 import signal
@@ -32,17 +32,17 @@ from t5xpg.study.proofs.resume import say
 from t5xpg.study.runs import ended_message, train_command
 
 RECEIPT = "hosts.json"
-# Sums over devices are added up in another order where processes share them: after some tens of updates.
+# Differences after some tens of updates: sums over devices are added up in another order where processes share them.
 LOSS_TOLERANCE, PARAMETER_TOLERANCE = 1e-5, 1e-4
 _OUTPUT = "output"
-_END_SECONDS = 300.0  # for which the others may outlive a process that was killed
+_END_SECONDS = 300.0  # in which all processes have to end after one of them got a signal
 
 
 @dataclass(frozen=True)
 class Row:
-    """One run beside the one of a single process. losses: largest relative difference; parameters: relative L2.
+    """A run compared with the one of a single process. losses: largest relative difference; parameters: relative L2.
 
-    exact: whether it equals the unbroken run of as many processes bit for bit; None where that is not compared.
+    exact: whether it equals the unbroken run of equally many processes bit for bit; None where that is not compared.
     """
 
     run: str
@@ -60,8 +60,8 @@ class Row:
 def prove_hosts(experiment: str, overrides: Sequence[str], *, processes: int, path: Path) -> int:
     """Train, kill, move and compare in the folder `path`; prints a table, and keeps it there as JSON.
 
-    overrides: as of `make train`. Returns the exit code: 0 where all runs are the same run. Raises UserError for what
-    the user can mend.
+    overrides: as for `make train`. Returns the exit code: 0 where all runs are the same run, else 1. Raises UserError
+    for what the user can mend.
     """
     if processes < 2 or processes & (processes - 1):
         raise UserError(f"PROCESSES={processes}: 2, 4, 8, … of them are compared with one.")
@@ -112,7 +112,7 @@ class _Proof:
         return rows
 
     def _train(self, name: str, count: int, number: int | None = None, at: int = 0) -> None:
-        """One start on `count` processes; at the update `at` the last one gets the signal `number`."""
+        """One start on `count` processes; at the update `at`, the last process gets the signal `number`."""
         say(f"{name}: {count} process{'es' if count > 1 else ''}" + (f", signal {number} at step {at}" if at else ""))
         self._starts += 1
         experiment, *overrides = self._arguments
@@ -141,7 +141,7 @@ class _Proof:
         expected = [0] * count
         if number == signal.SIGTERM:
             expected = [128 + number] * count
-        elif number == signal.SIGKILL:  # the others end by themselves, on their own or by the service
+        elif number == signal.SIGKILL:  # the others end with an error: their own, or from JAX's service
             expected = [code if code else 1 for code in codes[:-1]] + [-number]
         if codes != expected:
             wrong = next(place for place, code in enumerate(codes) if code != expected[place])
@@ -155,7 +155,7 @@ class _Proof:
 
 
 def _loss_difference(one: RunDirectory, other: RunDirectory) -> float:
-    """Of the losses of training and validation, the largest relative difference; infinite where records are lacking."""
+    """The largest relative difference of the losses of training and validation; infinite where records are missing."""
     losses = [
         {
             (line["step"], line["split"], line.get("task")): line["loss"]

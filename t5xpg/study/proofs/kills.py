@@ -1,4 +1,4 @@
-"""In which phases a run is to be killed, at which moments, and in which it was."""
+"""In which phases and at which moments a run is to be killed, and in which phases it was killed."""
 
 import os
 import random
@@ -14,16 +14,16 @@ from t5xpg.base import phases
 from t5xpg.base.errors import UserError
 from t5xpg.study.launchers import start_logged
 
-# A save goes on in the background after its mark; whether its folder has its name by now is looked at so often.
+# A save goes on in the background after its mark; this often we check whether its folder has got its final name.
 _LOOK_SECONDS = 0.002
 _SAVE = "save"
 
 
 class WatchedRun:
-    """A process that trains, and what it says of its phases, as of the last `listen`. Leaving it kills what still runs.
+    """A process that trains, and what it has told of its phases up to the last `listen`. Leaving the block kills it.
 
-    steps: the update of each beginning of a phase in this start, by phase. durations: seconds of the phases that have
-    ended, by phase. ended: whether the process is dead and every mark read. environment: variables beside ours.
+    steps: by phase, the update at each beginning of it in this start. durations: by phase, the seconds of each one that
+    has ended. ended: whether the process is dead and every mark read. environment: variables added to ours.
     """
 
     def __init__(
@@ -58,16 +58,16 @@ class WatchedRun:
 
     @property
     def seconds(self) -> float:
-        """Since the start."""
+        """Seconds since the start."""
         return time.monotonic() - self._began
 
     @property
     def exit_code(self) -> int | None:
-        """As subprocess gives it: negative where a signal ended the process, None while it runs."""
+        """The exit code, as subprocess gives it: negative where a signal ended the process, None while it runs."""
         return self._process.poll()
 
     def listen(self, seconds: float) -> None:
-        """Wait for marks, at most so long, and take in what has come."""
+        """Wait for marks, at most `seconds`, and take in what has come."""
         if self._open[_SAVE]:
             seconds = min(seconds, _LOOK_SECONDS)
         if select.select([self._marks], [], [], max(seconds, 0.0))[0]:
@@ -78,15 +78,15 @@ class WatchedRun:
         self._look_for_saved()
 
     def open(self, name: str) -> bool:
-        """Whether the process is in this phase: a save is until its checkpoint has its name on disk."""
+        """Whether the process is in this phase; a save lasts until its checkpoint has its final name on disk."""
         return bool(self._open[name])
 
     def send(self, number: int) -> None:
-        """Send a signal, where the process still runs."""
+        """Send a signal, if the process still runs."""
         self._process.send_signal(number)
 
     def kill(self) -> list[str]:
-        """Kill the process with SIGKILL; the phases in which it died."""
+        """Kill the process with SIGKILL; returns the phases in which it died."""
         self._process.kill()
         self._process.wait()
         self._drain()
@@ -113,13 +113,13 @@ class WatchedRun:
         what, name, *more = line.split()
         step = int(more[0]) if more else None
         if what == "begin":
-            if name == _SAVE:  # one at a time: an earlier one is over, though its folder may be gone again
+            if name == _SAVE:  # one at a time: earlier ones are over, even if their folders are deleted
                 for earlier in list(self._open[_SAVE]):
                     self._close(_SAVE, earlier)
             self.steps[name].append(step)
             self._open[name][step] = time.monotonic()
         elif name == _SAVE:
-            # told late, when the next one begins; or early, by a writer that goes on in the background
+            # the mark may come late, when the next save begins, or early, from a writer that still works
             self._look_for_saved()
         elif step in self._open[name]:
             self._close(name, step)
@@ -135,7 +135,7 @@ class WatchedRun:
 
 # Phases that come once in a start: a kill that comes too late for one cannot wait for the next.
 _ONCE = ("compile", "restore")
-# How long a phase lasts until one was seen: short, so that the kill lies inside.
+# How long a phase is taken to last before one was seen: short, so that the kill falls into it.
 _UNKNOWN_SECONDS = 0.1
 
 
@@ -198,11 +198,11 @@ class PhaseTimes:
         return {name: count for name, count in found.items() if count}
 
     def duration(self, phase: str, draw: random.Random) -> float:
-        """How long one such phase took, one of all at random."""
+        """How long one such phase took: one of the known durations, drawn at random."""
         return draw.choice(self.durations[phase] or [_UNKNOWN_SECONDS])
 
     def learn(self, run: WatchedRun) -> None:
-        """Add what another start has shown: only those that continue have a restore."""
+        """Add the durations of another start: only a start that continues a run has a restore."""
         for name, seconds in run.durations.items():
             self.durations[name].extend(seconds)
 
@@ -210,11 +210,11 @@ class PhaseTimes:
 def kill_in(
     run: WatchedRun, phase: str, occurrence: int, times: PhaseTimes, draw: random.Random, *, limit_seconds: float
 ) -> list[str] | None:
-    """Kill `run` at a random moment of the n-th `phase` of this start; the phases in which it died.
+    """Kill `run` at a random moment of the n-th `phase` of this start; returns the phases in which it died.
 
-    occurrence: 0 for the moment at which the first such phase has ended, for a start that has to get on. Returns None
-    where the run came to its end before. A phase that ends before the moment is followed to the next one, where the
-    moment is nearer to its beginning. Raises UserError where the process neither ends nor reaches the moment.
+    occurrence: n, or 0 to kill once the first such phase has ended, so that the run gets on. Returns None where the run
+    came to its end before. Where a phase ends before the moment, the next one is awaited, with a moment nearer to its
+    beginning. Raises UserError after `limit_seconds` in which the process neither ended nor reached the moment.
     """
     moment: float | None = None
     share = 1.0

@@ -20,7 +20,7 @@ def write(folder: Path, receipt: Mapping[str, Any]) -> str:
 
 
 def text(receipt: Mapping[str, Any]) -> str:
-    """What is printed."""
+    """The receipt as the text that is printed."""
     kills, host, devices = receipt["kills"], receipt["host"], receipt["devices"]
     counts = ", ".join(f"{name} {count}" for name, count in kills["by_phase"].items())
     rounds = f"{receipt['rounds']} killed run{'s' if receipt['rounds'] > 1 else ''} in {receipt['starts']} starts"

@@ -32,7 +32,7 @@ from t5xpg.study.proofs.kills import Kill, PhaseShares, PhaseTimes, WatchedRun, 
 from t5xpg.study.runs import ended_message, train_command
 
 _UNBROKEN, _KILLED, _LOG = "unbroken", "killed", "output.log"
-# Starts in a row whose kill served no share, after which something is wrong with the run or with its marks.
+# After so many starts in a row without a kill that was still needed, the run or its marks must be wrong.
 _FRUITLESS = 8
 _FORMAT = 1
 
@@ -42,10 +42,10 @@ def prove_resume(
 ) -> int:
     """Prove the exact resume of an experiment; prints a receipt and keeps it in the folder `path`.
 
-    overrides: "--gin.X=Y" and "--gin_file=…", handed to the training. kills: how many at least, in equal shares of the
-    phases. seed: of the moments. recorded: a recording that all runs take their batches from. Returns the exit code: 0
-    where every killed run equals the unbroken one bit for bit, 1 where not. Raises UserError for what the user can
-    mend. What an earlier proof left in `path` is replaced.
+    overrides: "--gin.X=Y" and "--gin_file=…", handed to the training. kills: how many at least, in equal shares for all
+    phases. seed: for phases and moments. recorded: a recording from which all runs take their batches. Returns the exit
+    code: 0 where every killed run equals the unbroken one bit for bit, 1 where not. Raises UserError for what the user
+    can mend. What an earlier proof left in `path` is replaced.
     """
     loaded = config.load(experiment, *config.split_overrides(" ".join(overrides)))
     period, steps = loaded.experiment.checkpoints.period, loaded.experiment.total_steps
@@ -115,7 +115,7 @@ class _Proof:
             self._rounds += 1
 
     def _kill_until_the_end(self) -> bool:
-        """Start and kill, until every phase has its share; returns whether the run came to its end before that."""
+        """Start and kill until every phase has its share; returns whether the run came to its end before that."""
         while left := self._shares.left:
             at_end = self._start_and_kill()
             self._fruitless = self._fruitless + 1 if self._shares.left == left else 0
@@ -151,12 +151,12 @@ class _Proof:
         return False
 
     def _aim(self, saved: int | None) -> tuple[str, int]:
-        """A phase, and which of those in a start from `saved`; ("save", 0) where the run has to get on first."""
+        """(phase, n): the n-th such phase of a start from `saved`; ("save", 0) where the run has to get on first."""
         coming = self._times.occurrences(saved)
         aim = self._shares.draw_phase(coming)
         if aim is None:
             return "save", 0
-        # Far enough on average that the kills reach over the whole run; not the last one, which may be missed.
+        # Far enough on average that the kills spread over the whole run; not the last such phase: it may be missed.
         reach = max(math.ceil(coming[aim] / 5), round(2 * coming[aim] / self._shares.left))
         return aim, self._draw.randint(1, max(1, min(reach, coming[aim] - 1)))
 
