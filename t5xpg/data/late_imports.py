@@ -1,9 +1,9 @@
 """Imports TensorFlow, SeqIO and t5 without the packages that they load but that a stream of batches does not use.
 
-TensorFlow and TensorFlow Text load Keras; t5 loads scikit-learn, SciPy, NLTK and sacrebleu for its metrics; SeqIO loads
-JAX and Flax for its metrics, TensorFlow Text, which byte vocabularies do not need, and PyGlove, which searches mixture
-rates. Without them, the import takes half the processor time. A later import gets the real module; code that has kept a
-stand-in reaches the real module through it.
+TensorFlow and TensorFlow Text load Keras, and TensorFlow its interface of version 1; t5 loads scikit-learn, SciPy, NLTK
+and sacrebleu for its metrics; SeqIO loads JAX and Flax for its metrics, TensorFlow Text, which byte vocabularies do not
+need, TensorFlow Datasets, and PyGlove, which searches mixture rates. Without them, the import takes less than half the
+processor time. A later import gets the real module; code that has kept a stand-in reaches the real module through it.
 """
 
 import contextlib
@@ -18,6 +18,7 @@ from t5xpg.base.errors import UserError
 
 _KERAS_OF_TEXT = "tensorflow_text.python.keras"
 _OF_METRICS = ("sacrebleu", "scipy", "scipy.stats", "sklearn", "sklearn.metrics", "rouge_score.rouge_scorer")
+_OF_TENSORFLOW = ("tensorflow._api.v2.compat.v1", "tensorflow._api.v2.compat.v2.compat.v1", "requests")
 _WITH_JAX = ("clu", "clu.metrics", "seqio.metrics", "seqio.evaluation", "seqio.loggers")
 
 
@@ -55,19 +56,22 @@ def import_libraries() -> None:
             "The package t5 is not installed: pip would install with it what writes over seqio. Type: "
             "pip install --no-deps t5==0.9.4"
         )
-    late = {name: LateModule(name) for name in ("pyglove", *_WITH_JAX)}
+    late = {name: LateModule(name) for name in (*_OF_TENSORFLOW, "tensorflow_datasets", "pyglove", *_WITH_JAX)}
     late |= {name: LateFunctions(name) for name in _OF_METRICS}
     late["tensorflow_text"] = LateText("tensorflow_text")
     for parent, child in (("scipy", "stats"), ("sklearn", "metrics"), ("clu", "metrics")):
         setattr(late[parent], child, late[f"{parent}.{child}"])
-    # the two names that SeqIO asks these modules for while it is imported
+    # the names that SeqIO asks these modules for while it is imported
+    datasets: Any = late["tensorflow_datasets"]
+    datasets.Split, datasets.core = types.SimpleNamespace(TRAIN="train"), types.SimpleNamespace(DatasetBuilder=object)
     late["seqio.metrics"].MetricFnCallable = Callable[..., Mapping[str, Any]]  # type: ignore[attr-defined]
     late["seqio.evaluation"].Evaluator = None  # type: ignore[attr-defined]
-    # None makes an import fail: TensorFlow then does without Keras's optimisers, and TensorFlow Lite without JAX
-    with in_place({**late, "keras.src.optimizers": None, "jax": None}):
+    # None makes an import fail: TensorFlow does without Keras's optimisers and h5py, TensorFlow Lite without JAX
+    with in_place({**late, "keras.src.optimizers": None, "h5py": None, "jax": None}):
         import t5.data  # noqa: F401
     import seqio
 
+    del datasets.Split, datasets.core
     if seqio.Evaluator is None:
         del seqio.Evaluator, late["seqio.evaluation"].Evaluator
         seqio.__getattr__ = _exported_late

@@ -15,10 +15,14 @@ assert not {"numpy", "sklearn", "sacrebleu", "rouge_score", "nltk", "seqio", "te
 from t5xpg.data.stream.worker import Answers
 
 Answers()
-for name in ("keras", "sklearn", "nltk", "matplotlib", "sacrebleu", "tensorflow_text", "pyglove", "jax", "flax"):
+for name in ("keras", "sklearn", "nltk", "matplotlib", "sacrebleu", "tensorflow_text", "pyglove", "jax", "flax",
+             "tensorflow_datasets", "tensorflow._api.v2.compat.v1", "requests", "h5py"):
     assert name not in sys.modules, name
 import tensorflow as tf
 import tensorflow_text
+assert tf.compat.v1.Summary.Value is tf.compat.v1.Summary().value.add().__class__
+from tensorflow.compat import v1
+assert isinstance(v1.Graph(), tf.Graph)
 from t5.evaluation import metrics
 
 assert metrics.bleu(["a b c d"], ["a b c d"])["bleu"] > 99
@@ -27,6 +31,8 @@ assert tf.keras.layers.Dense(2)(tf.zeros([1, 3])).shape == (1, 2)
 from tensorflow.keras import layers
 assert layers.Dense is tf.keras.layers.Dense
 import pyglove, seqio, seqio.evaluation
+datasets = seqio.dataset_providers.tfds
+assert datasets.Split.TEST == "test" and issubclass(datasets.core.GeneratorBasedBuilder, datasets.core.DatasetBuilder)
 assert seqio.PyGloveTunableMixture("searched", [("pydocs_span_corruption", pyglove.floatv(0.0, 1.0))]).tasks
 logger = seqio.JSONLogger
 assert issubclass(logger, seqio.loggers.Logger) and logger is seqio.loggers.JSONLogger
