@@ -83,9 +83,8 @@ docker-train: docker-build
 test: $(TOOLS)
 	@set -f; $(PYTEST) --tier=units $$TESTS
 
-# TIER=processes-only leaves out the unit tests, where they have just been run.
 test-all: $(TOOLS)
-	@set -f; $(PYTEST) --tier="$${TIER:-processes}" $$TESTS
+	@set -f; $(PYTEST) --tier=processes $$TESTS
 
 prove: $(TOOLS)
 	@set -f; $(PYTEST) --tier=proofs $$TESTS

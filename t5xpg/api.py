@@ -59,9 +59,8 @@ class Model:
         fields of `DecodingConfig`, such as max_decode_length (in tokens; default: the maximum target length in
         training), alpha, or method="sample" with temperature, topk, topp and seed. Raises UserError for invalid values.
         """
-        method = "beam" if num_beams > 1 else "greedy"
-        beams = {"num_decodes": num_beams} if num_beams > 1 else {}
-        predictor = self._predictor(DecodingConfig(**{"method": method, **beams, **options}))
+        search = {"method": "greedy"} if num_beams == 1 else {"method": "beam", "num_decodes": num_beams}
+        predictor = self._predictor(DecodingConfig(**{**search, **options}))
         size, found = predictor.batch_size, []
         for start in range(0, len(texts), size):
             part = texts[start : start + size]

@@ -188,19 +188,20 @@ def _train(options: Namespace) -> int:
     processes = requested_hosts(options.coordinator, options.processes, options.process, os.environ)
     loaded, path = arguments.load_with_run(options)
     if options.engine == "t5x":
-        return _train_with_t5x(options, loaded)
+        _train_with_t5x(options, loaded)
+        return 0
     recorded = arguments.path_of(options.recorded)
     with distributed.join(processes) as group:
         checks.require(loaded, RunDirectory(path), data=recorded is None)
         return training.train(loaded, path, recorded=recorded, profiled=options.profile, group=group)
 
 
-def _train_with_t5x(options: Namespace, loaded: "LoadedConfig") -> int:
+def _train_with_t5x(options: Namespace, loaded: "LoadedConfig") -> None:
     from t5xpg.exchange.t5x import engine
 
     if options.recorded or options.profile:
         raise UserError("RECORDED=… and PROFILE=1 are of this program's own training: leave them out with ENGINE=t5x.")
-    return engine.train(loaded, arguments.run_directory(options, f"{loaded.name}_t5x"), options.initial)
+    engine.train(loaded, arguments.run_directory(options, f"{loaded.name}_t5x"), options.initial)
 
 
 def _record(options: Namespace) -> int:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from t5xpg.base import garbage
+from t5xpg.base.xla_flags import set_xla_flags
 from t5xpg.data.text.wheels import DOCUMENTATION_WHEELS, download, wheels_directory
 from tests.workplace import EXPERIMENT, FAST_COMPILATION, Workplace, make_workplace
 
@@ -17,6 +18,7 @@ PROGRAMS, REVISION = "T5XPG_COMPILE_CACHE", "T5XPG_REVISION"
 os.environ[REVISION] = "0123456789" * 4
 # Before any import of jax.
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {FAST_COMPILATION}".strip()
+set_xla_flags()
 garbage.collect_seldom()
 
 

@@ -35,8 +35,7 @@ def test_overrides_are_those_of_gin() -> None:
 
 @pytest.mark.process
 def test_a_run_is_trained_and_asked(workplace: Workplace, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in workplace.environment.items():
-        monkeypatch.setenv(name, value)
+    workplace.enter(monkeypatch)
     experiment = t5xpg.experiment(str(workplace.experiment)).override(
         TRAIN_STEPS=2, WARMUP_STEPS=1, EVAL_PERIOD=1, EVAL_STEPS=None
     )
@@ -53,6 +52,8 @@ def test_a_run_is_trained_and_asked(workplace: Workplace, monkeypatch: pytest.Mo
     assert len(model.generate(texts, num_beams=2, max_decode_length=8, alpha=1.0)) == 2
     with pytest.raises(UserError, match="method"):
         model.generate(texts, method="bream")
+    with pytest.raises(UserError, match="num_decodes"):
+        model.generate(texts, num_beams=0)
 
     encoded = model.encode(texts)
     lengths = [len(model.vocabulary.encode(text)) + 1 for text in texts]

@@ -6,7 +6,7 @@ A test is a unit test unless it is marked:
     @pytest.mark.process(tier="units")   does so too, and is run with the unit tests all the same (one short chain)
     @pytest.mark.proof                   takes long: kills at random, reproduction, every experiment
 
-`pytest --tier=units`, `processes` (units and processes), `processes-only`, `proofs`; without it all but the proofs run.
+`pytest --tier=units`, `processes` (units and processes), `proofs`; without it all but the proofs run.
 """
 
 import multiprocessing.util
@@ -22,7 +22,6 @@ TESTS = Path(__file__).parent
 TIERS = {
     "units": {"units"},
     "processes": {"units", "processes"},
-    "processes-only": {"processes"},
     "proofs": {"proofs"},
 }
 SLOW_SECONDS = 10.0

@@ -8,11 +8,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from unittest import mock
 
 import numpy as np
 import pyarrow
@@ -92,7 +93,9 @@ class Workplace:
         }
         if self.programs:
             own["T5XPG_COMPILE_CACHE"] = str(self.programs)
-        return {**os.environ, **own, "XLA_FLAGS": FAST_COMPILATION if self.fast_compilation else ""}
+        if not self.fast_compilation:
+            own["XLA_FLAGS"] = ""
+        return {**os.environ, **own}
 
     def enter(self, patch: pytest.MonkeyPatch) -> None:
         """Let this process work there."""
@@ -122,31 +125,42 @@ class Workplace:
                 process.stdout.close()
 
     def run(self, *arguments: str, code: int = 0, **variables: str) -> str:
-        """Run the program; returns what it printed on both streams."""
-        done = subprocess.run(
-            self.command(*arguments),
-            env={**self.environment, **variables},
-            cwd=REPOSITORY,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=900,
-        )
-        assert done.returncode == code, done.stdout
-        return done.stdout
+        """Run a command; returns what it printed on both streams.
+
+        It runs in this process, as a start takes seconds, unless `variables`, some of which are read at the start, or
+        other flags of XLA need a process of its own.
+        """
+        if variables or not self.fast_compilation:
+            with self.start(*arguments, **variables) as process:
+                printed, found = process.communicate(timeout=900)[0], process.returncode
+        else:
+            printed, found = self._run_here(arguments)
+        assert found == code, printed
+        return printed
 
     def refused(self, *arguments: str) -> str:
-        """What a command prints that ends with 1 for a mistake, run in this process: that takes no start."""
+        """What a command prints that ends with 1 for a mistake."""
+        return self.run(*arguments, code=1)
+
+    def _run_here(self, arguments: Sequence[str]) -> tuple[str, int]:
+        """What a command prints, and its exit code."""
         printed, handler = io.StringIO(), signal.getsignal(signal.SIGTERM)
-        with pytest.MonkeyPatch.context() as patch, redirect_stdout(printed), redirect_stderr(printed):
-            self.enter(patch)
+        with (
+            pytest.MonkeyPatch.context() as patch,
+            mock.patch.dict(os.environ, self.environment),
+            redirect_stdout(printed),
+            redirect_stderr(printed),
+        ):
             patch.chdir(REPOSITORY)
+            patch.syspath_prepend(self.folder)
+            patch.setattr(sys, "argv", ["t5xpg", *arguments])
             try:
-                code = cli.main(arguments)
+                code = cli.main()
+            except SystemExit as end:
+                code = end.code
             finally:
                 signal.signal(signal.SIGTERM, handler)
-        assert code == 1, printed.getvalue()
-        return printed.getvalue()
+        return printed.getvalue(), code
 
 
 def wait_until(process: subprocess.Popen[str], holds: Callable[[], object]) -> None:

@@ -75,7 +75,7 @@ def _task_of_table(
         yield Finding(
             "spans",
             f"The experiment sets the objective {objectives.name_of(dataset.objective)}, and {row.name} has inputs and "
-            "targets already: include 'gin/objectives/none.gin' behind gin/runs/pretrain.gin.",
+            "targets already: include 'gin/objectives/none.gin' after gin/runs/pretrain.gin.",
             problem=True,
         )
     uncached = [command for command in state.missing if not command.startswith("make cache")]
@@ -111,7 +111,7 @@ def _lengths(part: task_names.Part, vocabulary: Vocabulary, dataset: DatasetConf
         remedy = (
             "leave out the fragment of gin/objectives"
             if isinstance(part.objective, objectives.SpanCorruption) and part.mode is None
-            else f"include 'gin/objectives/{fragment}.gin' behind gin/runs/pretrain.gin"
+            else f"include 'gin/objectives/{fragment}.gin' after gin/runs/pretrain.gin"
         )
         yield Finding(
             "spans",

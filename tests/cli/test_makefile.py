@@ -98,7 +98,6 @@ def test_tests_are_words(folder: Path) -> None:
     assert called(folder, "test-all", "TESTS=tests/a* tests/b.py::c[1]") == [
         *every, "--tier=processes", "tests/a*", "tests/b.py::c[1]",
     ]  # fmt: skip
-    assert called(folder, "test-all", "TIER=processes-only") == [*every, "--tier=processes-only"]
     assert called(folder, "prove", "TESTS=tests/study") == [*every, "--tier=proofs", "tests/study"]
     assert called(folder, "lock", "UPGRADE=1") == ["requirements/lock.py", "--upgrade"]
     (folder / ".venv" / ".installed-dev").unlink()

@@ -5,13 +5,12 @@ import sys
 
 import pytest
 
-from tests.workplace import FAST_COMPILATION, REPOSITORY, Workplace
+from tests.workplace import REPOSITORY, Workplace
 
 
 def tried(workplace: Workplace, seconds: int, first: int) -> None:
     command = [sys.executable, "-m", "tests.odd_experiments", f"--seconds={seconds}", f"--first={first}"]
-    environment = {**workplace.environment, "XLA_FLAGS": FAST_COMPILATION}
-    subprocess.run(command, cwd=REPOSITORY, env=environment, check=True)
+    subprocess.run(command, cwd=REPOSITORY, env=workplace.environment, check=True)
 
 
 @pytest.mark.process

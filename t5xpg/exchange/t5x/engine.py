@@ -49,8 +49,8 @@ def python_with_t5x() -> str:
     return named
 
 
-def train(loaded: LoadedConfig, folder: Path, initial: str | None = None) -> int:
-    """Train an experiment with T5X in `folder`, its MODEL_DIR, or continue there; returns 0, the exit code.
+def train(loaded: LoadedConfig, folder: Path, initial: str | None = None) -> None:
+    """Train an experiment with T5X in `folder`, its MODEL_DIR, or continue there.
 
     initial: a checkpoint of T5X to start from. Raises UserError where T5X is not installed, cannot train the experiment
     or fails, and where the folder is that of another experiment.
@@ -78,7 +78,6 @@ def train(loaded: LoadedConfig, folder: Path, initial: str | None = None) -> int
     print(
         f"trained by T5X: {shown(folder)}; make import CHECKPOINT={shown(folder)} NAME={name} takes it back", flush=True
     )
-    return 0
 
 
 def _run(command: list[str], loaded: LoadedConfig, log_file: Path, means: int | None) -> tuple[int, Iterable[str]]:
