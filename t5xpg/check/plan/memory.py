@@ -33,7 +33,6 @@ from t5xpg.optim.state import TrainState
 
 # The memory of XLA's compiled steps lies between these multiples of `Memory.total` (tests/check/plan/test_memory.py).
 BAND = (0.8, 1.5)
-FITS, MAY_NOT_FIT, DOES_NOT_FIT = "fits", "may not fit", "does not fit"
 # Operations that fusing compilers do again instead of keeping their results.
 _CHEAP = frozenset(
     (
@@ -60,13 +59,6 @@ class Memory:
     @property
     def total(self) -> int:
         return self.state + self.gradients + self.activations + self.batch
-
-
-def fits(needed: float, usable: float) -> str:
-    """FITS, MAY_NOT_FIT or DOES_NOT_FIT. needed: `Memory.total`; both are bytes."""
-    if needed * BAND[0] > usable:
-        return DOES_NOT_FIT
-    return FITS if needed <= usable else MAY_NOT_FIT
 
 
 def least(experiment: Experiment, state: TrainState, shardings: TrainState) -> Memory:

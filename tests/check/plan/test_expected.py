@@ -72,6 +72,13 @@ def test_a_smaller_domain_sends_more_over_the_network() -> None:
     assert across == pytest.approx(2 * 16 / 8 + 2 * 8 / 2)
 
 
+def test_what_fits() -> None:
+    usable = DEVICE.memory * device_table.USABLE_MEMORY
+    assert expected.fits(usable * 0.9, DEVICE) == "fits"
+    assert expected.fits(usable * 1.1, DEVICE) == "may not fit"
+    assert expected.fits(usable * 1.3, DEVICE) == expected.DOES_NOT_FIT
+
+
 def test_the_table_has_what_a_plan_needs() -> None:
     assert device_table.find("A100_80GB").name == "a100-80gb"
     names = [device.name for device in DEVICES]

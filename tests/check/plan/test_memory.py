@@ -135,9 +135,3 @@ def test_more_devices_need_less_each(tmp_path, sizes: dict[str, object]) -> None
     assert 0.5 * one.state <= two_model.state < 0.6 * one.state
     assert 0.5 * one.activations <= two_model.activations < 0.8 * one.activations
     assert two_model.batch == one.batch
-
-
-def test_what_fits() -> None:
-    assert memory.fits(0.9, 1.0) == "fits"
-    assert memory.fits(1.1, 1.0) == "may not fit"
-    assert memory.fits(1.3, 1.0) == memory.DOES_NOT_FIT
