@@ -14,8 +14,8 @@ def main() -> int:
         sys.argv[1:] = commands.from_make(sys.argv[2], os.environ)
     command = commands.COMMANDS.get(sys.argv[1]) if len(sys.argv) > 1 else None
     if command and command.computes:
-        set_xla_flags()
         _with_tuned_malloc()
+        set_xla_flags()
         garbage.collect_seldom()
     signals.end_with_parent()
     if command and command.name == "train" and len(sys.argv) > 2:

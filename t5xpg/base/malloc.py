@@ -1,7 +1,6 @@
 """How glibc's malloc keeps freed memory or returns it to the system. Without glibc, none of this has an effect."""
 
 import contextlib
-import ctypes
 import sys
 
 # By default malloc returns the buffers that XLA's kernels free to the system and asks for them again: on CPUs the page
@@ -15,6 +14,8 @@ TUNABLES = (
 
 def release_unused() -> None:
     """Return what compiling or evaluating freed to the system (malloc_trim): 340 MB of the 1,195 MB of a small run."""
+    import ctypes  # not needed to start
+
     if sys.platform == "linux":
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).malloc_trim(0)

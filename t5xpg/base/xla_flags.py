@@ -3,7 +3,6 @@
 The flags are for the versions of jaxlib that are named here: an unknown flag ends the process.
 """
 
-import importlib.metadata
 import importlib.util
 import os
 
@@ -24,7 +23,9 @@ _CUDA_PLUGINS = ("jax_cuda12_plugin", "jax_cuda13_plugin")
 
 def set_xla_flags() -> None:
     """Add these flags to XLA_FLAGS unless the user has set them; those for GPUs only if JAX has its CUDA plugin."""
-    given, jaxlib = os.environ.get("XLA_FLAGS", ""), importlib.metadata.version("jaxlib")
+    from importlib import metadata  # not needed to start
+
+    given, jaxlib = os.environ.get("XLA_FLAGS", ""), metadata.version("jaxlib")
     added = []
     if jaxlib == _JAXLIB and _NAME not in given:
         added.append(_FLAG)

@@ -5,6 +5,8 @@ started only for what cannot be known without it: tasks that users registered, t
 caches whose task has changed, and names of task metrics.
 """
 
+import contextlib
+import functools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import cast
@@ -20,6 +22,7 @@ from t5xpg.check import start as start_checks
 from t5xpg.check.finding import Finding, report
 from t5xpg.check.plan import memory
 from t5xpg.check.plan.devices import USABLE_MEMORY, Device
+from t5xpg.data.stream.client import DataService
 from t5xpg.distributed import hardware
 from t5xpg.experiment import assembly, config
 from t5xpg.experiment.config import LoadedConfig
@@ -91,11 +94,13 @@ def findings(
     yield finding
     yield from _batch(experiment, mesh)
     yield from _model(experiment, mesh, quick, device)
-    if data:
-        for dataset in (experiment.train_dataset, experiment.eval_dataset):
-            yield from data_checks.look_at(dataset, experiment, quick=quick)
-    yield from _loggers(experiment)
-    yield from start_checks.look_at(loaded, directory, data=data, quick=quick)
+    with contextlib.ExitStack() as stack:
+        service = None if quick else functools.cache(lambda: stack.enter_context(DataService()))
+        if data:
+            for dataset in (experiment.train_dataset, experiment.eval_dataset):
+                yield from data_checks.look_at(dataset, experiment, service)
+        yield from _loggers(experiment)
+        yield from start_checks.look_at(loaded, directory, service, data=data)
     yield from run_checks.look_at(loaded, directory, data=data)
 
 

@@ -1,7 +1,8 @@
 """The task that a stream reads: its text, its cache, its spans and its vocabulary."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from typing import TypeAlias
 
 from t5xpg.base import paths
 from t5xpg.base.errors import UserError, nearest
@@ -19,18 +20,20 @@ from t5xpg.experiment import assembly, data_state
 from t5xpg.experiment.experiment import Experiment
 from t5xpg.experiment.needs import PlannedIds
 
+Service: TypeAlias = Callable[[], DataService]  # starts TensorFlow at the first call
 
-def look_at(dataset: DatasetConfig, experiment: Experiment, *, quick: bool) -> Iterator[Finding]:
-    """The findings about a stream. quick: without starting TensorFlow, so without reading users' tasks."""
-    state = data_state.state_of(dataset, experiment.needs, compare=not quick)
+
+def look_at(dataset: DatasetConfig, experiment: Experiment, service: Service | None) -> Iterator[Finding]:
+    """The findings about a stream. service: None for those without TensorFlow, so without reading users' tasks."""
+    state = data_state.state_of(dataset, experiment.needs, compare=service is not None)
     if state.row is not None:
-        yield from _task_of_table(state, state.row, dataset, experiment, quick=quick)
+        yield from _task_of_table(state, state.row, dataset, experiment, service)
     elif not dataset.module_import:
         yield _unknown_task(dataset.mixture_or_task_name)
     elif not state.ready:
         yield from _text(state, dataset)
-    elif not quick:
-        yield from _users_task(dataset, experiment)
+    elif service is not None:
+        yield from _users_task(dataset, experiment, service())
 
 
 def _unknown_task(task: str) -> Finding:
@@ -55,7 +58,11 @@ def _text(state: data_state.DataState, dataset: DatasetConfig) -> Iterator[Findi
 
 
 def _task_of_table(
-    state: data_state.DataState, row: task_names.Row, dataset: DatasetConfig, experiment: Experiment, *, quick: bool
+    state: data_state.DataState,
+    row: task_names.Row,
+    dataset: DatasetConfig,
+    experiment: Experiment,
+    service: Service | None,
 ) -> Iterator[Finding]:
     documents = _documents(state, row)
     count = documents.get(dataset.split)
@@ -79,11 +86,9 @@ def _task_of_table(
             problem=True,
         )
     uncached = [command for command in state.missing if not command.startswith("make cache")]
-    if row.supervised is not None and count and not quick and not state.problems and not uncached:
-        with DataService() as service:
-            yield from _fits(
-                service, dataclasses.replace(dataset, use_cached=dataset.use_cached and state.ready), experiment
-            )
+    if row.supervised is not None and count and service and not state.problems and not uncached:
+        readable = dataclasses.replace(dataset, use_cached=dataset.use_cached and state.ready)
+        yield from _fits(service(), readable, experiment)
     for part in row.parts:
         yield from _lengths(part, row.vocabulary, dataset, "" if len(row.parts) == 1 else f"{part.name}: ")
 
@@ -136,19 +141,18 @@ def _lengths(part: task_names.Part, vocabulary: Vocabulary, dataset: DatasetConf
     yield Finding("spans", f"{text} {lengths['targets']}")
 
 
-def _users_task(dataset: DatasetConfig, experiment: Experiment) -> Iterator[Finding]:
+def _users_task(dataset: DatasetConfig, experiment: Experiment, service: DataService) -> Iterator[Finding]:
     """What the data process says of a task or mixture that a user's module registers."""
-    with DataService() as service:
-        try:
-            described = describe(service, dataset)
-            assembly.check_vocabulary(described.vocabulary, experiment)
-            if described.cached:
-                data_state.compare_caches(dataset)
-            if described.cached or not dataset.use_cached:
-                yield from _fits(service, dataset, experiment)
-        except UserError as error:
-            yield Finding("data", str(error), problem=True)
-            return
+    try:
+        described = describe(service, dataset)
+        assembly.check_vocabulary(described.vocabulary, experiment)
+        if described.cached:
+            data_state.compare_caches(dataset)
+        if described.cached or not dataset.use_cached:
+            yield from _fits(service, dataset, experiment)
+    except UserError as error:
+        yield Finding("data", str(error), problem=True)
+        return
     cached = "cached" if described.cached else "not cached"
     if dataset.use_cached and not described.cached:
         cached = "no cache yet (`make train` makes it first, where the task can be cached)"

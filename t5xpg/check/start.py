@@ -7,9 +7,8 @@ from typing import Any
 
 from t5xpg.base.errors import UserError
 from t5xpg.base.paths import shown
-from t5xpg.check.data import describe
+from t5xpg.check.data import Service, describe
 from t5xpg.check.finding import Finding
-from t5xpg.data.stream.client import DataService
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.evaluate.measurements import require_selection
 from t5xpg.evaluate.trained_model import INITIAL
@@ -26,8 +25,8 @@ from t5xpg.run.directory import RunDirectory
 from t5xpg.train import initial_state
 
 
-def look_at(loaded: LoadedConfig, directory: RunDirectory, *, data: bool, quick: bool) -> Iterator[Finding]:
-    """The findings on what a run starts from. data: as for `checks.require`. quick: without starting TensorFlow."""
+def look_at(loaded: LoadedConfig, directory: RunDirectory, service: Service | None, *, data: bool) -> Iterator[Finding]:
+    """The findings on what a run starts from. data: as for `checks.require`. service: as for `data.look_at`."""
     experiment = loaded.experiment
     meta = None
     if experiment.initial is not None:
@@ -45,7 +44,7 @@ def look_at(loaded: LoadedConfig, directory: RunDirectory, *, data: bool, quick:
     if experiment.teacher is not None:
         yield _teacher(experiment, experiment.teacher)
     if data:
-        yield from _of_task(experiment, None if meta is None else meta["vocabulary"], quick)
+        yield from _of_task(experiment, None if meta is None else meta["vocabulary"], service)
 
 
 def _initial(experiment: Experiment, initial: InitialCheckpoint) -> tuple[Finding, Mapping[str, Any] | None]:
@@ -77,7 +76,7 @@ def _teacher(experiment: Experiment, teacher: Teacher) -> Finding:
     )
 
 
-def _of_task(experiment: Experiment, trained: Mapping[str, Any] | None, quick: bool) -> Iterator[Finding]:
+def _of_task(experiment: Experiment, trained: Mapping[str, Any] | None, service: Service | None) -> Iterator[Finding]:
     """Whether the task fits the start and the selection. trained: the start's vocabulary record, if there is one."""
     dataset, selection = experiment.eval_dataset, experiment.selection
     state = data_state.state_of(dataset, experiment.needs)
@@ -90,18 +89,17 @@ def _of_task(experiment: Experiment, trained: Mapping[str, Any] | None, quick: b
         names = validation_names(parts if len(parts) > 1 else [])
         yield _best(selection, functools.partial(selection.require, names))
         selection = None
-    if quick or (trained is None and selection is None) or not state.ready:
+    if service is None or (trained is None and selection is None) or not state.ready:
         return
-    with DataService() as service:
-        try:
-            described = describe(service, dataset)
-        except UserError:  # reported where the data is checked
-            return
-        if trained is not None:
-            yield from _vocabulary(described.vocabulary, trained, experiment)
-        if selection is not None:
-            readable = dataclasses.replace(dataset, use_cached=described.cached)
-            yield _best(selection, functools.partial(require_selection, service, readable, selection))
+    try:
+        described = describe(service(), dataset)
+    except UserError:  # reported where the data is checked
+        return
+    if trained is not None:
+        yield from _vocabulary(described.vocabulary, trained, experiment)
+    if selection is not None:
+        readable = dataclasses.replace(dataset, use_cached=described.cached)
+        yield _best(selection, functools.partial(require_selection, service(), readable, selection))
 
 
 def _vocabulary(task: Vocabulary, trained: Mapping[str, Any], experiment: Experiment) -> Iterator[Finding]:

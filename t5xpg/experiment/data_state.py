@@ -120,7 +120,7 @@ def compare_caches(config: DatasetConfig) -> None:
     row = row_of(config.mixture_or_task_name)
     with contextlib.suppress(caching.MissingTextError):  # `prepare` exports the text first
         caching.cache_task(
-            config.mixture_or_task_name,
+            cached_as(config),
             cache_dir=paths.cache_directory(),
             data_dir=data_folder(),
             module_import=config.module_import,
@@ -128,6 +128,12 @@ def compare_caches(config: DatasetConfig) -> None:
             compare_only=True,
             log=lambda line: None,
         )
+
+
+def cached_as(config: DatasetConfig) -> str:
+    """The task to cache for what `config` reads: for all objectives over a text of ours the same, compared once."""
+    row = row_of(config.mixture_or_task_name)
+    return config.mixture_or_task_name if row is None or row.dataset is None else row.cached_as
 
 
 def others_may_cache(row: task_names.Row | None) -> bool:

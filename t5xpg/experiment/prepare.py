@@ -20,7 +20,15 @@ from t5xpg.data.text.sources import Selection
 from t5xpg.data.vocab import making
 from t5xpg.data.vocab.record import VocabularyRecord, find_vocabularies
 from t5xpg.data.vocab.training import VocabularySettings
-from t5xpg.experiment.data_state import check_export, data_folder, others_may_cache, pull_caches, row_of, state_of
+from t5xpg.experiment.data_state import (
+    cached_as,
+    check_export,
+    data_folder,
+    others_may_cache,
+    pull_caches,
+    row_of,
+    state_of,
+)
 from t5xpg.experiment.needs import Data, Need
 
 
@@ -134,8 +142,9 @@ def _cached(config: DatasetConfig) -> dict[str, Any]:
         if not line.endswith("already"):
             print(line, flush=True)
 
-    task = config.mixture_or_task_name
-    return cache(task, module_import=config.module_import, only_missing=others_may_cache(row_of(task)), log=log)
+    task, cached = config.mixture_or_task_name, cached_as(config)
+    found = cache(cached, module_import=config.module_import, only_missing=others_may_cache(row_of(task)), log=log)
+    return found if cached == task else {cached: found}
 
 
 def export_dataset(

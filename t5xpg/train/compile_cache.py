@@ -101,6 +101,7 @@ def _machine() -> str:
 
 def _take_out(root: Path) -> Path | None:
     """A new folder, as JAX expects one, with the undamaged programs of this machine; None where it cannot be made."""
+    own = None
     try:
         kept = root / _machine()
         kept.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -114,6 +115,8 @@ def _take_out(root: Path) -> Path | None:
             (own / path.name).write_bytes(data[_DIGEST:])
             _use_of(own / path.name).write_bytes(_NEVER)
     except OSError:
+        if own is not None:  # its room is needed by others
+            shutil.rmtree(own, ignore_errors=True)
         return None
     return own
 

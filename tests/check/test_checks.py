@@ -43,7 +43,7 @@ BROKEN = {
 @pytest.fixture
 def place(own_place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with exported text and an experiment; nothing is cached and TensorFlow never started."""
-    monkeypatch.setattr("t5xpg.check.data.DataService", None)
+    monkeypatch.setattr("t5xpg.check.checks.DataService", None)
     files = {split: [own_place / f"{split}.txt"] for split in ("train", "validation")}
     for seed, (path,) in enumerate(files.values(), start=1):
         path.write_text(sentences(30, seed))
@@ -110,7 +110,7 @@ def test_supervised_tasks(place: Path, capsys: pytest.CaptureFixture[str], monke
     service.return_value.__enter__.return_value.fits.return_value = [
         Fit("pairs", 10, {"targets": 3}, {"targets": 40}, {"targets": 99}, {"targets": 0})
     ]
-    monkeypatch.setattr("t5xpg.check.data.DataService", service)
+    monkeypatch.setattr("t5xpg.check.checks.DataService", service)
     (place / "pairs.tsv").write_text("one\teins\n")
     files = {split: [place / "pairs.tsv"] for split in ("train", "validation")}
     export_dataset("pairs", data_dir=place / "data", files=files, fields={"en": "en", "de": "de"})

@@ -113,6 +113,10 @@ def test_what_is_missing_is_made_once(
     source = prepare.prepare(SMALL)
     assert source.cache == cached.cache["small_span_corruption"]
     assert prepare.prepare_all([SMALL, SMALL]) == source
+    # nor is the cache looked at again for another objective over it
+    lm = DatasetConfig("small_lm", {})
+    assert prepare.prepare(lm).cache == {"small_span_corruption": source.cache}
+    assert data_state.state_of(lm, compare=True).ready
     assert started.call_count == 1
     assert data_state.state_of(SMALL, compare=True).ready
     assert {path.name for path in (place / "cache").iterdir()} == {

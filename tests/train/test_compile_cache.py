@@ -67,6 +67,13 @@ def test_a_damaged_program_is_compiled_again(store: Path, damage: str) -> None:
     assert set(events) == {"cache_hits"}
 
 
+def test_without_room_for_the_copies_nothing_is_left_of_them(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    start()
+    monkeypatch.setattr(compile_cache, "_use_of", Mock(side_effect=OSError(28, "No space left on device")))
+    start()
+    assert list(store.glob("*/.*")) == []
+
+
 def test_what_was_not_used_for_longest_goes_first(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     start()
     kept = entries(store)
