@@ -26,7 +26,7 @@ from t5xpg.run.directory import RunDirectory
 from t5xpg.run.records import read_jsonl
 
 DETERMINISTIC = "--xla_gpu_deterministic_ops=true"
-KILLS, SMALL_KILLS = 20, 2
+KILLS, SMALL_KILLS = 20, 1
 SAYING, ENDING = 15.0, 90.0  # seconds between lines on a run; and that a run has at most to save and end
 NEVER = 1_000_000
 WARM_UP = 10  # updates of a training that are not counted

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from t5xpg.base import garbage
+from t5xpg.base import garbage, locks
 from t5xpg.base.xla_flags import set_xla_flags
 from t5xpg.data.text.wheels import DOCUMENTATION_WHEELS, download, wheels_directory
 from tests.workplace import EXPERIMENT, FAST_COMPILATION, Workplace, make_workplace
@@ -61,6 +61,20 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Workplace:
 
 @pytest.fixture(scope="session")
 def pretrained(workplace: Workplace) -> Path:
-    """A run of the common experiment, for tests that change nothing of it: 12 steps, checkpoints of 4, 8 and 12."""
-    workplace.run("train", str(workplace.experiment), "--run=pretrained")
-    return workplace.folder / "runs" / "pretrained"
+    """A run of the common experiment, for tests that change nothing of it: 12 steps, checkpoints of 4, 8 and 12. The
+    first worker trains it; the others copy it."""
+    run, common = workplace.folder / "runs" / "pretrained", Path(os.environ[PROGRAMS], "pretrained")
+    with locks.hold(common.with_suffix(".lock"), doing="training", instead="", wait=print):
+        if not common.exists():
+            workplace.run("train", str(workplace.experiment), "--run=pretrained")
+            shutil.copytree(run, common)
+    if not run.exists():
+        shutil.copytree(common, run)
+    return run
+
+
+@pytest.fixture(scope="session")
+def evaluated(workplace: Workplace, pretrained: Path) -> tuple[Path, str]:
+    """A copy of that run, evaluated on its validation split, and what the evaluation printed."""
+    run = shutil.copytree(pretrained, pretrained.with_name("evaluated"))
+    return run, workplace.run("eval", str(workplace.experiment), "--run=evaluated")

@@ -8,9 +8,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from unittest import mock
@@ -77,6 +77,7 @@ class Workplace:
     folder: Path
     fast_compilation: bool = True
     programs: Path | None = None  # where compiled programs are kept; None: with those of the other tests
+    variables: Mapping[str, str] = field(default_factory=dict)  # what else the programs find in their environment
 
     @property
     def experiment(self) -> Path:
@@ -95,7 +96,7 @@ class Workplace:
             own["T5XPG_COMPILE_CACHE"] = str(self.programs)
         if not self.fast_compilation:
             own["XLA_FLAGS"] = ""
-        return {**os.environ, **own}
+        return {**os.environ, **own, **self.variables}
 
     def enter(self, patch: pytest.MonkeyPatch) -> None:
         """Let this process work there."""

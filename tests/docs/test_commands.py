@@ -1,4 +1,5 @@
-"""Every command of README.md, docs/ and the experiments' pages runs, at a small size, in one copy of the checkout.
+"""Every command of README.md, docs/ and the experiments' pages runs, at a small size, in one copy of the checkout, and
+so do the cells of the notebook.
 
 The path of the copy has a space. The pages are tried in the order in which the index of docs/ lists them, each command
 once; the files that they tell to write are there.
@@ -37,10 +38,7 @@ CSHARP_JAVA = "experiments/java_csharp/csharp_java.gin"
 CODE_LM = "experiments/code_prefix_lm/code_lm.gin"
 OF_EXPERIMENT = {
     # no answer is ever right: the second evaluation is no better than the first, and the run ends
-    **dict.fromkeys(
-        ("answers", "answers_lora"),
-        "--gin.TRAIN_STEPS=50 --gin.INFER_EVAL_PERIOD=2 --gin.INFER_EVAL_STEPS=1 --gin.EARLY_STOP_PATIENCE=1",
-    ),
+    "answers": "--gin.TRAIN_STEPS=50 --gin.INFER_EVAL_PERIOD=2 --gin.INFER_EVAL_STEPS=1 --gin.EARLY_STOP_PATIENCE=1",
     # of a decoder alone
     **dict.fromkeys(("adaptation_tiny", CODE_LM), "--gin.TASK_FEATURE_LENGTHS={'targets': 64}"),
     # the teacher has been made small, too
@@ -77,6 +75,10 @@ TRIED_ELSEWHERE = {
     r"make export .* OUTPUT=.*": "tests/exchange/test_exporting.py",
     r"make export .* PUSH=.*": "tests/exchange/test_pushing.py",
     r"make export EXP=mine FORMAT=peft": "tests/exchange/test_to_peft.py",
+    r"make export .* FORMAT=(onnx|ctranslate2)": "tests/exchange/test_to_onnx.py",
+    r".*make (train|infer|export) EXP=(answers_lora|student)\b.*": "tests/train/test_adapters.py",
+    r".* RUN=answers_prompt .*": "tests/train/test_adapters.py",
+    r".* OUTPUT=(beams|samples)\.jsonl .*": "tests/evaluate/test_continuing.py",
     r"make sweep .* LAUNCHER=slurm .*": "tests/study/test_launchers.py",
     r"make (watch .*|site SERVE=1)": "tests/site",  # they end with Ctrl-C
     r"make runs (REMOVE|GC)=.*": "tests/run/test_listing.py",
@@ -280,6 +282,38 @@ def test_a_mixture_of_a_task_that_does_not_exist(copy: Copy) -> None:
     said = copy.run("PYTHONPATH=. make cache TASK=nested MODULE_IMPORT=wrong", code=2)
     assert "wrong names the task caption_translate_en_de, which there is not" in said
     assert 'type: make data DATASET=caption FIELDS=en,de FILES="train=…"' in said
+
+
+# The value of a cell's last line is printed, as a notebook shows it.
+CELLS = """
+import ast, json, sys
+names = {}
+for source in json.loads(sys.stdin.read()):
+    tree = ast.parse(source)
+    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+    exec(compile(tree, "cell", "exec"), names)
+    if last is not None:
+        print("shown:", repr(eval(compile(ast.Expression(last.value), "cell", "eval"), names)), flush=True)
+"""
+
+
+@pytest.mark.process
+def test_the_cells_of_the_notebook(copy: Copy) -> None:
+    notebook = json.loads((copy.folder / "docs" / "python.ipynb").read_text(encoding="utf-8"))
+    assert (notebook["nbformat"], notebook["nbformat_minor"]) == (4, 5)
+    assert all(not cell.get("outputs") for cell in notebook["cells"])
+    sources = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    environment = {**os.environ, "PYTHONPATH": str(copy.folder), "STEPS": "12"}
+    done = subprocess.run(
+        [sys.executable, "-c", CELLS], input=json.dumps(sources), env=environment, cwd=copy.folder, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=900,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+    frame, answers, losses, shapes = done.stdout.split("shown: ")[1:]
+    assert "nats_per_byte" in frame
+    assert answers.startswith("['")
+    assert losses.startswith("array([")
+    assert shapes.strip() == "[(32, 128)]"  # 31 bytes and the end
 
 
 @pytest.mark.proof

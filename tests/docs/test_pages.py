@@ -14,6 +14,7 @@ from t5xpg.experiment import config
 from t5xpg.experiment.identity import run_identity
 from t5xpg.models import losses
 from t5xpg.models.adaptation import check_adaptable
+from t5xpg.models.adapters import PromptTuning
 from t5xpg.optim import optimizers, schedules
 from t5xpg.run import report
 from t5xpg.study import kinds, references
@@ -112,11 +113,14 @@ def test_the_page_of_training_names_every_option() -> None:
     assert [name for name, option in names.items() if not re.search(rf"\b{option}`", text)] == []
 
 
-def test_what_starts_from_a_decoder_on_the_page_builds(tmp_path: Path) -> None:
-    built = {}
-    for name in ("prefix_lm", "adapted"):
-        (tmp_path / f"{name}.gin").write_text(files_of(INDEX.with_name("finetuning.md"))[f"{name}.gin"])
-        built[name] = config.load(str(tmp_path / f"{name}.gin")).experiment
+def test_what_starts_from_a_checkpoint_on_the_page_builds(tmp_path: Path) -> None:
+    page, built = INDEX.with_name("finetuning.md"), {}
+    (added,) = re.findall(r"EXP=answers RUN=answers_prompt GIN=\"(.*)\"", page.read_text(encoding="utf-8"))
+    prompt = [option.removeprefix("--gin_file=") for option in added.split()]
+    for name, files in (("prefix_lm", []), ("adapted", []), ("answers", prompt)):
+        (tmp_path / f"{name}.gin").write_text(files_of(page)[f"{name}.gin"])
+        built[name] = config.load(str(tmp_path / f"{name}.gin"), (), files).experiment
+    assert isinstance(built["answers"].adapter, PromptTuning)
     assert built["prefix_lm"].train_dataset.converter == "PrefixLMFeatureConverter"
     assert built["adapted"].initial is not None
     assert built["adapted"].initial.adapt_decoder
@@ -140,7 +144,7 @@ def test_an_experiment_opens_with_its_question_and_its_answer(page: Path) -> Non
 
 
 # the pages of many runs: tests/study
-NAMES = [page.parent.name for page in EXPERIMENTS if kinds.study_of(page.parent.name, Path()) is None]
+NAMES = [p.parent.name for p in EXPERIMENTS if not any((p.parent / kind.plan_file).exists() for kind in kinds.KINDS)]
 
 
 @pytest.mark.parametrize("name", NAMES)

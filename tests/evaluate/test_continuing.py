@@ -12,7 +12,7 @@ from tests.workplace import REPOSITORY, Workplace
 
 pytestmark = pytest.mark.process
 
-SAMPLES = [f"--gin.decoding.DecodingConfig.{option}" for option in ("method=sample", "num_decodes=2", "topp=0.9")]
+SAMPLES = ["--gin_file=gin/decoding/sample.gin", "--gin.decoding.DecodingConfig.num_decodes=2"]
 
 
 def test_a_killed_file_has_the_bytes_of_an_unbroken_one(workplace: Workplace, pretrained: Path) -> None:
@@ -48,6 +48,3 @@ def test_a_split(workplace: Workplace, pretrained: Path) -> None:
     assert set(records[0]) == {"inputs", "targets", "prediction", "filled"}
     assert all("<extra_id_0>" in record["inputs"] and "<extra_id_0>" in record["targets"] for record in records)
     assert len(records) > 40
-    printed = workplace.refused(*command, "--split=valdation")
-    assert "validation" in printed
-    assert "Traceback" not in printed

@@ -83,6 +83,18 @@ def blend(workplace: Workplace) -> RunDirectory:
     return RunDirectory(workplace.folder / "runs" / "blend")
 
 
+@pytest.fixture(scope="module")
+def by_beams(workplace: Workplace, blend: RunDirectory) -> str:
+    """What the evaluation of that run printed, by the beam search that was tuned on it."""
+    blend.data_log.write_text("a training still writes here\n")
+    command = [str(workplace.experiment), *BLEND]
+    printed = workplace.run("tune-decoding", *command, "--alphas=0,1.5", "--beams=2")
+    given = re.search(r'make eval EXP=small RUN=blend GIN="(.*)"$', printed, re.M)
+    assert given is not None
+    blend.evaluation_log.unlink()
+    return workplace.run("eval", *command, *given[1].split(), "--json")
+
+
 @pytest.mark.process
 def test_a_users_task_is_cached_and_identified(workplace: Workplace, blend: RunDirectory) -> None:
     assert (workplace.folder / "cache" / "user_repeat" / "COMPLETED").exists()
@@ -96,9 +108,8 @@ def test_a_users_task_is_cached_and_identified(workplace: Workplace, blend: RunD
 
 
 @pytest.mark.process
-def test_the_tasks_own_metrics_are_computed(workplace: Workplace, blend: RunDirectory) -> None:
-    blend.data_log.write_text("a training still writes here\n")
-    printed = workplace.run("eval", str(workplace.experiment), *BLEND)
+def test_the_tasks_own_metrics_are_computed(blend: RunDirectory, by_beams: str) -> None:
+    printed = by_beams
     assert re.search(r"^  user_repeat +10 +shortest +6 +6 +6$", printed, re.M)
     assert re.search(r"^  user_repeat +10 +lengths +histogram of 10 +- +-$", printed, re.M)
     assert re.search(r"^  small_span_corruption( +\d+\.?\d*){4} +[\d,]+$", printed, re.M)
@@ -195,24 +206,20 @@ def test_other_settings_do_not_measure_the_run(workplace: Workplace, blend: RunD
 
 
 @pytest.mark.process
-def test_beam_search_is_tuned_on_validation(workplace: Workplace, blend: RunDirectory) -> None:
+def test_beam_search_is_tuned_on_validation(workplace: Workplace, blend: RunDirectory, by_beams: str) -> None:
     command = [str(workplace.experiment), *BLEND]
     printed = workplace.refused("tune-decoding", *command, "--split=test_2016", "--alphas=0.2")
     assert "The split 'test_2016' is for the result" in printed
     printed = workplace.run("tune-decoding", *command, "--alphas=0.2,x", code=2)
     assert "0.2,x is no list of numbers" in printed
-    printed = workplace.run("tune-decoding", *command, "--alphas=0,1.5", "--beams=2")
     tuned = json.loads((blend.path / "tuning.json").read_text())
     assert (tuned["step"], tuned["split"], tuned["by"]) == (2, "validation", "user_repeat / exact")
     tried = [(one["decoding"]["num_decodes"], one["decoding"]["alpha"]) for one in tuned["tried"]]
     assert tried == [(2, 0.0), (2, 1.5)]
     values = [one["metrics"]["user_repeat / exact"] for one in tuned["tried"]]
     assert tuned["best"] == tuned["tried"][values.index(max(values))]["decoding"]
-    given = re.search(r'make eval EXP=small RUN=blend GIN="(.*)"$', printed, re.M)
-    assert given is not None
-    printed = workplace.run("eval", *command, *given[1].split(), "--json")
     measured = json.loads(blend.evaluation_json.read_text())
-    assert json.loads(printed[printed.index("\n{\n") :]) == measured
+    assert json.loads(by_beams[by_beams.index("\n{\n") :]) == measured
     decoding = dict(measured["predicted"]["user_repeat"]["decoding"])
     assert decoding.pop("task_feature_lengths") == {"inputs": 64, "targets": 32}
     assert decoding == tuned["best"] | {"max_decode_length": 32}

@@ -1,5 +1,7 @@
 """Scores of continuations, against a forward pass of each row alone, and against transformers' logits."""
 
+import functools
+
 import jax
 import numpy as np
 import pytest
@@ -21,20 +23,19 @@ PAIRS = [("the owl", " sat"), ("", "ab"), ("a ", "mouse <extra_id_1>"), ("anothe
 MODELS = {
     kind: kind(T5Config(**{**SIZES, "vocab_size": BYTES.size})) for kind in (EncoderDecoderModel, DecoderOnlyModel)
 }
-PARAMS = {kind: jax.tree.map(lambda x: 3.0 * x, model.init(jax.random.key(0))) for kind, model in MODELS.items()}
-
+params_of = functools.cache(lambda kind: jax.tree.map(lambda x: 3.0 * x, MODELS[kind].init(jax.random.key(0))))
 LOGITS = {kind: jax.jit(model.logits) for kind, model in MODELS.items()}
 
 
 def scorer(kind: type[Model], *arguments: object, batch_size: int = 3) -> LikelihoodScorer:
-    return LikelihoodScorer(MODELS[kind], PARAMS[kind], BYTES, *arguments, batch_size=batch_size)  # type: ignore[arg-type]
+    return LikelihoodScorer(MODELS[kind], params_of(kind), BYTES, *arguments, batch_size=batch_size)  # type: ignore[arg-type]
 
 
 def log_probabilities(kind: type[Model], targets: list[int], **others: list[int]) -> np.ndarray:
     """[T, V] float64, of one row, padded to 32."""
     arrays = {"decoder_target_tokens": targets, "decoder_input_tokens": [0, *targets[:-1]], **others}
     batch = {name: np.array([[*ids, *[0] * (32 - len(ids))]], np.int32) for name, ids in arrays.items()}
-    logits = np.asarray(LOGITS[kind](PARAMS[kind], batch), np.float64)[0, : len(targets)]
+    logits = np.asarray(LOGITS[kind](params_of(kind), batch), np.float64)[0, : len(targets)]
     return logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
 
 

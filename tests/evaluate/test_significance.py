@@ -6,8 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sacrebleu.metrics import BLEU, CHRF
-from sacrebleu.significance import PairedTest
 
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import write_json
@@ -36,6 +34,8 @@ SAID, OTHERS = sentences(60, 2, TARGETS, 0.9), sentences(60, 3, TARGETS, 0.75)
 
 def evaluated(path: Path, said: list[str], targets: list[str] = TARGETS) -> RunDirectory:
     """A run with such predictions of its test split, and the metrics of these."""
+    from sacrebleu.metrics import BLEU, CHRF
+
     run = make_run(path)
     values: dict[str, Any] = {**metrics.codexglue(targets, said), **metrics.exact_match(targets, said)}
     tokens = BLEU(tokenize="none", smooth_method="none", force=True)  # not by metrics.token_bleu, which loads SeqIO
@@ -55,6 +55,9 @@ def evaluated(path: Path, said: list[str], targets: list[str] = TARGETS) -> RunD
 def test_runs_are_compared_as_sacrebleu_does(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from sacrebleu.metrics import BLEU, CHRF
+    from sacrebleu.significance import PairedTest
+
     monkeypatch.delenv("SACREBLEU_SEED", raising=False)
     run, other = evaluated(tmp_path / "ours", SAID), evaluated(tmp_path / "theirs", OTHERS)
     found = significance.compare(run, other, "test")["tasks"]["en_de"]

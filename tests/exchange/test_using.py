@@ -12,7 +12,7 @@ pytestmark = pytest.mark.process
 
 BYT5 = FAMILIES / "byt5"
 TASK = "--gin.MIXTURE_OR_TASK_NAME=small_span_corruption_byt5"
-LENGTHS = "--gin.TASK_FEATURE_LENGTHS={'inputs': 64, 'targets': 32}"
+READ = ("--gin.TASK_FEATURE_LENGTHS={'inputs': 64, 'targets': 32}", "--gin.USE_CACHED_TASKS=False")
 
 
 def test_it_is_used_by_its_name(workplace: Workplace) -> None:
@@ -20,16 +20,16 @@ def test_it_is_used_by_its_name(workplace: Workplace) -> None:
     assert "sentinels as byt5_google" in said
     run = workplace.folder / "runs" / "taken"
     # its own task is another one: any that has its vocabulary can be measured
-    assert "taken after step 0 on validation: loss " in workplace.run("eval", "taken", TASK, LENGTHS)
+    assert "taken after step 0 on validation: loss " in workplace.run("eval", "taken", TASK, *READ)
     evaluation = json.loads((run / "evaluation.json").read_text())
     assert (evaluation["step"], evaluation["task"]) == (0, "small_span_corruption_byt5")
     samples = json.loads((run / "samples.json").read_text())
     assert all("<extra_id_0>" in sample["input"] for sample in samples)
-    said = workplace.refused("eval", "taken", "--gin.MIXTURE_OR_TASK_NAME=small_span_corruption", LENGTHS)
+    said = workplace.refused("eval", "taken", "--gin.MIXTURE_OR_TASK_NAME=small_span_corruption", *READ)
     assert "was trained with another vocabulary than the task has: size 259 in the run, 384 now, extra_ids 0" in said
     for prompt in ("The <extra_id_0> sees", "without a blank"):
         assert f"input       {prompt}" in workplace.run("infer", "taken", f"--prompt={prompt}")
-    assert "holds an imported checkpoint" in workplace.refused("train", "taken", TASK, LENGTHS)
+    assert "holds an imported checkpoint" in workplace.refused("train", "taken", TASK, *READ)
     workplace.run("export", "taken", f"--output={workplace.folder / 'given back'}")
     written, expected = (load_file(folder / "model.safetensors") for folder in (workplace.folder / "given back", BYT5))
     assert {name: array.tobytes() for name, array in written.items()} == {

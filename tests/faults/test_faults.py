@@ -68,9 +68,11 @@ def data_process_of(process: subprocess.Popen[str]) -> int:
     raise AssertionError("no data process")
 
 
-def test_a_run_goes_on_after_its_data_process_was_killed(workplace: Workplace, unbroken: Path) -> None:
-    run = workplace.folder / "runs" / "without data"
-    with workplace.start("train", str(workplace.experiment), *LONG, "--run=without data") as process:
+def test_a_run_goes_on_after_its_data_process_was_killed_and_from_the_last_good_checkpoint(
+    workplace: Workplace, unbroken: Path
+) -> None:
+    run, command = workplace.folder / "runs" / "damaged", ("train", str(workplace.experiment), *LONG, "--run=damaged")
+    with workplace.start(*command) as process:
         wait_until(process, lambda: 40 in saved_steps(run))
         os.kill(data_process_of(process), signal.SIGKILL)
         printed, _ = process.communicate(timeout=100)
@@ -78,16 +80,11 @@ def test_a_run_goes_on_after_its_data_process_was_killed(workplace: Workplace, u
     assert "was ended by signal 9" in printed
     assert re.search(r"Step \d+ is saved: once that is mended, the same command goes on from there\.", printed)
     assert "Traceback" not in printed
-    assert litter(workplace, "without data") == []
-    assert saved_steps(run)[-1] < STEPS, "it ended before its data process was killed"
-    workplace.run("train", str(workplace.experiment), *LONG, "--run=without data")
-    assert_same_run(run, unbroken, STEPS)
-
-
-def test_a_run_goes_on_from_the_last_good_checkpoint(workplace: Workplace, unbroken: Path) -> None:
-    run = workplace.folder / "runs" / "damaged"
-    with workplace.start("train", str(workplace.experiment), *LONG, "--run=damaged") as process:
-        wait_until(process, lambda: 80 in saved_steps(run))
+    assert litter(workplace, "damaged") == []
+    saved = saved_steps(run)[-1]
+    assert saved < STEPS, "it ended before its data process was killed"
+    with workplace.start(*command) as process:
+        wait_until(process, lambda: saved_steps(run)[-1] > saved)
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=100)
     assert process.returncode == 128 + signal.SIGTERM
@@ -97,40 +94,33 @@ def test_a_run_goes_on_from_the_last_good_checkpoint(workplace: Workplace, unbro
     content = bytearray(largest.read_bytes())
     content[len(content) // 2] ^= 0x10
     largest.write_bytes(content)
-    printed = workplace.run("train", str(workplace.experiment), *LONG, "--run=damaged")
+    printed = workplace.run(*command)
     assert largest.name in printed
     assert f"continues after step {earlier[-1]}\n" in printed
     assert_same_run(run, unbroken, STEPS)
     assert litter(workplace, "damaged") == []
 
 
-def test_the_second_trainer_is_told_of_the_first_and_a_dead_one_is_forgotten(workplace: Workplace) -> None:
-    command = ("train", str(workplace.experiment), "--gin.TRAIN_STEPS=100000", "--run=two")
-    with workplace.start(*command) as first:
-        line_with(first, "device:")
-        printed = workplace.run(*command, code=1)
-        assert f"Process {first.pid} is working in" in printed
-        assert "RUN=" in printed
-        first.send_signal(signal.SIGKILL)
-        first.wait()
-    metrics = workplace.folder / "runs" / "two" / "metrics.jsonl"
-    metrics.unlink(missing_ok=True)  # it may have come to its first update
-    with workplace.start(*command) as second:
-        line_with(second, "device:")
-        second.send_signal(signal.SIGINT)
-        printed, _ = second.communicate(timeout=100)
-    assert second.returncode == 128 + signal.SIGINT, printed
+def test_a_run_that_is_interrupted_before_its_first_step(workplace: Workplace) -> None:
+    with workplace.start("train", str(workplace.experiment), "--run=not begun") as process:
+        line_with(process, "device:")
+        process.send_signal(signal.SIGINT)
+        printed, _ = process.communicate(timeout=100)
+    assert process.returncode == 128 + signal.SIGINT, printed
     assert "stopping after this step" not in printed
     assert "\nready " not in printed
     assert "stopped before the first step; the same command goes on from there" in printed
-    assert not metrics.exists()
+    assert not (workplace.folder / "runs" / "not begun" / "metrics.jsonl").exists()
 
 
-def test_a_second_interrupt_stops_at_once(workplace: Workplace) -> None:
+def test_the_second_trainer_is_told_of_the_first_and_a_second_interrupt_stops_at_once(workplace: Workplace) -> None:
     long = ("--gin.TRAIN_STEPS=100000", "--gin.CHECKPOINT_PERIOD=50000", "--run=twice")
     metrics = workplace.folder / "runs" / "twice" / "metrics.jsonl"
     with workplace.start("train", str(workplace.experiment), *long) as process:
         wait_until(process, lambda: metrics.exists() and metrics.stat().st_size)
+        said = workplace.refused("train", str(workplace.experiment), *long)
+        assert f"Process {process.pid} is working in" in said
+        assert "RUN=" in said
         os.kill(data_process_of(process), signal.SIGSTOP)  # what is saved includes the position in the data
         process.send_signal(signal.SIGINT)
         line_with(process, "stopping after this step; once more stops at once")
@@ -146,8 +136,9 @@ def test_a_second_interrupt_stops_at_once(workplace: Workplace) -> None:
 def test_a_run_that_leaves_the_finite_numbers_says_where_and_keeps_the_batch(workplace: Workplace) -> None:
     run = workplace.folder / "runs" / "not finite"
     too_fast = ["--gin.LEARNING_RATE=1e30", "--gin.WARMUP_STEPS=1", "--gin.CHECKPOINT_PERIOD=1"]
-    printed = workplace.run("train", str(workplace.experiment), *too_fast, "--run=not finite", code=1)
-    found = re.search(r"of step (\d+) (is|are) not finite \((.*?)\)", printed)
+    tolerant = [*too_fast, "--gin.SKIP_NONFINITE=2", "--run=not finite"]
+    printed = workplace.refused("train", str(workplace.experiment), *tolerant)
+    found = re.search(r"error: .* of step (\d+) (is|are) not finite \((.*?)\)", printed)
     assert found is not None, printed
     step = int(found[1])
     assert "gradients of decoder/" in found[3]
@@ -161,11 +152,8 @@ def test_a_run_that_leaves_the_finite_numbers_says_where_and_keeps_the_batch(wor
     record = json.loads((kept / "step.json").read_text())
     assert record["parameters"]
     assert litter(workplace, "not finite") == []
-
-    tolerant = [*too_fast, "--gin.SKIP_NONFINITE=2", "--run=tolerant"]
-    printed = workplace.run("train", str(workplace.experiment), *tolerant, code=1)
     assert "skipped, 1 of 2" in printed
     assert "skipped, 2 of 2" in printed
     assert "SKIP_NONFINITE=2 such steps were passed over before it" in printed
-    lines = [json.loads(line) for line in (run.parent / "tolerant" / "metrics.jsonl").read_text().splitlines()]
-    assert [line["step"] for line in lines if line["split"] == "skipped"] == [step, step + 1]
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines if line["split"] == "skipped"] == [step - 2, step - 1]

@@ -2,13 +2,12 @@
 
 import re
 import shutil
-import signal
 from pathlib import Path
 
 import pytest
 
 from tests.small_disk import Ended, namespace, run_on_small_disk
-from tests.workplace import Workplace, sentences, wait_until
+from tests.workplace import Workplace, sentences
 
 pytestmark = pytest.mark.process
 
@@ -19,35 +18,25 @@ NO_ROOM = ("No space left on device", "File too large", "There is no room ")
 # What programs note for themselves beside their files: locks, remembered digests, the log of caching that failed.
 NOTES = re.compile(r"(.*/)?(\.t5xpg/.*|\.t5xpg_digests\.json|\.([^/]*\.)?lock|[^/]*\.log)")
 
-# Of the user's cache folder, and of no command's making: what killed processes left there goes with the next start.
-KEPT_PROGRAMS = "programs/"
-
 
 @pytest.fixture(scope="module")
-def content(workplace: Workplace, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What lies on the disk before it is full: data, a cache, and a run that was killed after its first checkpoint."""
-    place = on_disk(tmp_path_factory.mktemp("content"))
+def content(workplace: Workplace, pretrained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What lies on the disk before it is full: data, a cache, and a run of which the first checkpoint is left."""
+    folder = tmp_path_factory.mktemp("content")
     for part in (f"cache/{TASK}", "data/small"):
-        shutil.copytree(workplace.folder / part, place.folder / part)
-    experiment = place.folder / "experiments" / "small" / "small.gin"
+        shutil.copytree(workplace.folder / part, folder / part)
+    experiment = folder / "experiments" / "small" / "small.gin"
     experiment.parent.mkdir(parents=True)
     shutil.copy(workplace.experiment, experiment)
     (experiment.parent / "README.md").write_text("# small\n")
-    first = place.folder / "runs" / "small" / "checkpoints" / "4"
-    with place.start("train", str(experiment)) as process:
-        wait_until(process, first.is_dir)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-    return place.folder
-
-
-def on_disk(folder: Path) -> Workplace:
-    """A workplace that keeps its programs with it, too."""
-    return Workplace(folder, programs=folder / KEPT_PROGRAMS)
+    run = shutil.copytree(pretrained, folder / "runs" / "small")
+    for step in ("8", "12"):
+        shutil.rmtree(run / "checkpoints" / step)
+    return folder
 
 
 def run(content: Path, scratch: Path, *arguments: str, room: int, largest: int) -> Ended:
-    place = on_disk(scratch / "disk")
+    place = Workplace(scratch / "disk")
     command = place.command(*(argument.replace("DISK", str(place.folder)) for argument in arguments))
     return run_on_small_disk(content, command, place.environment, room=room, largest=largest, scratch=scratch)
 
@@ -65,9 +54,10 @@ def assert_nothing_happened(content: Path, ended: Ended, *, may_change: str = "n
     assert any(words in errors[0] for words in NO_ROOM), ended.output
 
     def kept(folder: Path) -> dict[str, bytes]:
-        aside = (may_change, KEPT_PROGRAMS)
         return {
-            name: held for name, held in files(folder).items() if not (name.startswith(aside) or NOTES.fullmatch(name))
+            name: held
+            for name, held in files(folder).items()
+            if not (name.startswith(may_change) or NOTES.fullmatch(name))
         }
 
     before, after = kept(content), kept(ended.disk)
@@ -110,7 +100,7 @@ def test_checkpoint(content: Path, tmp_path: Path) -> None:
     assert [path.name for path in (ended.disk / checkpoints).iterdir()] == ["4"]
     assert files(ended.disk / checkpoints / "4") == files(content / checkpoints / "4")
     # With room it goes on.
-    printed = on_disk(ended.disk).run("train", str(ended.disk / "experiments" / "small" / "small.gin"))
+    printed = Workplace(ended.disk).run("train", str(ended.disk / "experiments" / "small" / "small.gin"))
     assert "continues after step 4" in printed
     assert (ended.disk / checkpoints / "12").is_dir()
 

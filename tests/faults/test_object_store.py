@@ -1,13 +1,14 @@
 """A run whose data, cache and run directory are in an S3 server of this machine alone."""
 
+import dataclasses
 import logging
-import shutil
 import signal
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import fsspec.config
 import pytest
 import s3fs
 from moto import server
@@ -29,7 +30,8 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         monkeypatch.setenv(name, "test")
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
     monkeypatch.setenv("FSSPEC_S3_ENDPOINT_URL", f"http://127.0.0.1:{port}")
-    files = s3fs.S3FileSystem(endpoint_url=f"http://127.0.0.1:{port}", use_listings_cache=False)
+    monkeypatch.setitem(fsspec.config.conf, "s3", {"endpoint_url": f"http://127.0.0.1:{port}"})  # of this process
+    files = s3fs.S3FileSystem(use_listings_cache=False)
     files.mkdir("bucket")
     yield files
     running.stop()
@@ -37,46 +39,43 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 @pytest.mark.process
 def test_a_killed_run_goes_on_from_the_store_alone(workplace: Workplace, pretrained: Path, store: Any) -> None:
-    home = workplace.folder / "mirrors"
-    run = home / "t5xpg" / "stores" / "s3" / "bucket" / "runs" / "stored"
     variables = {f"T5XPG_{name}_DIR": f"s3://bucket/{name.lower()}" for name in ("DATA", "CACHE", "RUNS")}
-    variables["XDG_CACHE_HOME"] = str(home)
+    homes = [workplace.folder / f"machine {number}" for number in range(3)]
+    first, second, third = (
+        dataclasses.replace(workplace, variables={**variables, "XDG_CACHE_HOME": str(home)}) for home in homes
+    )
+    mirrors = [home / "t5xpg" / "stores" / "s3" / "bucket" / "runs" / "stored" for home in homes]
     files = " ".join(f"{split}='{workplace.folder / split}.txt'" for split in ("train", "validation"))
-    workplace.run("data", "small", f"--files={files}", **variables)
+    first.run("data", "small", f"--files={files}")
     train = ("train", str(workplace.experiment), "--run=stored")
 
     def steps() -> set[int]:
         """Those that the last push stored."""
-        names = json_object_if_any(run / ".t5xpg_store.json").get("files", {})
+        names = json_object_if_any(mirrors[0] / ".t5xpg_store.json").get("files", {})
         return {int(name.split("/")[1]) for name in names if name.startswith("checkpoints/")}
 
-    with workplace.start(*train, **variables) as process:
+    with first.start(*train) as process:
         wait_until(process, steps)
         process.send_signal(signal.SIGKILL)
         assert process.wait() == -signal.SIGKILL
     assert 12 not in steps(), "it ended before it was killed"
-    shutil.rmtree(home)
-    printed = workplace.run(*train, **variables)
+    printed = second.run(*train)
     assert "continues after step" in printed
     assert "small_span_corruption is cached already" not in printed
-    shutil.rmtree(home)
-    evaluated = workplace.run("eval", str(workplace.experiment), "--run=s3://bucket/runs/stored", **variables)
+    evaluated = third.run("eval", str(workplace.experiment), "--run=s3://bucket/runs/stored")
     assert "small after step 12 on validation" in evaluated
     assert "cache small" not in evaluated, "what is stored was made again"
-    assert_same_run(run, pretrained, 12)
+    assert_same_run(mirrors[2], pretrained, 12)
     assert store.exists("bucket/runs/stored/evaluation.json")
     assert store.exists("bucket/runs/stored/checkpoints/12/SHA256SUMS")
-    table = workplace.run("runs", **variables)
-    assert "stored" in table
-    workplace.run("runs", "--remove=stored", "--yes", **variables)
+    assert "stored" in third.run("runs")
+    third.run("runs", "--remove=stored", "--yes")
     assert not store.find("bucket/runs/stored")
 
 
 @pytest.mark.process
 def test_a_store_that_cannot_be_reached_is_said_before_training(workplace: Workplace, store: Any) -> None:
-    printed = workplace.run(
-        "train", str(workplace.experiment), code=1, T5XPG_RUNS_DIR="s3://no-such-bucket/runs",
-        XDG_CACHE_HOME=str(workplace.folder / "mirrors"),
-    )  # fmt: skip
+    variables = {"T5XPG_RUNS_DIR": "s3://no-such-bucket/runs", "XDG_CACHE_HOME": str(workplace.folder / "mirrors")}
+    printed = dataclasses.replace(workplace, variables=variables).refused("train", str(workplace.experiment))
     assert "t5xpg: error: s3://no-such-bucket/runs/small cannot be written" in printed
     assert "step 0" not in printed

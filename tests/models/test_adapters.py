@@ -30,7 +30,7 @@ P, V = 3, SIZES["vocab_size"]
 MODEL = EncoderDecoderModel(T5Config(**SIZES))
 LORA = Lora((".*attention/(query|value)/kernel", "token_embedder/embedding", "decoder/.*/wo/kernel"), 2, 3.0)
 INPUTS, TARGETS = [5, 9, 2, 27, 11, 1], [8, 3, 3, 21, 1]
-BATCH = {name: jnp.asarray(array) for name, array in seq2seq(np.int32([INPUTS]), np.int32([TARGETS])).items()}
+BATCH = seq2seq(np.int32([INPUTS]), np.int32([TARGETS]))
 TOKEN_BYTES = np.ones(V, np.int32)
 
 

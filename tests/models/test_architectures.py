@@ -32,12 +32,13 @@ def losses(run: Path) -> list[float]:
     return [one["loss"] for one in read_jsonl(run / "metrics.jsonl") if one["split"] == "validation"]
 
 
-def assert_learns_and_is_measured(workplace: Workplace, gin: Path) -> None:
+def assert_learns_and_is_measured(workplace: Workplace, gin: Path, *options: str) -> None:
+    """options: of `eval`."""
     printed = workplace.run("train", str(gin), *OPTIONS)
     assert "step 0: validation loss" in printed, printed
     run = workplace.folder / "runs" / gin.stem
     assert losses(run)[-1] < losses(run)[0]
-    printed = workplace.run("eval", str(gin), *OPTIONS)
+    printed = workplace.run("eval", str(gin), *OPTIONS, *options)
     assert "nats per target token" in printed
     assert "  the frequencies of tokens alone: loss " in printed
     evaluation = json.loads((run / "evaluation.json").read_text())
@@ -58,9 +59,14 @@ def answer(workplace: Workplace, gin: Path, prompt: str) -> str:
 
 
 def test_one_set_of_parameters_for_encoder_and_decoder(workplace: Workplace) -> None:
-    gin = write_gin(workplace, "shared", ["architectures/shared_encoder_decoder"])
-    assert_learns_and_is_measured(workplace, gin)
-    answer(workplace, gin, "the <extra_id_0> sees")
+    bound = {"DTYPE": "bfloat16", "EMA_DECAY": 0.5}
+    gin = write_gin(workplace, "shared", ["architectures/shared_encoder_decoder"], **bound)
+    assert_learns_and_is_measured(workplace, gin, "--step=mean:2")
+    evaluation = json.loads((workplace.folder / "runs" / "shared" / "evaluation.json").read_text())
+    assert (evaluation["step"], evaluation["mean_of_checkpoints"]) == (6, 2)
+    refused = workplace.refused("eval", str(gin), *OPTIONS, "--step=mean:9")
+    assert "STEP=mean:9" in refused
+    assert "of the steps [4, 6]" in refused
 
 
 def test_an_encoder_alone_fills_masks(workplace: Workplace) -> None:

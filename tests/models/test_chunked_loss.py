@@ -13,9 +13,9 @@ from t5xpg.models.losses import LossConfig
 B, T, V = 3, 10, 512
 TOKEN_BYTES = np.arange(V, dtype=np.int32) % 5
 BATCH = {
-    "encoder_input_tokens": jax.random.randint(jax.random.key(1), (B, 6), 1, V, jnp.int32),
-    "decoder_input_tokens": jax.random.randint(jax.random.key(2), (B, T), 1, V, jnp.int32),
-    "decoder_target_tokens": jax.random.randint(jax.random.key(3), (B, T), 0, V, jnp.int32).at[0, 7:].set(0),
+    "encoder_input_tokens": np.random.default_rng(1).integers(1, V, (B, 6), np.int32),
+    "decoder_input_tokens": np.random.default_rng(2).integers(1, V, (B, T), np.int32),
+    "decoder_target_tokens": np.random.default_rng(3).integers(0, V, (B, T), np.int32) * np.tri(B, T, 7, np.int32),
 }
 
 

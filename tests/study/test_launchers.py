@@ -30,6 +30,15 @@ def test_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, op
         launcher(name, options, 1, tmp_path)
 
 
+# Ends with 7 when it is asked to stop.
+STOPPED = """
+import signal, sys
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
+print("ready", flush=True)
+signal.pause()
+"""
+
+
 def wait(job: Launched) -> int:
     deadline = time.monotonic() + 100
     while (code := job.poll()) is None:
@@ -46,3 +55,13 @@ def test_a_job_has_the_exit_code_and_the_output_of_its_command(tmp_path: Path) -
     assert log.read_text() == "said\n"
     assert wait(jobs.launch([str(tmp_path / "nothing")], log, 0)) == 1
     assert "FileNotFoundError" in log.read_text()
+
+
+@pytest.mark.process
+def test_a_process_is_asked_to_stop_and_waited_for(tmp_path: Path) -> None:
+    process = launcher("here", "", 1, tmp_path).launch([sys.executable, "-c", STOPPED], tmp_path / "log", 0)
+    while (tmp_path / "log").read_text() != "ready\n":
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.stop()
+    assert process.poll() == 7

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from t5xpg.base.errors import UserError
-from t5xpg.base.files import read_json, write_json
+from t5xpg.base.files import read_json, sha256_of_file, write_json
 from t5xpg.experiment import config
 from t5xpg.study import reproduce
 from t5xpg.study.reproduce_comparison import DIFFERENT, NOT_COMPARED, SAME, compare
@@ -31,21 +31,19 @@ def test_the_published_overrides_are_those_of_its_command(command: str, found: l
 
 
 @pytest.fixture(scope="module")
-def published(workplace: Workplace) -> Path:
-    """The gin file of an experiment in a folder of its own, with the results of a whole run beside it."""
+def published(workplace: Workplace, evaluated: tuple[Path, str]) -> Path:
+    """The gin file of an experiment in a folder of its own, with the results of that run beside it."""
     folder = workplace.folder / "published" / "small"
     folder.mkdir(parents=True)
     experiment = folder / "small.gin"
     experiment.write_text(EXPERIMENT)
-    workplace.run("train", str(experiment), "--run=to_publish")
-    workplace.run("eval", str(experiment), "--run=to_publish")
-    workplace.run("report", str(experiment), "--run=to_publish")
+    workplace.run("report", str(experiment), "--run=evaluated")
     return experiment
 
 
 @pytest.mark.process
 def test_a_killed_reproduction_goes_on_and_is_bit_for_bit(
-    workplace: Workplace, published: Path, tmp_path: Path
+    workplace: Workplace, evaluated: tuple[Path, str], published: Path, tmp_path: Path
 ) -> None:
     folder = workplace.folder / "runs" / "again"
     with workplace.start("reproduce", str(published), "--run=again") as process:
@@ -65,6 +63,8 @@ def test_a_killed_reproduction_goes_on_and_is_bit_for_bit(
         "training loss at step 12 (3 points compared)", "parameters", "target tokens", "examples",
         "evaluation: loss", "sample predictions",
     ]  # fmt: skip
+    blanks, as_published = ((run / "evaluation" / "blanks.json").read_bytes() for run in (folder, evaluated[0]))
+    assert blanks == as_published
     # once more, in the same place, a part of it, and against results of before batches were recorded
     experiment = _copied(published, tmp_path)
     _tamper(experiment, lambda found: found.pop("batches"))
@@ -79,10 +79,16 @@ def test_a_killed_reproduction_goes_on_and_is_bit_for_bit(
 
 
 @pytest.mark.process
-def test_tampered_results_are_told(workplace: Workplace, published: Path, tmp_path: Path) -> None:
+def test_tampered_results_are_told(
+    workplace: Workplace, evaluated: tuple[Path, str], published: Path, tmp_path: Path
+) -> None:
+    """In a folder where the reproduction was killed at its end: nothing is left but to compare."""
     experiment = _copied(published, tmp_path)
     _tamper(experiment, lambda found: found["curves"]["validation"]["loss"].__setitem__(0, 6.0))
-    printed = workplace.run("reproduce", str(experiment), "--run=tampered", "--steps=1", code=1)
+    run = shutil.copytree(evaluated[0], evaluated[0].with_name("tampered"))
+    of = sha256_of_file(experiment.parent / "results.json")
+    write_json(run / reproduce.MARK_FILE, {"experiment": "small", "of": of, "steps": 12})
+    printed = workplace.refused("reproduce", str(experiment), "--run=tampered")
     assert "different: not bit for bit what was published, the largest difference is" in printed
     line = next(line for line in printed.splitlines() if line.startswith("validation loss at step 0"))
     assert line.split()[-1] == DIFFERENT

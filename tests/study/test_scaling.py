@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from scipy import optimize
 
 from t5xpg.study.scaling import fitted
 
@@ -18,6 +17,8 @@ def test_a_law_is_found_again_through_its_own_losses() -> None:
 
 
 def test_scipy_finds_the_same_law() -> None:
+    from scipy import optimize
+
     losses = [2.31, 2.04, 1.93, 1.80]
     expected, _ = optimize.curve_fit(
         lambda size, irreducible, slope, exponent: irreducible + slope * (size / 5e5) ** -exponent,

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scipy import stats
 
 from t5xpg.base import environment, paths
 from t5xpg.base.errors import UserError
@@ -23,6 +22,8 @@ PLAN = SpeedrunPlan(target=1.5, deviation=0.01)
 @pytest.mark.parametrize("count", [3, 10])
 def test_an_entry_counts_where_a_z_test_rejects_a_mean_above_the_target(count: int) -> None:
     """Losses at the edge, and 1e-6 to either side of it."""
+    from scipy import stats
+
     edge = PLAN.target - stats.norm.isf(P) * PLAN.deviation / math.sqrt(count)
     spread = [0.004 * (seed - (count - 1) / 2) for seed in range(count)]
     for off, counts in ((-1e-6, True), (1e-6, False)):

@@ -32,7 +32,7 @@ from tests.workplace import EXPERIMENT, REPOSITORY, Workplace, assert_same_run
 
 STEPS = 12
 
-# Trains from the recording alone, in a process that cannot import TensorFlow and has no data.
+# Trains from the recording alone, in two parts, in a process that cannot import TensorFlow and has no data.
 WITHOUT_TENSORFLOW = """
 import sys
 for name in ("tensorflow", "seqio", "t5", "tensorflow_datasets", "tensorflow_text"):
@@ -44,9 +44,8 @@ from t5xpg import cli
 from t5xpg.experiment import config
 from t5xpg.train import training
 experiment, runs, recorded = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
+assert training.train(config.load(experiment), runs / "recorded", until=7, recorded=recorded) == 0
 assert cli.main(["train", experiment, f"--run={runs / 'recorded'}", f"--recorded={recorded}"]) == 0
-for until in (7, None):
-    assert training.train(config.load(experiment), runs / "recorded_broken", until=until, recorded=recorded) == 0
 """
 
 
@@ -66,8 +65,7 @@ def test_the_run_is_the_same_without_tensorflow(workplace: Workplace, pretrained
     )  # fmt: skip
     assert done.returncode == 0, done.stdout
     assert not list(tmp_path.iterdir())
-    for name in ("recorded", "recorded_broken"):
-        assert_same_run(pretrained.with_name(name), pretrained, STEPS)
+    assert_same_run(pretrained.with_name("recorded"), pretrained, STEPS)
     arguments = ("train", str(workplace.experiment), f"--recorded={folder}", "--run=recorded_refused")
     printed = workplace.run(*arguments, "--gin.BATCH_SIZE=2", code=1)
     assert "other settings: batch_size was 4, is 2" in printed
@@ -81,16 +79,18 @@ def test_a_live_position_goes_on_from_a_recording_of_virtual_shards(
     workplace.enter(monkeypatch)
     sharded = ("train/spec.DatasetConfig.num_virtual_shards=2", "train/spec.DatasetConfig.pack=True")
     loaded = config.load(str(workplace.experiment), sharded)
-    recording.record(loaded, steps=5, output=tmp_path / "new")
     read = data_config(loaded.experiment.train_dataset, loaded.experiment.random_seed)
-    with DataService() as service, RecordedData(tmp_path / "new") as data:
-        assert data.describe(read) == service.describe(read)
-        live, recorded = service.open(read, [1]), data.open(read, [1])
-        for _ in range(2):
-            next(live)
-        recorded.restore(live.state())
-        for _ in range(3):
-            assert hash_batch(next(recorded)) == hash_batch(next(live))
+    with DataService() as service:
+        monkeypatch.setattr(recording, "DataService", lambda: contextlib.nullcontext(service))
+        recording.record(loaded, steps=5, output=tmp_path / "new")
+        with RecordedData(tmp_path / "new") as data:
+            assert data.describe(read) == service.describe(read)
+            live, recorded = service.open(read, [1]), data.open(read, [1])
+            for _ in range(2):
+                next(live)
+            recorded.restore(live.state())
+            for _ in range(3):
+                assert hash_batch(next(recorded)) == hash_batch(next(live))
 
 
 def test_batches_of_several_shapes_are_not_recorded(experiment: Path, tmp_path: Path) -> None:

@@ -1,10 +1,11 @@
 """Options of training together: they learn, and a run that is continued is the unbroken one."""
 
-import json
 import re
+import shutil
 
 import pytest
 
+from t5xpg.run.records import read_jsonl
 from tests.workplace import Workplace, assert_same_run
 
 pytestmark = pytest.mark.process
@@ -17,25 +18,14 @@ OPTIONS = [
 ]  # fmt: skip
 
 
-def lines(workplace: Workplace, name: str) -> bytes:
-    return (workplace.folder / "runs" / name / "metrics.jsonl").read_bytes()
-
-
 def test_packed_microbatched_bfloat16_runs_learn_and_continue(workplace: Workplace) -> None:
-    experiment = str(workplace.experiment)
-    workplace.run("train", experiment, *OPTIONS, "--gin.TRAIN_STEPS=12", "--run=options")
-    workplace.run("train", experiment, *OPTIONS, "--gin.TRAIN_STEPS=6", "--run=parts")
-    printed = workplace.run("train", experiment, *OPTIONS, "--gin.TRAIN_STEPS=12", "--run=parts")
-    assert "continues after step 6" in printed
-    assert lines(workplace, "parts") == lines(workplace, "options")
-    printed = workplace.run("eval", experiment, *OPTIONS, "--gin.TRAIN_STEPS=12", "--run=parts", "--step=mean:2")
-    evaluation = json.loads((workplace.folder / "runs" / "parts" / "evaluation.json").read_text())
-    assert (evaluation["step"], evaluation["mean_of_checkpoints"]) == (12, 2)
-    refused = workplace.refused("eval", experiment, *OPTIONS, "--gin.TRAIN_STEPS=12", "--run=parts", "--step=mean:9")
-    assert "STEP=mean:9" in refused
-    assert "of the steps [6, 9, 12]" in refused
-    records = [json.loads(line) for line in lines(workplace, "options").splitlines()]
-    validation = [record["loss"] for record in records if record["split"] == "validation"]
+    run, parts = (workplace.folder / "runs" / name for name in ("options", "parts"))
+    train = ("train", str(workplace.experiment), *OPTIONS)
+    workplace.run(*train, "--run=options")
+    workplace.run(*train, "--gin.TRAIN_STEPS=6", "--run=parts")
+    assert "continues after step 6" in workplace.run(*train, "--run=parts")
+    assert_same_run(parts, run, 12)
+    validation = [record["loss"] for record in read_jsonl(run / "metrics.jsonl") if record["split"] == "validation"]
     assert validation[-1] < validation[0] - 0.1
 
 
@@ -48,16 +38,16 @@ def test_a_run_of_length_buckets_continues(workplace: Workplace) -> None:
         str(workplace.experiment), "--gin_file=gin/objectives/none.gin", "--gin.USE_CACHED_TASKS=False",
         "--gin.MIXTURE_OR_TASK_NAME=pairs_text_to_text", "--gin.TASK_FEATURE_LENGTHS={'inputs': 32, 'targets': 64}",
         "--gin.LENGTH_BUCKETS=(32, 48, 64)", "--gin.NUM_MICROBATCHES=2", "--gin.STATS_PERIOD=1",
-        "--gin_file=gin/optimizers/adafactor.gin",
+        "--gin_file=gin/optimizers/adafactor.gin", "--gin.CHECKPOINT_PERIOD=6",
     ]  # fmt: skip
     printed = workplace.run("train", *options, "--run=buckets")
     assert "batch 8 x 32/32 or 4 x 32/48 or 4 x 32/64 tokens" in printed
     assert re.search(r"examples: pairs_text_to_text, train, .*; padding \d\d%, \d\d% without length buckets", printed)
-    workplace.run("train", *options, "--gin.TRAIN_STEPS=6", "--run=bucket_parts")
-    assert "continues after step 6" in workplace.run("train", *options, "--run=bucket_parts")
     runs = workplace.folder / "runs"
+    shutil.copytree(runs / "buckets", runs / "bucket_parts", ignore=shutil.ignore_patterns("12"))
+    assert "continues after step 6" in workplace.run("train", *options, "--run=bucket_parts")
     assert_same_run(runs / "bucket_parts", runs / "buckets", 12)
-    timing = [json.loads(line) for line in (runs / "buckets" / "timing.jsonl").read_text().splitlines()]
+    timing = read_jsonl(runs / "buckets" / "timing.jsonl")
     tokens = {round(each["tokens_per_second"] * each["seconds_per_step"] * each["steps"]) for each in timing}
     assert tokens == {8 * (32 + 32), 4 * (32 + 48), 4 * (32 + 64)}, "updates of every bucket"
     printed = workplace.refused("train", *options, "--gin.LENGTH_BUCKETS=(32, 64)", "--run=bucket_parts")

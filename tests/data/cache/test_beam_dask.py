@@ -1,6 +1,7 @@
 """A task cached on a cluster of Dask's, of which one worker is killed: the files of the local cacher."""
 
 import contextlib
+import importlib
 import os
 import signal
 import socket
@@ -12,7 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import seqio
 
+from t5xpg.data.cache import local
 from t5xpg.data.cache.command import cache_task
 from tests.workplace import REPOSITORY, sentences
 
@@ -89,8 +92,8 @@ def test_a_cluster_that_loses_a_worker_gives_the_local_cache(tmp_path: Path, mon
         (tmp_path / f"part-{number}.txt").write_text(sentences(40, seed=number))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.syspath_prepend(tmp_path)
-    options = {"data_dir": tmp_path / "data", "module_import": ["many_files"], "log": lambda line: None}
-    cache_task("in_several_files", cache_dir=tmp_path / "local", **options)
+    importlib.import_module("many_files")
+    local.cache_task(seqio.TaskRegistry.get("in_several_files"), tmp_path / "local", "make cache", lambda *_: None)
     with cluster(tmp_path) as (address, workers):
 
         def kill_one_at_work() -> None:
@@ -105,15 +108,15 @@ def test_a_cluster_that_loses_a_worker_gives_the_local_cache(tmp_path: Path, mon
         thread.start()
         beam = [f"--dask_client_address={address}", "--dask_npartitions=4"]
         cache_task(
-            "in_several_files", cache_dir=tmp_path / "cluster", runner="DaskRunner", beam_options=beam, **options
-        )
+            "in_several_files", cache_dir=tmp_path / "cluster", data_dir=tmp_path / "data", log=lambda line: None,
+            module_import=["many_files"], runner="DaskRunner", beam_options=beam,
+        )  # fmt: skip
         thread.join()
         assert workers["one"].returncode == -signal.SIGKILL
         assert workers["two"].poll() is None
-    local, distributed = (tmp_path / name / "in_several_files" for name in ("local", "cluster"))
-    names = sorted(path.name for path in local.iterdir())
-    assert sorted(path.name for path in distributed.iterdir()) == names, "nothing of Beam's is left"
-    assert len(names) == 64 + 2 + 2
-    for name in names:
-        if name.endswith("-of-00064"):
-            assert (distributed / name).read_bytes() == (local / name).read_bytes(), name
+    distributed = tmp_path / "cluster" / "in_several_files"
+    names = {path.name for path in (tmp_path / "local").iterdir()}
+    assert {path.name for path in distributed.iterdir()} == names | {"t5xpg_identity.json"}, "nothing of Beam's is left"
+    assert len(names) == 64 + 2 + 1
+    for path in (tmp_path / "local").glob("*-of-00064"):
+        assert (distributed / path.name).read_bytes() == path.read_bytes(), path.name

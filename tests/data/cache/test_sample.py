@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import seqio
 import tensorflow as tf
-from seqio import beam_utils
 
 from t5xpg.base.errors import UserError
 from t5xpg.data.cache import sample
@@ -45,6 +44,8 @@ def task(tmp_path: Path) -> Iterator[seqio.Task]:
 
 def write_cache(task: seqio.Task, folder: Path, change: Callable[[list[bytes]], list[bytes]] = lambda r: r) -> Path:
     """A cache as SeqIO's script writes it, in two files, its records in another order."""
+    from seqio import beam_utils
+
     folder.mkdir()
     preprocess = beam_utils.PreprocessTask(task, "train", add_provenance=True)
     preprocess._increment_counter = lambda name: None

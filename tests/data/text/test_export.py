@@ -1,6 +1,7 @@
 """Exports: what is kept, how it is split, when it is done again, and that nothing half-written is left."""
 
 import dataclasses
+import functools
 import hashlib
 import json
 from collections.abc import Iterator
@@ -11,13 +12,12 @@ import pytest
 
 from t5xpg.base.errors import UserError
 from t5xpg.data.text import export as export_module
+from t5xpg.data.text import package_documents
 from t5xpg.data.text.datasets import Dataset, built_in
 from t5xpg.data.text.export import export_dataset
 from t5xpg.data.text.local_files import parse_files
 from t5xpg.data.text.manifest import Manifest, find_manifests, read_manifest
 from t5xpg.data.text.sources import Rows
-
-LONG = pytest.mark.process  # all that the packages of the lock have of documentation: some 17 s
 
 
 def row(i: int, length: int = 150) -> str:
@@ -184,9 +184,11 @@ def test_an_export_may_be_a_link_to_a_folder(export: Export, tmp_path: Path) -> 
     assert sorted(path.name for path in elsewhere.parent.iterdir()) == ["exports"]
 
 
-@pytest.mark.parametrize("name", ["pycode", pytest.param("pydocs", marks=LONG), pytest.param("pypackages", marks=LONG)])
-def test_the_embedded_datasets_have_one_digest_everywhere(export: Export, name: str) -> None:
-    assert export(name=name).identity == built_in()[name].sha256
+# the latter: all that the packages of the lock have of documentation, parsed once for both, takes some 25 s
+@pytest.mark.parametrize("names", [["pycode"], pytest.param(["pydocs", "pypackages"], marks=pytest.mark.process)])
+def test_the_digests_are_the_same_everywhere(export: Export, names: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(package_documents, "_docstrings", functools.cache(package_documents._docstrings))
+    assert [export(name=name).identity for name in names] == [built_in()[name].sha256 for name in names]
 
 
 def test_another_digest_than_the_expected_one_is_an_error(export: Export, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,6 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-import datasets
 import huggingface_hub
 import pyarrow
 import pyarrow.parquet
@@ -27,7 +26,7 @@ ROWS = ["", " = Heading = \n", " " + "A sentence of the article . " * 6 + "\n", 
 
 @pytest.fixture(autouse=True)
 def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache of datasets")
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache of datasets")
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "cache of the hub"))
     monkeypatch.setattr(hugging_face, "_reachable", lambda endpoint: False)
 
@@ -69,6 +68,8 @@ def test_exports_the_three_splits(copy: Path, tmp_path: Path, monkeypatch: pytes
 
 
 def test_without_a_network_it_says_so_in_one_line_with_two_ways_on(tmp_path: Path) -> None:
+    import datasets
+
     with pytest.raises(UserError) as raised:
         export_dataset("wikitext", data_dir=tmp_path / "data")
     assert re.fullmatch(

@@ -105,9 +105,8 @@ def test_where_t5x_is_not(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
             engine.python_with_t5x()
 
 
-@pytest.mark.process
-def test_options_that_t5x_does_not_take(workplace: Workplace) -> None:
-    said = workplace.run("train", str(workplace.experiment), "--engine=t5x", "--profile", code=1, T5X_PYTHON="")
+def test_options_that_t5x_does_not_take(own_place: Path) -> None:
+    said = Workplace(own_place).refused("train", str(own_place / "small.gin"), "--engine=t5x", "--profile")
     assert "leave them out with ENGINE=t5x" in said
 
 

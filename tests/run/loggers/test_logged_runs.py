@@ -2,6 +2,9 @@
 
 import os
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -20,8 +23,13 @@ class Failing(Logger):
     def record(self, step, values):
         raise ConnectionError("nobody answers")
 """
-# nothing of them depends on the number of steps, and each part of the run ends with a window
-OPTIONS = ["--gin_file=gin/optimizers/adafactor.gin", "--gin.STATS_PERIOD=3"]
+FIRST_HALF = """
+import sys
+from pathlib import Path
+from t5xpg.experiment import config
+from t5xpg.train import training
+training.train(config.load(sys.argv[1], *config.chosen_loggers("wandb")), Path(sys.argv[2]), until=6)
+"""
 ALL_OF_THEM = "LOGGERS = (%WANDB, @my_logger.ValidationTable(), @failing_logger.Failing())\n"
 
 
@@ -43,24 +51,23 @@ def variables(workplace: Workplace) -> dict[str, str]:
 
 
 def test_a_run_that_goes_on_is_told_whole_and_is_the_unbroken_one(
-    workplace: Workplace, variables: dict[str, str]
+    workplace: Workplace, pretrained: Path, variables: dict[str, str]
 ) -> None:
     """Its first half with one logger, its second with two more: one that has to be told what was before, and one that
     fails."""
-    experiment, runs = str(workplace.experiment), workplace.folder / "runs"
-    workplace.run("train", experiment, *OPTIONS, "--run=not_logged")
-    options = [*OPTIONS, "--logger=wandb", "--run=logged"]
-    workplace.run("train", experiment, *options, "--gin.TRAIN_STEPS=6", **variables)
-    all_of_them = f"--gin_file={workplace.folder / 'loggers' / 'all.gin'}"
-    printed = workplace.run("train", experiment, *options, all_of_them, **variables)
+    experiment, run = str(workplace.experiment), pretrained.with_name("logged")
+    first = [sys.executable, "-c", FIRST_HALF, experiment, str(run)]
+    subprocess.run(first, cwd=REPOSITORY, env={**workplace.environment, **variables}, check=True)
+    options = ["--logger=wandb", "--run=logged", f"--gin_file={workplace.folder / 'loggers' / 'all.gin'}"]
+    printed = workplace.run("train", experiment, *options, **variables)
     assert printed.count("warning: the logger Failing ended before the first record") == 1
     assert "ConnectionError: nobody answers" in printed
     for record in ("metrics.jsonl", "batches.sha256"):
-        assert (runs / "logged" / record).read_bytes() == (runs / "not_logged" / record).read_bytes()
-    folder = runs / "logged" / "loggers"
+        assert (run / record).read_bytes() == (pretrained / record).read_bytes()
+    folder = run / "loggers"
     assert len(list(folder.glob("wandb/offline-run-*"))) == 2, "one for each process"
     assert last_offline_step(folder, "*") == 12
-    validation = whole_split(read_jsonl(runs / "logged" / "metrics.jsonl"), "validation")
+    validation = whole_split(read_jsonl(run / "metrics.jsonl"), "validation")
     table = (folder / "losses.tsv").read_text().splitlines()
     assert table == [f"{one['step']}\t{one['loss']:.4f}" for one in validation]
     assert [one["step"] for one in validation] == [0, 6, 12]
