@@ -75,6 +75,6 @@ def pretrained(workplace: Workplace) -> Path:
 
 @pytest.fixture(scope="session")
 def evaluated(workplace: Workplace, pretrained: Path) -> tuple[Path, str]:
-    """A copy of that run, evaluated on its validation split, and what the evaluation printed."""
-    run = shutil.copytree(pretrained, pretrained.with_name("evaluated"))
+    """A copy of that run as it was trained, evaluated on its validation split, and what the evaluation printed."""
+    run = shutil.copytree(Path(os.environ[PROGRAMS], "pretrained"), pretrained.with_name("evaluated"))
     return run, workplace.run("eval", str(workplace.experiment), "--run=evaluated")
