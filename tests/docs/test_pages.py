@@ -144,7 +144,7 @@ def test_an_experiment_opens_with_its_question_and_its_answer(page: Path) -> Non
 
 
 # the pages of many runs: tests/study
-NAMES = [p.parent.name for p in EXPERIMENTS if not any((p.parent / kind.plan_file).exists() for kind in kinds.KINDS)]
+NAMES = [page.parent.name for page in EXPERIMENTS if kinds.study_of(page.parent.name, Path()) is None]
 
 
 @pytest.mark.parametrize("name", NAMES)
