@@ -65,6 +65,9 @@ class T5Config:
         from the decoder (T5Gemma 9B-2B); the decoder makes keys and values of its outputs. None: as in the decoder.
     delete_gate_layer, deletion_rate: after this many layers of the encoder, a gate removes this share of the positions
         from all that follows (MrT5, arXiv 2410.20771; see `delete_gate`). delete_gate_layer None: no gate.
+    ngram_lengths, ngram_buckets: to the embedding of an id are added those of the n-grams, of these lengths, that end
+        with it. Their hashes choose rows of a table of `ngram_buckets` rows (BLT, arXiv 2412.09871; see `ngrams`).
+        None: none.
     decoder_start_token_id: the id that decoders begin with, in place of the 0 in batches.
     prompt_tokens: number of embeddings, parameters of their own, before the model's input (Lester et al. 2021).
 
@@ -113,14 +116,16 @@ class T5Config:
     encoder_mlp_dim: int | None = None
     delete_gate_layer: int | None = None
     deletion_rate: float = 0.5
+    ngram_lengths: tuple[int, ...] | None = None
+    ngram_buckets: int = 16384
     decoder_start_token_id: int = 0
     prompt_tokens: int = 0
 
     def __post_init__(self) -> None:
         # gin hands lists over; a frozen dataclass has to be hashable
-        object.__setattr__(self, "mlp_activations", tuple(self.mlp_activations))
-        if isinstance(self.encoder_window, list):
-            object.__setattr__(self, "encoder_window", tuple(self.encoder_window))
+        for name in ("mlp_activations", "encoder_window", "ngram_lengths"):
+            if isinstance(value := getattr(self, name), list):
+                object.__setattr__(self, name, tuple(value))
         chunk, buckets = self.attention_chunk_size, self.relative_attention_num_buckets
 
         def check(is_good: bool, name: str, expected: str) -> None:
@@ -190,6 +195,10 @@ class T5Config:
         if gate is not None:
             for name in ("encoder_window", "rotary_cross_attention", "prompt_tokens"):
                 check(getattr(self, name) == _DEFAULTS[name], name, f"{_DEFAULTS[name]} with delete_gate_layer")
+        lengths = self.ngram_lengths
+        are_counts = isinstance(lengths, tuple) and all(is_count(n) and n <= 16 for n in lengths)
+        check(lengths is None or (are_counts and lengths != ()), "ngram_lengths", "None or whole numbers from 1 to 16")
+        check(is_count(self.ngram_buckets), "ngram_buckets", "a whole number of at least 1")
         for name in ENCODER_SIZES:
             value = getattr(self, name)
             check(value is None or is_count(value), name, "None or a whole number of at least 1")
@@ -219,6 +228,11 @@ class T5Config:
         own: dict[str, Any] = {name.removeprefix("encoder_"): value for name, value in sizes.items()}
         own |= dict.fromkeys(sizes)
         return replace(self, **own) if own else self
+
+    @property
+    def ngram_context(self) -> int:
+        """How many ids before a position its longest n-gram has; 0 without n-grams."""
+        return max(self.ngram_lengths or (1,)) - 1
 
     @property
     def beyond_t5(self) -> list[str]:

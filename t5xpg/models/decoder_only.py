@@ -22,7 +22,7 @@ class DecoderOnlyTransformer(nnx.Module):
 
     def __init__(self, key: jax.Array, config: T5Config) -> None:
         config.require_t5("A DecoderOnlyModel", set(config.beyond_t5) - OF_TWO_STACKS)
-        self.token_embedder = Embed(named_key(key, "token_embedder"), config.vocab_size, config.emb_dim)
+        self.token_embedder = Embed(named_key(key, "token_embedder"), config)
         self.prompt = make_prompt(key, config)
         self.decoder = DecoderOnly(named_key(key, "decoder"), config)
 

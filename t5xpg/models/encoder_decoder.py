@@ -28,11 +28,11 @@ class Transformer(nnx.Module):
     """The modules of EncoderDecoderModel."""
 
     def __init__(self, key: jax.Array, config: T5Config) -> None:
-        V, encoder = config.vocab_size, config.encoder
-        self.token_embedder = Embed(named_key(key, "token_embedder"), V, encoder.emb_dim)
+        encoder = config.encoder
+        self.token_embedder = Embed(named_key(key, "token_embedder"), encoder)
         self.prompt = make_prompt(key, encoder)
         self.decoder_token_embedder = (
-            None if config.share_embeddings else Embed(named_key(key, "decoder_token_embedder"), V, config.emb_dim)
+            None if config.share_embeddings else Embed(named_key(key, "decoder_token_embedder"), config)
         )
         self.encoder = Encoder(named_key(key, "encoder"), encoder)
         self.decoder = Decoder(named_key(key, "decoder"), config)

@@ -20,7 +20,7 @@ class EncoderOnlyTransformer(nnx.Module):
 
     def __init__(self, key: jax.Array, config: T5Config) -> None:
         config.require_t5("An EncoderOnlyModel", set(config.beyond_t5) - OF_TWO_STACKS - {"decoder_start_token_id"})
-        self.token_embedder = Embed(named_key(key, "token_embedder"), config.vocab_size, config.emb_dim)
+        self.token_embedder = Embed(named_key(key, "token_embedder"), config)
         self.prompt = make_prompt(key, config)
         self.encoder = Encoder(named_key(key, "encoder"), config)
         self.logits_dense = output_matrix(key, config)

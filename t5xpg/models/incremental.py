@@ -36,10 +36,11 @@ from t5xpg.models.stacks import Decoder, DecoderLayer, DecoderOnly, DecoderOnlyL
 # "by_distance": [H, S + 2T - 1] or [H, 2T - 1] float32, the bias of every distance, first that of last query and first
 # key (in each layer, if layers have their own tables); "keys_by_distance": [H, K, as many], if distances have keys.
 # "source_bias": [B, 1, 1, S] float32 for an encoder's output, or "last" [B] int32, the position of a prompt's last
-# token. "first": [B] int32, the decoder's first position, where that is not 0.
+# token. "first": [B] int32, the decoder's first position, where that is not 0. "recent": [B, N, C] or [B, C] int32, for
+# n-grams: the C inputs before this position, and 0 before the first one.
 Cache = dict[str, Any]
 LayerCache = dict[str, jax.Array]
-# `source_keys_values` of each layer; and for all layers "source_bias" or "last", and "first"
+# `source_keys_values` of each layer; and for all layers "source_bias" or "last", and "first" or "recent" [B, C]
 SourceCache = tuple[dict[str, LayerCache], LayerCache]
 
 
@@ -80,6 +81,9 @@ def init_cache(
         biases = {"by_distance": table.by_distance(before + length, length)}
         return biases if keys is None else biases | {"keys_by_distance": keys}
 
+    if context := decoder.config.ngram_context:
+        recent = of_source.get("recent", jnp.zeros((B, context), jnp.int32))
+        of_source |= {"recent": recent if beams is None else jnp.repeat(recent[:, None], N, axis=1)}
     return {
         "layers": {
             name: layers[name] | own(layers[name]["source_values"]) | by_distance(layer.relpos_bias)
@@ -106,9 +110,14 @@ def decode_step(
         B, N, _ = cache["ancestors"].shape
         themselves = jnp.broadcast_to(jnp.arange(N, dtype=jnp.int32)[:, None], (B, N, 1))
         cache = cache | {"ancestors": lax.dynamic_update_slice_in_dim(cache["ancestors"], themselves, step, axis=2)}
+    x = tokens[..., None]
+    if "recent" in cache:
+        x = jnp.concatenate([cache["recent"], x], axis=-1)
+        cache = cache | {"recent": x[..., 1:]}
+    x = embed(x, decoder.dtype)[..., -1, :]
     # a single query per source of an encoder has no axis N: with that axis, XLA adds up in another order
     has_axis = several or isinstance(decoder, DecoderOnly)
-    x = embed(tokens[:, None] if has_axis and not several else tokens, decoder.dtype)
+    x = x[:, None] if has_axis and not several else x
     config, layers = decoder.config, {}
     first = next((cache[name] for name in ("first", "last") if name in cache), None)
     here = step if first is None else (first + step).reshape(-1, *[1] * (x.ndim - 2))
@@ -124,7 +133,9 @@ def decode_step(
 
 def reorder(cache: Cache, parents: jax.Array) -> Cache:
     """The cache in which beam n of a row continues what was beam parents[:, n]. parents: [B, N] int32."""
-    return cache | {"ancestors": jnp.take_along_axis(cache["ancestors"], parents[..., None], axis=1, mode="clip")}
+    kept = {name: cache[name] for name in ("ancestors", "recent") if name in cache}
+    moved = {name: jnp.take_along_axis(x, parents[..., None], axis=1, mode="clip") for name, x in kept.items()}
+    return cache | moved
 
 
 class _Positions(NamedTuple):

@@ -23,6 +23,7 @@ from jax.nn import initializers
 
 from t5xpg.models import activations, products
 from t5xpg.models.config import T5Config
+from t5xpg.models.ngrams import ngram_rows
 
 
 def named_key(key: jax.Array, name: str) -> jax.Array:
@@ -183,24 +184,37 @@ class RMSNorm(nnx.Module):
 
 
 class Embed(nnx.Module):
-    """Token embedding [V, D], not scaled; `attend` is the tied output matrix."""
+    """Embeddings of ids [V, D], not scaled, and of n-grams if there are any; `attend` is the tied output matrix."""
 
-    def __init__(self, key: jax.Array, vocab_size: int, features: int) -> None:
-        shape, axes = (vocab_size, features), ("vocab", "embed")
-        self.embedding = parameter(named_key(key, "embedding"), embedding_init, shape, axes)
+    def __init__(self, key: jax.Array, config: T5Config) -> None:
+        (V, D), axes = (config.vocab_size, config.emb_dim), ("vocab", "embed")
+        self.ngram_lengths = config.ngram_lengths
+        self.embedding = parameter(named_key(key, "embedding"), embedding_init, (V, D), axes)
+        if config.ngram_lengths is not None:
+            shape = config.ngram_buckets, D
+            self.ngram_embedding = parameter(named_key(key, "ngram_embedding"), initializers.zeros, shape, axes)
 
-    def __call__(self, ids: jax.Array, dtype: jnp.dtype) -> jax.Array:
-        """[...] int32 -> [..., D] in dtype."""
+    def __call__(self, ids: jax.Array, dtype: jnp.dtype, segment_ids: jax.Array | None = None) -> jax.Array:
+        """[..., S] int32 -> [..., S, D] in dtype. segment_ids: [..., S], of packed rows: n-grams keep to their text."""
+        x = _rows_of(self.embedding[...], ids)
+        if self.ngram_lengths is not None:
+            table = self.ngram_embedding[...]
+            rows = _rows_of(table, ngram_rows(ids, self.ngram_lengths, table.shape[0], segment_ids))
+            x += jnp.sum(rows, axis=-2)
         # rows are gathered in float32 and cast afterwards, so that their gradients are summed in float32
-        table, axes = self.embedding[...], ("vocab", "embed")
-        gathered = activations.is_gathered(*axes)
-        rows = _look_up_gathered(table, ids, axes) if gathered else jnp.take(table, ids, axis=0, mode="clip")
-        return activations.rows(rows.astype(dtype), "embed")
+        return activations.rows(x.astype(dtype), "embed")
 
     def attend(self, x: jax.Array) -> jax.Array:
         """[..., D] -> [..., V] float32: inner products with every row."""
         table = activations.gathered(self.embedding[...], "vocab", "embed")
         return activations.rows(jnp.dot(x.astype(jnp.float32), table.T), "vocab")
+
+
+def _rows_of(table: jax.Array, ids: jax.Array) -> jax.Array:
+    """[V, D] and [...] int32 -> [..., D]."""
+    axes = ("vocab", "embed")
+    gathered = activations.is_gathered(*axes)
+    return _look_up_gathered(table, ids, axes) if gathered else jnp.take(table, ids, axis=0, mode="clip")
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))

@@ -87,4 +87,7 @@ def _read(
         own, y = geometry(layer, at), normed(layer, "pre", "self_attention", x)
         found[name] = incremental.source_keys_values(layer.self_attention, y, own.keys)
         x = layer(x, own, OFF)
-    return found, {"last": last}
+    context = decoder.config.ngram_context
+    before = jnp.pad(_with_start(inputs, decoder.config), ((0, 0), (context, 0)))
+    places = source_lengths(inputs)[:, None] + jnp.arange(context, dtype=jnp.int32)
+    return found, {"last": last, "recent": jnp.take_along_axis(before, places, axis=1)} if context else {"last": last}

@@ -26,7 +26,7 @@ class SharedTransformer(nnx.Module):
             )
         of_an_encoder = {"share_embeddings", "encoder_global_block", "delete_gate_layer", *ENCODER_SIZES}
         config.require_t5("A SharedEncoderDecoderModel", set(config.beyond_t5) - of_an_encoder)
-        self.token_embedder = Embed(named_key(key, "token_embedder"), config.vocab_size, config.emb_dim)
+        self.token_embedder = Embed(named_key(key, "token_embedder"), config)
         self.prompt = make_prompt(key, config)
         self.decoder_token_embedder = None
         self.decoder = Decoder(named_key(key, "decoder"), config)
@@ -38,7 +38,7 @@ class SharedTransformer(nnx.Module):
         stack = self.decoder
         pairs = Pairs(tokens.shape[1], tokens, segment_ids, segment_ids)
         geometry = self_geometries(stack.config, pairs, stack.config.encoder_window, stack.relpos_bias)
-        x = dropout.at("embedding")(embed(tokens, stack.dtype))
+        x = dropout.at("embedding")(embed(tokens, stack.dtype, segment_ids))
         x = stack.through_layers(x, lambda x, layer, dropout, at: layer(x, geometry(layer, at), dropout), dropout)
         return Source(dropout.at("output")(stack.decoder_norm(x), shared_axis=None), tokens, segment_ids)
 

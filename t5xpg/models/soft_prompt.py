@@ -33,7 +33,7 @@ class PromptedEmbed:
     embed: Embed
     prompt: Prompt
 
-    def __call__(self, ids: jax.Array, dtype: jnp.dtype) -> jax.Array:
+    def __call__(self, ids: jax.Array, dtype: jnp.dtype, segment_ids: None = None) -> jax.Array:
         """[B, P + S] int32 -> [B, P + S, D] in dtype."""
         prompt = self.prompt.embedding[...].astype(dtype)
         P, D = prompt.shape

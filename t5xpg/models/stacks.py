@@ -193,7 +193,7 @@ class Encoder(LayerStack):
         self, embed: Embed, tokens: jax.Array, segment_ids: jax.Array | None = None, dropout: Dropout = OFF
     ) -> Source:
         """tokens [B, S] int32."""
-        x, gate = dropout.at("embedding")(embed(tokens, self.dtype)), self.config.delete_gate_layer
+        x, gate = dropout.at("embedding")(embed(tokens, self.dtype, segment_ids)), self.config.delete_gate_layer
         if gate is None:
             return self._source(self._through(x, tokens, segment_ids, dropout), tokens, segment_ids, dropout)
         assert segment_ids is None, "of a packed row, the gate would keep more of one text than of another"
@@ -265,7 +265,7 @@ class Decoder(_DecoderStack):
     ) -> jax.Array:
         """As `DecoderOnly`, with a source."""
         own, cross = self._geometries(self.config, source, target_tokens, segment_ids)
-        x = dropout.at("embedding")(embed(input_tokens, self.dtype))
+        x = dropout.at("embedding")(embed(input_tokens, self.dtype, segment_ids))
 
         def through(x: jax.Array, layer: DecoderLayer, dropout: Dropout, at: int | jax.Array) -> jax.Array:
             return layer.with_source(x, source.states, own(layer, at), cross(at), dropout)
@@ -334,7 +334,7 @@ class DecoderOnly(_DecoderStack):
         length = input_tokens.shape[1]
         pairs = Pairs(length, target_tokens, segment_ids, segment_ids, is_causal=True, prefix=prefix)
         geometry = self_geometries(self.config, pairs, self.window, self.relpos_bias)
-        x = dropout.at("embedding")(embed(input_tokens, self.dtype))
+        x = dropout.at("embedding")(embed(input_tokens, self.dtype, segment_ids))
         x = self.through_layers(x, lambda x, layer, dropout, at: layer(x, geometry(layer, at), dropout), dropout)
         return dropout.at("output")(self.decoder_norm(x))
 

@@ -17,7 +17,7 @@ from t5xpg.run.directory import RunDirectory
 from t5xpg.run.results import Record, filled_rows
 from t5xpg.train import training
 
-EXPERIMENT = "byt5_tiny_demo"
+EXPERIMENT = "demo"
 NUM_SHOWN = 6
 CONTEXT = 50  # characters shown around a blank
 

@@ -20,11 +20,20 @@ def logits(
 ) -> np.ndarray:
     """Of one pair of texts without padding: [T, V]. num_kept: how many positions a delete gate keeps."""
     params = _float64(params)
-    embedding = params["token_embedder"]["embedding"]
-    encoded = _stack(params["encoder"], "encoder", config.encoder, embedding[inputs], None, num_kept)
-    embedding = params.get("decoder_token_embedder", params["token_embedder"])["embedding"]
+    encoded = _stack(
+        params["encoder"],
+        "encoder",
+        config.encoder,
+        _embedded(params["token_embedder"], config, inputs),
+        None,
+        num_kept,
+    )
+    tables = params.get("decoder_token_embedder", params["token_embedder"])
     begun = [config.decoder_start_token_id, *targets[:-1]]
-    x = _stack(params["decoder"], "decoder", config, embedding[begun], encoded)
+    x, embedding = (
+        _stack(params["decoder"], "decoder", config, _embedded(tables, config, begun), encoded),
+        tables["embedding"],
+    )
     if config.logits_via_embedding:
         return _capped(x @ embedding.T / math.sqrt(config.emb_dim), config.logit_softcap)
     return _capped(x @ params["decoder"]["logits_dense"]["kernel"], config.logit_softcap)
@@ -32,6 +41,18 @@ def logits(
 
 def _float64(tree: Any) -> Any:
     return {k: _float64(v) for k, v in tree.items()} if isinstance(tree, dict) else np.asarray(tree, np.float64)
+
+
+def _embedded(tables: Any, config: T5Config, ids: list[int]) -> np.ndarray:
+    x = tables["embedding"][ids]
+    for length in config.ngram_lengths or ():
+        for place in range(len(ids)):
+            number = 0
+            for at in range(place, place - length, -1):
+                number = (number * 1_000_003 + (ids[at] if at >= 0 else 0) + 1) % 2**32
+            mixed = (number ^ number >> 15) * 0x2C1B3C6D % 2**32
+            x[place] += tables["ngram_embedding"][(mixed ^ mixed >> 16) % config.ngram_buckets]
+    return x
 
 
 def _capped(x: np.ndarray, cap: float | None) -> np.ndarray:

@@ -41,6 +41,7 @@ UNBALANCED = {
     "share_embeddings": False, "encoder_emb_dim": 10, "encoder_num_heads": 2, "encoder_mlp_dim": 9, "num_kv_heads": 2,
     "encoder_num_kv_heads": 1,
 }  # fmt: skip
+NGRAMS: dict[str, Any] = {"ngram_lengths": (1, 4, 3), "ngram_buckets": 17}
 OPTIONS: dict[str, dict[str, Any]] = {
     "t5": {},
     "num_kv_heads": {"num_kv_heads": 2},
@@ -56,6 +57,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "merged": {"merged_attention": True, "num_kv_heads": 1},
     "merged, rotary": {**REDLLM, "merged_attention": True},
     "embeddings": {"share_embeddings": False, "decoder_start_token_id": 3},
+    "n-grams": NGRAMS,
+    "n-grams of two embeddings": {**NGRAMS, "share_embeddings": False, "decoder_start_token_id": 3},
     "unbalanced": UNBALANCED,
     "unbalanced t5gemma": T5GEMMA | UNBALANCED,
     "redllm": REDLLM,
@@ -75,7 +78,7 @@ def parameters(model: EncoderDecoderModel) -> Any:
 
     def changed(path: Any, leaf: jax.Array) -> jax.Array:
         name = jax.tree_util.keystr(path)
-        if "scale" in name:
+        if "scale" in name or "ngram" in name:
             return leaf + 0.3 * jax.random.normal(next(keys), leaf.shape)
         return 3.0 * leaf if "rel_embedding" in name or "query" in name else leaf
 
@@ -239,6 +242,7 @@ def test_operations() -> None:
         ),
         ({"encoder_mlp_dim": 0}, r"encoder_mlp_dim is 0; it must be None or a whole number of at least 1"),
         ({"decoder_start_token_id": 29}, r"T5Config.decoder_start_token_id is 29; it must be an id of the vocabulary"),
+        ({"ngram_lengths": (3, 0)}, r"ngram_lengths is \(3, 0\); it must be None or whole numbers from 1 to 16\."),
         ({"merged_attention": True, "attention_chunk_size": 4}, r"attention_chunk_size is 4; .* merged_attention\."),
         ({"relative_attention_keys": True, "qk_norm": True}, r"qk_norm is True; it must be False with relative keys\."),
     ],

@@ -13,7 +13,7 @@ from t5xpg.models.config import OF_TWO_STACKS, T5Config
 from t5xpg.models.decoder_only import DecoderOnlyModel
 from t5xpg.models.decoding import DecodingConfig, decode
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
-from tests.models.test_beyond_t5 import REDLLM, SIZES, T5GEMMA, T5GEMMA2
+from tests.models.test_beyond_t5 import NGRAMS, REDLLM, SIZES, T5GEMMA, T5GEMMA2
 from tests.small_models import seq2seq
 
 B, N, S, T = 4, 3, 9, 6
@@ -27,6 +27,8 @@ def params(kind: type, **more: Any) -> Any:
     made = kind(T5Config(**{**SIZES, **more})).init(jax.random.key(2))
     if "relpos_bias" in made["decoder"]:
         made["decoder"]["relpos_bias"]["rel_embedding"] *= 3.0
+    if "ngram_embedding" in (tables := made["token_embedder"]):
+        tables["ngram_embedding"] = jax.random.normal(jax.random.key(3), tables["ngram_embedding"].shape)
     return made
 
 
@@ -76,6 +78,10 @@ def full_batch(inputs: np.ndarray, continuations: np.ndarray, converter: str) ->
         ("float32", 2e-5, ENC_DEC, N, True, {**REDLLM, "prompt_tokens": 3}),
         ("float32", 2e-5, LM, N, True, {"prompt_tokens": 3}),
         ("float32", 2e-5, PREFIX_LM, None, False, {"prompt_tokens": 3}),
+        ("float32", 2e-5, ENC_DEC, None, False, NGRAMS),
+        ("float32", 2e-5, ENC_DEC, N, True, NGRAMS),
+        ("float32", 2e-5, LM, N, True, {**NGRAMS, "prompt_tokens": 3}),
+        ("float32", 2e-5, PREFIX_LM, None, False, NGRAMS),
     ],
 )
 def test_each_step_has_the_logits_of_the_full_pass(dtype, tolerance, converter, beams, reordered, more) -> None:
