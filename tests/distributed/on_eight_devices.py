@@ -42,7 +42,7 @@ from t5xpg.optim.optimizers import Adafactor, AdamW, AdamWScale, Muon, Optimizer
 from t5xpg.optim.state import TrainState
 from t5xpg.optim.step import make_eval_step, make_train_step
 from t5xpg.run.checkpoint.checkpointer import CheckpointConfig, Checkpointer
-from tests.models.test_beyond_t5 import REDLLM, T5GEMMA2
+from tests.models.test_beyond_t5 import NGRAMS, REDLLM, T5GEMMA2
 from tests.small_models import seq2seq
 
 V, D, B, S, T = 32, 8, 16, 6, 4
@@ -210,9 +210,9 @@ def test_every_mesh_and_every_accumulation_trains_alike(runs, params, name, fold
         assert_equal(checkpoints.restore_params(SAVED, targets)[0], saved.params)
 
 
-@pytest.mark.parametrize("options", [REDLLM, T5GEMMA2], ids=["redllm", "t5gemma2"])
+@pytest.mark.parametrize("options", [REDLLM, T5GEMMA2, NGRAMS], ids=["redllm", "t5gemma2", "n-grams"])
 def test_layers_beyond_t5(options: dict[str, Any]) -> None:
-    """Fewer heads of keys than devices, windows, rotations and scanned layers: the same as on one device."""
+    """Fewer heads of keys than devices, windows, rotations, n-grams and scanned layers: the same as on one device."""
     layers = {"num_encoder_layers": 2, "num_decoder_layers": 2, "scan_layers": True}
     config = dataclasses.replace(MODEL.config, **options | layers)
     losses = []

@@ -213,7 +213,7 @@ def lines_of(objects: list[dict[str, str]]) -> str:
 
 @pytest.mark.process
 def test_the_readme(copy: Copy) -> None:
-    assert "report: runs/byt5_tiny_demo/report/README.md" in copy.printed["make demo"]
+    assert "report: runs/demo/report/README.md" in copy.printed["make demo"]
     assert "train" in copy.run("make help")
     for name in ("byt5_tiny_demo", "adafactor", "my_text", "my_task", "mine"):
         assert (copy.folder / "runs" / name / "checkpoints" / "3").is_dir()

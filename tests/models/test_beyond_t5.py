@@ -41,7 +41,7 @@ UNBALANCED = {
     "share_embeddings": False, "encoder_emb_dim": 10, "encoder_num_heads": 2, "encoder_mlp_dim": 9, "num_kv_heads": 2,
     "encoder_num_kv_heads": 1,
 }  # fmt: skip
-NGRAMS: dict[str, Any] = {"ngram_lengths": (1, 4, 3), "ngram_buckets": 17}
+NGRAMS: dict[str, Any] = {"ngram_lengths": (1, 4, 3), "ngram_buckets": 16}
 OPTIONS: dict[str, dict[str, Any]] = {
     "t5": {},
     "num_kv_heads": {"num_kv_heads": 2},
