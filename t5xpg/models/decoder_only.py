@@ -8,7 +8,7 @@ import jax
 from flax import nnx
 
 from t5xpg.models.config import OF_TWO_STACKS, T5Config
-from t5xpg.models.layers import Dropout, Embed, named_key
+from t5xpg.models.layers import Dropout, named_key, token_embedder
 from t5xpg.models.model import Batch, LayerFlops, Model, Outputs, Params
 from t5xpg.models.prompted import PromptedModel
 from t5xpg.models.soft_prompt import make_prompt, prompted, prompted_embed
@@ -22,7 +22,7 @@ class DecoderOnlyTransformer(nnx.Module):
 
     def __init__(self, key: jax.Array, config: T5Config) -> None:
         config.require_t5("A DecoderOnlyModel", set(config.beyond_t5) - OF_TWO_STACKS)
-        self.token_embedder = Embed(named_key(key, "token_embedder"), config)
+        self.token_embedder = token_embedder(named_key(key, "token_embedder"), config)
         self.prompt = make_prompt(key, config)
         self.decoder = DecoderOnly(named_key(key, "decoder"), config)
 

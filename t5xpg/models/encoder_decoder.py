@@ -15,7 +15,7 @@ from t5xpg.models.biases import as_bias, visible_keys
 from t5xpg.models.config import T5Config
 from t5xpg.models.delete_gate import num_kept
 from t5xpg.models.geometry import of_layer, rotations
-from t5xpg.models.layers import Dropout, Embed, named_key
+from t5xpg.models.layers import Dropout, Embed, named_key, token_embedder
 from t5xpg.models.model import Batch, LayerFlops, Model, Outputs, Params
 from t5xpg.models.rotary import source_lengths, source_positions
 from t5xpg.models.soft_prompt import make_prompt, prompted, prompted_embed
@@ -29,10 +29,10 @@ class Transformer(nnx.Module):
 
     def __init__(self, key: jax.Array, config: T5Config) -> None:
         encoder = config.encoder
-        self.token_embedder = Embed(named_key(key, "token_embedder"), encoder)
+        self.token_embedder = token_embedder(named_key(key, "token_embedder"), encoder)
         self.prompt = make_prompt(key, encoder)
         self.decoder_token_embedder = (
-            None if config.share_embeddings else Embed(named_key(key, "decoder_token_embedder"), config)
+            None if config.share_embeddings else token_embedder(named_key(key, "decoder_token_embedder"), config)
         )
         self.encoder = Encoder(named_key(key, "encoder"), encoder)
         self.decoder = Decoder(named_key(key, "decoder"), config)

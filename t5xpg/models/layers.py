@@ -184,30 +184,48 @@ class RMSNorm(nnx.Module):
 
 
 class Embed(nnx.Module):
-    """Embeddings of ids [V, D], not scaled, and of n-grams if there are any; `attend` is the tied output matrix."""
+    """Token embedding [V, D], not scaled; `attend` is the tied output matrix."""
 
-    def __init__(self, key: jax.Array, config: T5Config) -> None:
-        (V, D), axes = (config.vocab_size, config.emb_dim), ("vocab", "embed")
-        self.ngram_lengths = config.ngram_lengths
-        self.embedding = parameter(named_key(key, "embedding"), embedding_init, (V, D), axes)
-        if config.ngram_lengths is not None:
-            shape = config.ngram_buckets, D
-            self.ngram_embedding = parameter(named_key(key, "ngram_embedding"), initializers.zeros, shape, axes)
+    def __init__(self, key: jax.Array, vocab_size: int, features: int) -> None:
+        shape, axes = (vocab_size, features), ("vocab", "embed")
+        self.embedding = parameter(named_key(key, "embedding"), embedding_init, shape, axes)
 
     def __call__(self, ids: jax.Array, dtype: jnp.dtype, segment_ids: jax.Array | None = None) -> jax.Array:
-        """[..., S] int32 -> [..., S, D] in dtype. segment_ids: [..., S], of packed rows: n-grams keep to their text."""
-        x = _rows_of(self.embedding[...], ids)
-        if self.ngram_lengths is not None:
-            table = self.ngram_embedding[...]
-            rows = _rows_of(table, ngram_rows(ids, self.ngram_lengths, table.shape[0], segment_ids))
-            x += jnp.sum(rows, axis=-2)
+        """[..., S] int32 -> [..., S, D] in dtype. segment_ids: [..., S], of packed rows."""
         # rows are gathered in float32 and cast afterwards, so that their gradients are summed in float32
-        return activations.rows(x.astype(dtype), "embed")
+        return activations.rows(self.rows(ids, segment_ids).astype(dtype), "embed")
+
+    def rows(self, ids: jax.Array, segment_ids: jax.Array | None) -> jax.Array:
+        """What ids are embedded as, [..., S, D] float32."""
+        return _rows_of(self.embedding[...], ids)
 
     def attend(self, x: jax.Array) -> jax.Array:
         """[..., D] -> [..., V] float32: inner products with every row."""
         table = activations.gathered(self.embedding[...], "vocab", "embed")
         return activations.rows(jnp.dot(x.astype(jnp.float32), table.T), "vocab")
+
+
+class NgramEmbed(Embed):
+    """The embedding of a token plus those of the n-grams that end with it, rows of a table [N, D] that begin as 0."""
+
+    def __init__(self, key: jax.Array, config: T5Config) -> None:
+        super().__init__(key, config.vocab_size, config.emb_dim)
+        assert config.ngram_lengths is not None
+        self.lengths, shape = config.ngram_lengths, (config.ngram_buckets, config.emb_dim)
+        self.ngram_embedding = parameter(
+            named_key(key, "ngram_embedding"), initializers.zeros, shape, ("vocab", "embed")
+        )
+
+    def rows(self, ids: jax.Array, segment_ids: jax.Array | None) -> jax.Array:
+        """As of `Embed`; n-grams keep to their segment."""
+        table = self.ngram_embedding[...]
+        ngrams = _rows_of(table, ngram_rows(ids, self.lengths, table.shape[0], segment_ids))
+        return super().rows(ids, segment_ids) + jnp.sum(ngrams, axis=-2)
+
+
+def token_embedder(key: jax.Array, config: T5Config) -> Embed:
+    """The embedding of a model's tokens."""
+    return Embed(key, config.vocab_size, config.emb_dim) if config.ngram_lengths is None else NgramEmbed(key, config)
 
 
 def _rows_of(table: jax.Array, ids: jax.Array) -> jax.Array:

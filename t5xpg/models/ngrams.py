@@ -22,12 +22,12 @@ def ngram_rows(
     def shifted(x: jax.Array, by: int) -> jax.Array:
         return jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(by, 0)])[..., : x.shape[-1]]
 
-    digits, number, rows = ids.astype(jnp.uint32) + 1, jnp.zeros(ids.shape, jnp.uint32), []
+    number, rows = jnp.zeros(ids.shape, jnp.uint32), []
     for behind in range(max(lengths)):
-        digit = jnp.maximum(shifted(digits, behind), 1)
+        before = shifted(ids, behind).astype(jnp.uint32)
         if segment_ids is not None:
-            digit = jnp.where(shifted(segment_ids, behind) == segment_ids, digit, 1)
-        number = number * _BASE + digit
+            before = jnp.where(shifted(segment_ids, behind) == segment_ids, before, 0)
+        number = number * _BASE + before + 1
         if behind + 1 in lengths:
             mixed = (number ^ (number >> 15)) * _MIX
             rows.append((mixed ^ (mixed >> 16)) % buckets)

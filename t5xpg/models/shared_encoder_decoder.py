@@ -8,7 +8,7 @@ from t5xpg.models.biases import Pairs
 from t5xpg.models.config import ENCODER_SIZES, T5Config
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
 from t5xpg.models.geometry import self_geometries
-from t5xpg.models.layers import OFF, Dropout, Embed, named_key
+from t5xpg.models.layers import OFF, Dropout, Embed, named_key, token_embedder
 from t5xpg.models.soft_prompt import make_prompt
 from t5xpg.models.stacks import Decoder, Source
 
@@ -26,7 +26,7 @@ class SharedTransformer(nnx.Module):
             )
         of_an_encoder = {"share_embeddings", "encoder_global_block", "delete_gate_layer", *ENCODER_SIZES}
         config.require_t5("A SharedEncoderDecoderModel", set(config.beyond_t5) - of_an_encoder)
-        self.token_embedder = Embed(named_key(key, "token_embedder"), config)
+        self.token_embedder = token_embedder(named_key(key, "token_embedder"), config)
         self.prompt = make_prompt(key, config)
         self.decoder_token_embedder = None
         self.decoder = Decoder(named_key(key, "decoder"), config)

@@ -20,22 +20,13 @@ def logits(
 ) -> np.ndarray:
     """Of one pair of texts without padding: [T, V]. num_kept: how many positions a delete gate keeps."""
     params = _float64(params)
-    encoded = _stack(
-        params["encoder"],
-        "encoder",
-        config.encoder,
-        _embedded(params["token_embedder"], config, inputs),
-        None,
-        num_kept,
-    )
+    x = _embedded(params["token_embedder"], config, inputs)
+    encoded = _stack(params["encoder"], "encoder", config.encoder, x, None, num_kept)
     tables = params.get("decoder_token_embedder", params["token_embedder"])
-    begun = [config.decoder_start_token_id, *targets[:-1]]
-    x, embedding = (
-        _stack(params["decoder"], "decoder", config, _embedded(tables, config, begun), encoded),
-        tables["embedding"],
-    )
+    x = _embedded(tables, config, [config.decoder_start_token_id, *targets[:-1]])
+    x = _stack(params["decoder"], "decoder", config, x, encoded)
     if config.logits_via_embedding:
-        return _capped(x @ embedding.T / math.sqrt(config.emb_dim), config.logit_softcap)
+        return _capped(x @ tables["embedding"].T / math.sqrt(config.emb_dim), config.logit_softcap)
     return _capped(x @ params["decoder"]["logits_dense"]["kernel"], config.logit_softcap)
 
 

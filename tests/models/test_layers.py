@@ -84,7 +84,7 @@ def test_rms_norm_keeps_statistics_in_float32():
 
 
 def test_embedding_gathers_rows_and_sums_gradients_in_float32():
-    layer = Embed(KEY, CONFIG)
+    layer = Embed(KEY, 13, 6)
     table = np.asarray(layer.embedding[...])
     ids = jnp.asarray([[3, 3, 0], [12, 3, 1]], jnp.int32)
     np.testing.assert_array_equal(layer(ids, jnp.dtype("float32")), table[np.asarray(ids)])
@@ -161,7 +161,7 @@ def test_mlp_gated_and_plain():
 
 def test_initialisers_have_t5x_s_spread():
     wide = T5Config(vocab_size=512, emb_dim=256, num_heads=4, head_dim=64, mlp_dim=512)
-    attention, mlp, embed = Attention(KEY, wide), Mlp(KEY, wide), Embed(KEY, wide)
+    attention, mlp, embed = Attention(KEY, wide), Mlp(KEY, wide), Embed(KEY, 512, 256)
     for parameter, deviation in [
         (attention.query.kernel, 1 / math.sqrt(256 * 64)),
         (attention.key.kernel, 1 / 16),
