@@ -3,9 +3,9 @@
 ```python
 import t5xpg
 
-model = t5xpg.load("byt5_tiny_demo")
+model = t5xpg.load("demo")
 model.generate(["The <extra_id_0> ruined my sleep"], num_beams=4)
-run = t5xpg.experiment("byt5_tiny_demo").override(TRAIN_STEPS=200).train("mine")
+run = t5xpg.experiment("demo").override(TRAIN_STEPS=200).train("mine")
 run.metrics
 ```
 """
