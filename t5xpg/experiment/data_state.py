@@ -133,7 +133,7 @@ def compare_caches(config: DatasetConfig) -> None:
 def cached_as(config: DatasetConfig) -> str:
     """The task to cache for what `config` reads: for all objectives over a text of ours the same, compared once."""
     row = row_of(config.mixture_or_task_name)
-    return config.mixture_or_task_name if row is None or row.dataset is None else row.cached_as
+    return config.mixture_or_task_name if row is None or others_may_cache(row) else row.cached_as
 
 
 def others_may_cache(row: task_names.Row | None) -> bool:

@@ -9,10 +9,11 @@ from t5xpg.run.directory import RunDirectory, differing, short
 from t5xpg.run.results import PREDICTED, collect
 
 Results = Mapping[str, Any]
-Key = tuple[str, str, str]  # task ("" for the loss of a whole split), measure, split
+Key = tuple[str, str, str]  # task ("" for the loss and the blanks of a whole split), measure, split
 
 LOSSES = ("nats_per_byte", "loss", "accuracy")
-_KEPT = ("step", "split", *LOSSES, "metrics")  # of an evaluation
+FILLED_IN = "% of {}s filled in"  # with a kind of blanks: "word"
+_KEPT = ("step", "split", *LOSSES, "metrics", "blanks")  # of an evaluation
 _SHOWN = 5
 
 
@@ -65,7 +66,9 @@ def values(results: Results) -> dict[Key, list[float]]:
     for run in (results, *results.get("seeds", ())):
         for one in evaluations(run) or [run["final"]["validation"]]:
             split = str(one.get("split", "validation"))
-            for task, table in {"": {name: one.get(name) for name in LOSSES}, **one.get("metrics", {})}.items():
+            whole = {name: one.get(name) for name in LOSSES}
+            whole |= {FILLED_IN.format(kind): blanks["exact_match"] for kind, blanks in one.get("blanks", {}).items()}
+            for task, table in {"": whole, **one.get("metrics", {})}.items():
                 for name, value in table.items():
                     if isinstance(value, int | float):
                         found.setdefault((task, name, split), []).append(value)

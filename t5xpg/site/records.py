@@ -15,7 +15,7 @@ from t5xpg.run.comparisons import MEASURES, keys_of, trivial
 from t5xpg.run.directory import RunDirectory
 from t5xpg.run.report import README_FILE, RESULTS_FILE
 from t5xpg.run.results import Results, collect, read_results
-from t5xpg.run.seeds import values
+from t5xpg.run.seeds import FILLED_IN, evaluations, values
 from t5xpg.study.kinds import KINDS
 from t5xpg.study.reproduce import OUTCOME_FILE
 
@@ -154,15 +154,16 @@ def headline(results: Results) -> Headline | None:
     own = values(results)
     references = results.get("references", ())
     keys = [key for one in references for key in keys_of(one, own)]
-    if not keys and (blanks := (results["evaluation"] or {}).get("blanks", {}).get("word")):
-        beside = [("another text shown", blanks["exchanged"]), ("most frequent word", blanks["unigram"])]
-        return Headline("% of words filled in", results["evaluation"]["split"], blanks["exact_match"], beside)
-    keys += [key for key in own if key[0]] + list(own)
+    words = FILLED_IN.format("word")
+    keys += [*(key for key in own if key[1] == words), *(key for key in own if key[0]), *own]
     if not keys:
         return None
     _, measure, split = keys[0]
     others = [(one["name"], one["value"]) for one in references if keys[0] in keys_of(one, own)]
     others += [(name, found[keys[0]]) for name, found in trivial(results).items() if keys[0] in found]
+    if measure == words:
+        (blanks,) = (one["blanks"]["word"] for one in evaluations(results) if one.get("split", "validation") == split)
+        others += [("another text shown", blanks["exchanged"]), ("most frequent word", blanks["unigram"])]
     of_seeds = own[keys[0]]
     measured_on = split if len(of_seeds) == 1 else f"{split}, mean of {len(of_seeds)} seeds"
     return Headline(MEASURES.get(measure, measure), measured_on, sum(of_seeds) / len(of_seeds), others)

@@ -282,13 +282,13 @@ def _misfits(found: Mapping[str, str], expected: Mapping[str, str]) -> list[str]
 
 
 def _advice(experiment: Experiment, found: Mapping[str, str]) -> list[str]:
-    """What to set where the embedding has another number of rows."""
+    """What to set where the embeddings of tokens have another number of rows."""
     tables = {
         "/".join(map(str, (entry.key for entry in path)))
         for path, axes in jax.tree_util.tree_leaves_with_path(
             experiment.model.logical_axes(), is_leaf=lambda node: isinstance(node, tuple)
         )
-        if axes and axes[0] == "vocab"
+        if axes and axes[0] == "vocab" and path[-1].key != "ngram_embedding"
     }
     rows = {int(found[name].partition("[")[2].partition(",")[0]) for name in tables if name in found}
     now = experiment.model.config.vocab_size

@@ -130,6 +130,16 @@ def test_a_checkpoint_of_another_model(build: Any, overrides: tuple[str, ...]) -
     assert ("VOCAB_SIZE=384" in message) == (overrides == ("VOCAB_SIZE=512",))
 
 
+def test_the_rows_of_ngrams_are_not_those_of_the_vocabulary(trained: tuple[Path, TrainState], build: Any) -> None:
+    ngrams = ("encoder_decoder.T5Config.ngram_lengths=(2,)", "encoder_decoder.T5Config.ngram_buckets=16")
+    built = build(*ngrams)
+    meta = {"experiment": "ngrams", "vocabulary": VOCABULARY, "settings": settings(built.experiment.model)}
+    with Checkpointer(trained[0] / "ngrams" / "checkpoints", CheckpointConfig()) as checkpoints:
+        checkpoints.save(STEP, built.new_state(), {}, meta)
+    with pytest.raises(UserError, match="It has 384 embeddings and the model 512: set VOCAB_SIZE=384"):
+        initial_state.begin(build(*ngrams, "INITIAL_CHECKPOINT=ngrams", "VOCAB_SIZE=512"))
+
+
 def test_an_optimiser_of_another_kind(build: Any) -> None:
     files = ("gin/optimizers/adafactor.gin",)
     with pytest.raises(UserError) as caught:
