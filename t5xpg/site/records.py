@@ -19,6 +19,7 @@ from t5xpg.run.seeds import FILLED_IN, evaluations, values
 from t5xpg.study.kinds import KINDS
 from t5xpg.study.reproduce import OUTCOME_FILE
 
+_ANSWERS = {"another text shown": "exchanged", "most frequent word": "unigram"}  # beside words filled in
 LOCAL = "runs-"  # before the names of runs of this machine
 _SENTENCE = r"\*\*{}\.\*\* (.*?)(?:\n\n|\Z)"
 
@@ -161,9 +162,9 @@ def headline(results: Results) -> Headline | None:
     _, measure, split = keys[0]
     others = [(one["name"], one["value"]) for one in references if keys[0] in keys_of(one, own)]
     others += [(name, found[keys[0]]) for name, found in trivial(results).items() if keys[0] in found]
-    if measure == words:
-        (blanks,) = (one["blanks"]["word"] for one in evaluations(results) if one.get("split", "validation") == split)
-        others += [("another text shown", blanks["exchanged"]), ("most frequent word", blanks["unigram"])]
+    for one in evaluations(results):  # older ones have no blanks
+        if measure == words and one.get("split", "validation") == split and (blanks := one.get("blanks")):
+            others += [(name, blanks["word"][answer]) for name, answer in _ANSWERS.items()]
     of_seeds = own[keys[0]]
     measured_on = split if len(of_seeds) == 1 else f"{split}, mean of {len(of_seeds)} seeds"
     return Headline(MEASURES.get(measure, measure), measured_on, sum(of_seeds) / len(of_seeds), others)
