@@ -1,5 +1,6 @@
 """`python -m t5xpg`: prepares the process, then hands over to the command line."""
 
+import faulthandler
 import os
 import sys
 
@@ -17,6 +18,8 @@ def main() -> int:
         _with_tuned_malloc()
         set_xla_flags()
         garbage.collect_seldom()
+        if sys.stderr:
+            faulthandler.enable()  # a crash of a library's native code says where it was
     signals.end_with_parent()
     if command and command.name == "train" and len(sys.argv) > 2:
         _start_data_process()

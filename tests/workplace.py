@@ -136,7 +136,7 @@ class Workplace:
                 printed, found = process.communicate(timeout=900)[0], process.returncode
         else:
             printed, found = self._run_here(arguments)
-        assert found == code, printed
+        assert found == code, f"{printed}\nended with {found}"
         return printed
 
     def refused(self, *arguments: str) -> str:

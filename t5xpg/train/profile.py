@@ -25,6 +25,8 @@ def profiled_updates(update: Update, folder: Path, log: Callable[[str], None]) -
     what has been traced is written.
     """
     calls, tracing = 0, False
+    options = jax.profiler.ProfileOptions()
+    options.python_tracer_level = 0  # that of Python's functions crashes where a thread, as of a checkpoint, just ends
 
     def stop() -> None:
         nonlocal tracing
@@ -39,7 +41,7 @@ def profiled_updates(update: Update, folder: Path, log: Callable[[str], None]) -
         nonlocal calls, tracing
         if calls == WARM_UP:
             jax.block_until_ready(state)
-            jax.profiler.start_trace(folder, create_perfetto_trace=True)
+            jax.profiler.start_trace(folder, create_perfetto_trace=True, profiler_options=options)
             tracing = True
         calls += 1
         with jax.profiler.StepTraceAnnotation("train", step_num=calls):
