@@ -25,4 +25,4 @@ def generation_config(decoding: DecodingConfig, vocabulary: Vocabulary, longest:
 
 def is_beam(decoding: DecodingConfig) -> bool:
     """Whether it is a beam search that `generate` can do, too."""
-    return decoding.method == "beam" and decoding.length_penalty == "transformers"
+    return decoding.method == "beam" and decoding.length_penalty == "transformers" and decoding.extra_length is None

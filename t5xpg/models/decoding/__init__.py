@@ -21,13 +21,19 @@ __all__ = ["Decoded", "DecodingConfig", "beam_search", "decode", "fill_masks", "
 
 
 def greedy(
-    model: Decodable, params: Params, inputs: jax.Array, max_decode_length: int, eos_id: int = 1, pad_id: int = 0
+    model: Decodable,
+    params: Params,
+    inputs: jax.Array,
+    max_decode_length: int,
+    eos_id: int = 1,
+    pad_id: int = 0,
+    extra_length: int | None = None,
 ) -> jax.Array:
     """The most probable token at every position, given those chosen before: [B, max_decode_length] int32.
 
     It is `sample` with temperature 0. Where logits are equal, the smaller id wins.
     """
-    config = DecodingConfig("sample", temperature=0.0)
+    config = DecodingConfig("sample", temperature=0.0, extra_length=extra_length)
     return sample(model, params, inputs, max_decode_length, config, None, eos_id, pad_id).tokens[:, 0]
 
 
@@ -65,7 +71,7 @@ def decode(
     """
     length = config.max_decode_length or max_decode_length
     if config.method == "greedy":
-        return Decoded(greedy(model, params, inputs, length, eos_id, pad_id)[:, None], None)
+        return Decoded(greedy(model, params, inputs, length, eos_id, pad_id, config.extra_length)[:, None], None)
     if config.method == "beam":
         found = beam_search(model, params, inputs, length, config, eos_id, pad_id)
     else:

@@ -16,7 +16,15 @@ from jax import lax
 
 from t5xpg.models.decoding.config import T5X, TRANSFORMERS, DecodingConfig
 from t5xpg.models.decoding.largest import largest, largest_sums
-from t5xpg.models.decoding.protocol import Cache, Decodable, Decoded, Params, is_empty, rows_at_a_time
+from t5xpg.models.decoding.protocol import (
+    Cache,
+    Decodable,
+    Decoded,
+    Params,
+    is_empty,
+    length_limits,
+    rows_at_a_time,
+)
 
 # The score of an empty place for a hypothesis. Finite, so that sums with it can be compared and are not NaN.
 _NONE = -1e9
@@ -55,15 +63,17 @@ def beam_search(
 ) -> Decoded:
     """The best `config.decodes` sequences that a search with as many beams finds.
 
-    inputs: [B, S] int32, padded with 0. Each sequence ends with its eos_id (unless it has max_decode_length tokens) and
-    holds pad_id after it. Scores have the length penalty. To be jitted by the caller with the length and the config
-    fixed; the search stops as soon as every row is done.
+    inputs: [B, S] int32, padded with 0. Each sequence ends with its eos_id (unless it is as long as allowed) and holds
+    pad_id after it. Scores have the length penalty. To be jitted by the caller with the length and the config fixed;
+    the search stops as soon as every row is done.
 
     Where fewer sequences of a row have ended than there are beams (T5X's rule, at the full length), sequences without
     an end follow after them; T5X itself returns those only if none has ended, and without the penalty.
     """
     B, N, T = inputs.shape[0], config.decodes, max_decode_length
     penalties = jnp.asarray(penalties_of(config, T))
+    limits = length_limits(inputs, T, config.extra_length)
+    of_longest = penalties[limits]
     cache = model.init_cache(params, inputs, T, rows=rows_at_a_time(inputs), beams=N, reordered=True)
     first = model.first_tokens(inputs)
     nothing = jnp.full((B, N, T), pad_id, jnp.int32)
@@ -86,7 +96,7 @@ def beam_search(
         ends = chosen == eos_id
         kept = ends
         if config.length_penalty == TRANSFORMERS:
-            ends = ends | (length == T)
+            ends = ends | (length >= limits)[:, None]
             kept = ends & (jnp.arange(2 * N) < N)
         kept = kept & (scores > _NONE / 2)  # with a vocabulary smaller than 2 * N, some places are empty
         penalised = jnp.where(kept, scores / penalties[length], jnp.float32(_NONE))
@@ -95,8 +105,10 @@ def beam_search(
         # a row that is done keeps what it has
         ended = jax.tree.map(functools.partial(_where, state.done), state.ended, _best(pool, N)[0])
         going_on, ranks = _best(Hypotheses(tokens, jnp.where(ends, jnp.float32(_NONE), scores)), N)
+        going_on = jax.tree.map(functools.partial(_where, state.done), state.going_on, going_on)
         cache = model.reorder_beams(cache, jnp.take_along_axis(beams, ranks, axis=1, mode="clip"))
-        done = state.done | _is_done(config, penalties, going_on.scores, ended.scores, length)
+        done = _is_done(config, going_on.scores, ended.scores, penalties[length], of_longest)
+        done = done | state.done | (length >= limits)
         return _State(length, done, going_on, ended, cache)
 
     state = lax.while_loop(
@@ -110,7 +122,7 @@ def beam_search(
             cache,
         ),
     )
-    found = _filled_up(state.ended, state.going_on, penalties[T])
+    found = _filled_up(state.ended, state.going_on, of_longest[:, None])
     none = Hypotheses(nothing, jnp.zeros((B, N), jnp.float32))
     return Decoded(*jax.tree.map(functools.partial(_where, is_empty(inputs)), none, found))
 
@@ -121,16 +133,17 @@ def _where(rows: jax.Array, these: jax.Array, those: jax.Array) -> jax.Array:
 
 
 def _is_done(
-    config: DecodingConfig, penalties: jax.Array, going_on: jax.Array, ended: jax.Array, length: jax.Array
+    config: DecodingConfig, going_on: jax.Array, ended: jax.Array, penalty: jax.Array, of_longest: jax.Array
 ) -> jax.Array:
-    """[B] boolean: whether the search of a row ends. The scores of both kinds are [B, N], descending."""
+    """[B] boolean: whether the search of a row ends. The scores of both kinds are [B, N], descending. penalty: that of
+    the present length; of_longest: [B], that of the greatest length of each row."""
     worst = ended[:, -1]
     is_full = worst > _NONE / 2
     if config.length_penalty == T5X:
-        return is_full & (worst > going_on[:, 0] / penalties[-1])
+        return is_full & (worst > going_on[:, 0] / of_longest)
     if config.early_stopping is True:
         return is_full
-    reaches = penalties[-1] if config.early_stopping == "never" and config.alpha > 0 else penalties[length]
+    reaches = of_longest if config.early_stopping == "never" and config.alpha > 0 else penalty
     return is_full & (worst >= going_on[:, 0] / reaches)
 
 

@@ -29,11 +29,13 @@ _READ_BY = {
 class DecodingConfig:
     """A method of decoding and its options. An option that the method does not read must keep its default.
 
-    The names are T5X's (`t5x.decoding`), except `method`, `seed` (T5X: a key, `decode_rng`), `length_penalty` (T5X has
-    one rule only), `ranked_by` and `early_stopping` (from transformers' `generate`).
+    The names are T5X's (`t5x.decoding`), except `method`, `extra_length`, `seed` (T5X: a key, `decode_rng`),
+    `length_penalty` (T5X has one rule only), `ranked_by` and `early_stopping` (from transformers' `generate`).
 
     method: "greedy", "beam" (T5X's beam_search) or "sample" (its temperature_sample).
     max_decode_length: tokens of a prediction, its end included; None: the length of the task's targets.
+    extra_length: how many tokens a prediction may have more than its own input; None: as many as max_decode_length
+      allows. Vaswani et al. 2017 (section 6.1) took 50; the name is Tensor2Tensor's.
     num_decodes: beams, or samples of a row; None: T5X's defaults, 4 beams or 1 sample.
     return_all_decodes: True returns all of them, the best first; False only the best (T5X's default).
 
@@ -74,6 +76,7 @@ class DecodingConfig:
     rescale_log_probs: bool = True
     ranked_by: str = LIKELIHOOD
     seed: int = 0
+    extra_length: int | None = None
 
     def __post_init__(self) -> None:
         choices = {"method": METHODS, "length_penalty": LENGTH_PENALTIES, "ranked_by": RANKINGS}
@@ -83,6 +86,8 @@ class DecodingConfig:
         for name in ("max_decode_length", "num_decodes"):
             is_good = getattr(self, name) is None or is_count(getattr(self, name))
             self._check(name, is_good, "it must be a whole number of at least 1, or None.")
+        is_good = self.extra_length is None or is_count(self.extra_length, least=0)
+        self._check("extra_length", is_good, "it must be a whole number of at least 0, or None.")
         for name in ("return_all_decodes", "rescale_log_probs"):
             self._check(name, isinstance(getattr(self, name), bool), "it must be True or False.")
         is_good = _is_number(self.alpha) and (self.alpha >= 0 or self.length_penalty != T5X)
@@ -125,7 +130,9 @@ class DecodingConfig:
         """The settings that decide the predictions, as JSON: the method and the options that it reads."""
         names = [name for name, methods in _READ_BY.items() if self.method in methods]
         values = {name: getattr(self, name) for name in ("method", "max_decode_length", *names)}
-        return values | ({"num_decodes": self.decodes} if "num_decodes" in names else {})
+        values |= {"num_decodes": self.decodes} if "num_decodes" in names else {}
+        # left out where there is none, as in records from before there was such an option
+        return values | ({} if self.extra_length is None else {"extra_length": self.extra_length})
 
     def _check(self, name: str, is_good: bool, why: str) -> None:
         if not is_good:

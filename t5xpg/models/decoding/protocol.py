@@ -70,6 +70,14 @@ def rows_at_a_time(inputs: jax.Array) -> int | None:
     return max(1, _CPU_TOKENS // inputs.shape[1]) if jax.default_backend() == "cpu" else None
 
 
+def length_limits(inputs: jax.Array, max_decode_length: int, extra_length: int | None) -> jax.Array:
+    """[B, S] -> [B] int32: how many tokens, the end included, the continuation of each row may have."""
+    if extra_length is None:
+        return jnp.full(inputs.shape[:1], max_decode_length, jnp.int32)
+    given = jnp.sum((inputs != 0).astype(jnp.int32), axis=1)
+    return jnp.minimum(given + jnp.int32(extra_length), jnp.int32(max_decode_length))
+
+
 def is_empty(inputs: jax.Array) -> jax.Array:
     """[B, S] -> [B] boolean: rows that are padding throughout, as the last batch of an evaluation has. They have ended
     before they begin."""

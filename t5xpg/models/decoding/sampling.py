@@ -13,7 +13,15 @@ from jax import lax
 
 from t5xpg.models.decoding.config import MIN_TEMPERATURE, DecodingConfig
 from t5xpg.models.decoding.largest import first_of_the_largest, highest_threshold, in_order
-from t5xpg.models.decoding.protocol import Cache, Decodable, Decoded, Params, is_empty, rows_at_a_time
+from t5xpg.models.decoding.protocol import (
+    Cache,
+    Decodable,
+    Decoded,
+    Params,
+    is_empty,
+    length_limits,
+    rows_at_a_time,
+)
 from t5xpg.models.rng import stream_key
 
 STREAM = "decoding"
@@ -58,7 +66,7 @@ def sample(
 ) -> Decoded:
     """`config.decodes` samples of each row, the most probable first (of equals, the first drawn).
 
-    inputs: [B, S] int32, padded with 0. Each sample ends with its eos_id (unless it has max_decode_length tokens) and
+    inputs: [B, S] int32, padded with 0. Each sample ends with its eos_id (unless it is as long as allowed) and
     holds pad_id after it; rows that are all padding have ended from the start. row_numbers: [B] int32, a row's number
     in whatever batch it is; None: its place in this batch. Scores are log probabilities, of the distribution drawn from
     or of the model (rescale_log_probs). To be jitted by the caller with all but params, inputs and row_numbers fixed;
@@ -67,6 +75,7 @@ def sample(
     B, N, T = inputs.shape[0], config.decodes, max_decode_length
     numbers = jnp.arange(B, dtype=jnp.int32) if row_numbers is None else row_numbers.astype(jnp.int32)
     keys = _keys(config.seed, numbers, N)
+    limits = length_limits(inputs, T, config.extra_length)
     alone = N == 1 and config.temperature < MIN_TEMPERATURE  # the greedy answer, without an axis for others
 
     def choose(logits: jax.Array, step: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -92,8 +101,9 @@ def sample(
         chosen = jnp.where(state.ended, jnp.int32(pad_id), chosen)
         scores = state.scores + jnp.where(state.ended, 0.0, log_probability)
         tokens = lax.dynamic_update_slice_in_dim(state.tokens, chosen[..., None], state.step, axis=2)
-        ended = state.ended | (chosen == eos_id)
-        return _State(state.step + jnp.int32(1), ended, chosen, tokens, scores, cache)
+        length = state.step + jnp.int32(1)
+        ended = state.ended | (chosen == eos_id) | (length >= limits)[:, None]
+        return _State(length, ended, chosen, tokens, scores, cache)
 
     state = lax.while_loop(
         unfinished,

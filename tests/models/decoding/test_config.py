@@ -22,6 +22,7 @@ from tests.models.decoding.automaton import END, Automaton, rows, table
         ({"method": "beam", "num_decodes": 0}, "num_decodes is 0: it must be a whole number of at least 1"),
         ({"method": "beam", "num_decodes": True}, "num_decodes is True"),
         ({"max_decode_length": -1}, "max_decode_length is -1"),
+        ({"extra_length": 1.5}, "extra_length is 1.5: it must be a whole number of at least 0"),
         ({"method": "beam", "alpha": float("nan")}, "alpha is nan: it must be a number, and at least 0"),
         (
             {"method": "beam", "length_penalty": "transformers", "early_stopping": "always"},
@@ -54,6 +55,38 @@ def test_settings_are_what_the_method_reads() -> None:
     assert (one.decodes, one.returned) == (5, 1)
     assert {"temperature", "topk", "topp", "seed", "rescale_log_probs"} < set(one.settings())
     assert DecodingConfig("sample").decodes == 1
+    assert DecodingConfig(extra_length=5).settings()["extra_length"] == 5
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"method": "greedy"},
+        {"method": "sample", "num_decodes": 3},
+        {"method": "beam"},
+        {"method": "beam", "alpha": 2.0},
+        {"method": "beam", "length_penalty": "transformers", "alpha": 1.5, "early_stopping": "never"},
+    ],
+    ids=str,
+)
+def test_a_limit_of_each_row_is_that_of_the_row_alone(options: dict[str, Any]) -> None:
+    model, params, inputs = Automaton(), jnp.asarray(table(2, end=-1.0)), rows(6)
+    found = decode(model, params, jnp.asarray(inputs), DecodingConfig(**options, extra_length=2), 8)
+    lengths = np.minimum(np.count_nonzero(inputs, axis=1) + 2, 8)
+    assert len(set(lengths)) > 2
+    for row, length in enumerate(lengths):
+        alone = decode(
+            model,
+            params,
+            jnp.asarray(inputs[row : row + 1]),
+            DecodingConfig(**options),
+            int(length),
+            jnp.asarray([row]),
+        )
+        np.testing.assert_array_equal(found.tokens[row, :, :length], alone.tokens[0])
+        assert not found.tokens[row, :, length:].any()
+        if alone.scores is not None:
+            np.testing.assert_array_equal(found.scores[row], alone.scores[0])
 
 
 def test_decode_is_the_method_with_its_options() -> None:
