@@ -86,7 +86,7 @@ def test_any_position_leads_to_the_same_batches(kind: str, shards: int) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_positions_do_not_grow(kind: str) -> None:
     """A few tens of documents lie in the buffers here: the size goes up and down with how long these are, every 400
-    batches or so, and with how far reading is ahead. So medians over many batches are compared, once buffers are full."""
+    batches or so, and with how far reading is ahead. Medians over many batches are compared, once buffers are full."""
     stream = opened(config(kind))
     hashes(stream, 200)
 
