@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,6 +83,7 @@ def decoding_settings(experiment: Experiment) -> dict[str, Any]:
 
 
 SPLIT = "infer_eval"  # in records
+TOGETHER = 64  # batches that are in memory at once
 
 
 @dataclass(frozen=True)
@@ -149,24 +151,39 @@ class InferEval:
         ]
 
     def _outputs_of(self, task: EvaluatedTask, params: Params, progress: Progress) -> dict[str, np.ndarray]:
-        parts: dict[str, list[np.ndarray]] = {}
+        """The outputs for a task in the order of its examples. A batch takes as long to decode as its longest row: so
+        the examples of TOGETHER batches are computed in the order of their lengths, the longest first."""
+        size, batches = self._evaluator.spec.batch_size, self._evaluator.batches(task.name)
+        outputs: dict[str, np.ndarray] = {}
         done = 0
-        for padded, rows in self._evaluator.batches(task.name):
-            found: dict[str, np.ndarray] = {}
-            if "score" in task.kinds:
-                found["score"] = self._outputs.score(params, padded)
-            if {"prediction", "prediction_with_aux"} & set(task.kinds):
-                row_numbers = np.arange(done, done + self._evaluator.spec.batch_size, dtype=np.int32)
-                found["prediction"] = self._outputs.predict(params, padded, row_numbers)
-            if "prediction_with_aux" in task.kinds:
-                found["prediction_scores"] = self._outputs.score(
-                    params, with_targets(padded, found["prediction"], self._evaluator.spec)
-                )
-            for kind, array in found.items():
-                parts.setdefault(kind, []).append(array[:rows])
-            done += rows
-            progress.advance(rows, task.name)
-        return {kind: np.concatenate(arrays) for kind, arrays in parts.items()}
+        while some := list(itertools.islice(batches, TOGETHER)):
+            rows = {name: np.concatenate([padded[name] for padded, _ in some]) for name in some[0][0]}
+            inputs = next(iter(rows.values()))  # or, of a decoder alone, inputs and targets
+            order = np.argsort(-np.count_nonzero(inputs, axis=1), kind="stable")
+            for chosen in order.reshape(-1, size):
+                padded = {name: array[chosen] for name, array in rows.items()}
+                numbers = (done + chosen).astype(np.int32)
+                are_examples = numbers < task.examples
+                for kind, found in self._outputs_of_batch(task, params, padded, numbers).items():
+                    of_task = outputs.setdefault(kind, np.zeros((task.examples, *found.shape[1:]), found.dtype))
+                    of_task[numbers[are_examples]] = found[are_examples]
+                progress.advance(int(are_examples.sum()), task.name)
+            done += len(order)
+        return outputs
+
+    def _outputs_of_batch(
+        self, task: EvaluatedTask, params: Params, padded: Batch, row_numbers: np.ndarray
+    ) -> dict[str, np.ndarray]:
+        """{kind: an array of B rows} for a batch of B rows. row_numbers: see `ModelOutputs`."""
+        found: dict[str, np.ndarray] = {}
+        if "score" in task.kinds:
+            found["score"] = self._outputs.score(params, padded)
+        if {"prediction", "prediction_with_aux"} & set(task.kinds):
+            found["prediction"] = self._outputs.predict(params, padded, row_numbers)
+        if "prediction_with_aux" in task.kinds:
+            predicted = with_targets(padded, found["prediction"], self._evaluator.spec)
+            found["prediction_scores"] = self._outputs.score(params, predicted)
+        return found
 
 
 def metric_names(evaluator: RemoteEvaluator) -> list[str]:

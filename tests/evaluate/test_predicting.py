@@ -17,10 +17,12 @@ SPEC = BatchSpec(2, {"inputs": S, "targets": T})
 
 
 def batch_of(numbers: list[int]) -> Batch:
-    """Rows told apart by their first input token; rows of 0 fill up."""
+    """Rows told apart by their first input token, longer from one to the next; rows of 0 fill up."""
     inputs = np.zeros((2, S), np.int32)
     targets = np.zeros((2, T), np.int32)
     inputs[: len(numbers), 0] = numbers
+    for row, number in enumerate(numbers):
+        inputs[row, 1 : min(number, S)] = 9
     targets[: len(numbers), 0] = numbers
     return with_targets({"encoder_input_tokens": inputs}, targets, SPEC)
 
@@ -45,6 +47,8 @@ class Evaluator:
 
 
 def predict(params: Any, batch: Batch, row_numbers: np.ndarray) -> np.ndarray:
+    lengths = np.count_nonzero(batch["encoder_input_tokens"], axis=1)
+    assert list(lengths) == sorted(lengths, reverse=True)
     return np.stack([params * batch["encoder_input_tokens"][:, 0], row_numbers, row_numbers + 1], axis=1)
 
 
