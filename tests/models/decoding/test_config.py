@@ -63,7 +63,6 @@ def test_settings_are_what_the_method_reads() -> None:
     [
         {"method": "greedy"},
         {"method": "sample", "num_decodes": 3},
-        {"method": "beam"},
         {"method": "beam", "alpha": 2.0},
         {"method": "beam", "length_penalty": "transformers", "alpha": 1.5, "early_stopping": "never"},
     ],
