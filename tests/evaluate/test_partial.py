@@ -1,14 +1,15 @@
 """Files that are written over several starts: what is kept, what is refused, and who may write."""
 
 import json
-import multiprocessing
-import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from t5xpg.base.errors import UserError
 from t5xpg.evaluate.infer_resume import open_partial
+from tests.workplace import REPOSITORY
 
 IDENTITY = {"step": 3, "decoding": {"method": "greedy"}}
 
@@ -38,19 +39,20 @@ def test_what_is_not_ours_is_left_alone(tmp_path: Path, content: bytes) -> None:
         pass
 
 
+SECOND = f"""
+import sys
+from pathlib import Path
+from t5xpg.evaluate.infer_resume import open_partial
+with open_partial(Path(sys.argv[1]), {IDENTITY}, 3):
+    pass
+"""
+
+
 @pytest.mark.process
 def test_one_process_writes(tmp_path: Path) -> None:
-    def second() -> None:
-        try:
-            with open_partial(tmp_path / "out.jsonl", IDENTITY, 3):
-                os._exit(0)
-        except UserError as error:
-            os._exit(7 if "Another process writes" in str(error) else 1)
-
     with open_partial(tmp_path / "out.jsonl", IDENTITY, 3) as (file, _):
         file.write(b"0\n1\n2\n")
-        process = multiprocessing.get_context("fork").Process(target=second)
-        process.start()
-        process.join(timeout=60)
-        assert process.exitcode == 7
+        second = [sys.executable, "-c", SECOND, str(tmp_path / "out.jsonl")]
+        ended = subprocess.run(second, cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=False)
+        assert "Another process writes" in ended.stderr
     assert (tmp_path / "out.jsonl").read_text() == "0\n1\n2\n"
