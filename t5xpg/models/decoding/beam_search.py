@@ -16,15 +16,7 @@ from jax import lax
 
 from t5xpg.models.decoding.config import T5X, TRANSFORMERS, DecodingConfig
 from t5xpg.models.decoding.largest import largest, largest_sums
-from t5xpg.models.decoding.protocol import (
-    Cache,
-    Decodable,
-    Decoded,
-    Params,
-    is_empty,
-    length_limits,
-    rows_at_a_time,
-)
+from t5xpg.models.decoding.protocol import Cache, Decodable, Decoded, Params, length_limits, rows_at_a_time
 
 # The score of an empty place for a hypothesis. Finite, so that sums with it can be compared and are not NaN.
 _NONE = -1e9
@@ -116,7 +108,7 @@ def beam_search(
         extend,
         _State(
             jnp.int32(0),
-            is_empty(inputs),
+            limits == 0,
             Hypotheses(nothing, jnp.broadcast_to(alone, (B, N))),
             Hypotheses(nothing, jnp.full((B, N), _NONE, jnp.float32)),
             cache,
@@ -124,7 +116,7 @@ def beam_search(
     )
     found = _filled_up(state.ended, state.going_on, of_longest[:, None])
     none = Hypotheses(nothing, jnp.zeros((B, N), jnp.float32))
-    return Decoded(*jax.tree.map(functools.partial(_where, is_empty(inputs)), none, found))
+    return Decoded(*jax.tree.map(functools.partial(_where, limits == 0), none, found))
 
 
 def _where(rows: jax.Array, these: jax.Array, those: jax.Array) -> jax.Array:

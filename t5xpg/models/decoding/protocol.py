@@ -71,14 +71,10 @@ def rows_at_a_time(inputs: jax.Array) -> int | None:
 
 
 def length_limits(inputs: jax.Array, max_decode_length: int, extra_length: int | None) -> jax.Array:
-    """[B, S] -> [B] int32: how many tokens, the end included, the continuation of each row may have."""
-    if extra_length is None:
-        return jnp.full(inputs.shape[:1], max_decode_length, jnp.int32)
+    """[B, S] -> [B] int32: how many tokens, the end included, the continuation of each row may have.
+
+    0 for rows that are padding throughout, as the last batch of an evaluation has: they have ended before they begin.
+    """
     given = jnp.sum((inputs != 0).astype(jnp.int32), axis=1)
-    return jnp.minimum(given + jnp.int32(extra_length), jnp.int32(max_decode_length))
-
-
-def is_empty(inputs: jax.Array) -> jax.Array:
-    """[B, S] -> [B] boolean: rows that are padding throughout, as the last batch of an evaluation has. They have ended
-    before they begin."""
-    return jnp.all(inputs == 0, axis=1)
+    longest = max_decode_length if extra_length is None else jnp.minimum(given + extra_length, max_decode_length)
+    return jnp.where(given == 0, 0, longest).astype(jnp.int32)

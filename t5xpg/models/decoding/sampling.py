@@ -13,15 +13,7 @@ from jax import lax
 
 from t5xpg.models.decoding.config import MIN_TEMPERATURE, DecodingConfig
 from t5xpg.models.decoding.largest import first_of_the_largest, highest_threshold, in_order
-from t5xpg.models.decoding.protocol import (
-    Cache,
-    Decodable,
-    Decoded,
-    Params,
-    is_empty,
-    length_limits,
-    rows_at_a_time,
-)
+from t5xpg.models.decoding.protocol import Cache, Decodable, Decoded, Params, length_limits, rows_at_a_time
 from t5xpg.models.rng import stream_key
 
 STREAM = "decoding"
@@ -110,7 +102,7 @@ def sample(
         extend,
         _State(
             jnp.int32(0),
-            jnp.broadcast_to(is_empty(inputs)[:, None], (B, N)),
+            jnp.broadcast_to((limits == 0)[:, None], (B, N)),
             jnp.broadcast_to(model.first_tokens(inputs)[:, None], (B, N)),
             jnp.full((B, N, T), pad_id, jnp.int32),
             jnp.zeros((B, N), jnp.float32),
