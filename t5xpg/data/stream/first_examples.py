@@ -8,6 +8,7 @@ import seqio
 
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.stream.fit import EXAMPLES
+from t5xpg.data.stream.pipeline import without_autograph
 from t5xpg.data.tasks.providers import Provider, reads_cache, tasks_of
 from t5xpg.data.tasks.steps import objective_of
 
@@ -32,7 +33,8 @@ def _measure(task: seqio.Task, config: DatasetConfig) -> dict[str, Any]:
     names = [name for name in config.token_features if name in config.task_feature_lengths]
     lengths: dict[str, list[int]] = {name: [] for name in names}
     unknown = dict.fromkeys(names, 0)
-    dataset = task.get_dataset(None, config.split, use_cached=reads_cache(task, config), shuffle=False)
+    cached = reads_cache(task, config)
+    dataset = without_autograph(lambda: task.get_dataset(None, config.split, use_cached=cached, shuffle=False))
     for example in dataset.take(EXAMPLES).as_numpy_iterator():
         for name in names:
             lengths[name].append(len(example[name]))

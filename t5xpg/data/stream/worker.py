@@ -1,15 +1,18 @@
 """The data process (`python -m t5xpg.data.stream.worker <file descriptor>`): it holds TensorFlow and the pipelines, and
 answers the training process over a socket. It ends when the other side closes it, and ignores SIGINT and SIGTERM."""
 
+import contextlib
 import dataclasses
 import faulthandler
 import itertools
 import os
 import queue
 import re
+import shutil
 import signal
 import socket
 import sys
+import tempfile
 import threading
 import traceback
 from pathlib import Path
@@ -35,9 +38,13 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     faulthandler.enable()
+    folder = None
+    with contextlib.suppress(OSError):  # where it cannot be made, TensorFlow says what it cannot do
+        # TensorFlow's AutoGraph leaves the source of each function that it converts
+        folder = tempfile.tempdir = tempfile.mkdtemp(prefix="t5xpg-data-process-")
     connection = socket.socket(fileno=int(sys.argv[1]))
     requests: queue.SimpleQueue[Answer] = queue.SimpleQueue()
-    threading.Thread(target=_read_requests, args=(connection, requests), daemon=True).start()
+    threading.Thread(target=_read_requests, args=(connection, requests, folder), daemon=True).start()
     start, _ = requests.get()
     sys.path += [entry for entry in start["sys_path"] if entry not in sys.path]
     answers: Answers | None = None
@@ -225,12 +232,15 @@ def _without_machinery(message: str) -> str:
     return asserted.group(1).replace("] [", " ").replace('\\"', '"') if asserted else text
 
 
-def _read_requests(connection: socket.socket, requests: queue.SimpleQueue[Answer]) -> None:
-    """Put requests into the queue; end the process when the other side closes, whatever the process is doing."""
+def _read_requests(connection: socket.socket, requests: queue.SimpleQueue[Answer], folder: str | None) -> None:
+    """Put requests into the queue. When the other side closes, remove the folder and end the process, whatever
+    it is doing."""
     try:
         while True:
             requests.put(process.receive(connection))
     except (EOFError, OSError):
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
         os._exit(0)
     except BaseException:  # this thread alone would end, and the other side wait for ever
         traceback.print_exc()

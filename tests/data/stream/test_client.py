@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+import textwrap
 import threading
 import time
 from collections.abc import Iterator
@@ -278,18 +279,27 @@ def test_interrupts_do_not_reach_the_data_process(first: DataService) -> None:
 
 
 @pytest.mark.process
-def test_the_data_process_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
-    program = (
-        "import sys, time\nfrom pathlib import Path\nfrom t5xpg.data.stream.client import DataService\n"
-        "service = DataService(data_dir=Path('.'), cache_dir=Path('.'))\n"
-        "print(service.pid, flush=True)\ntime.sleep(60)\n"
-    )
-    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
+def test_the_data_process_ends_when_its_parent_is_killed_and_leaves_no_files(
+    sample_folder: Path, tmp_path: Path
+) -> None:
+    program = f"""
+        import sys, time
+        from pathlib import Path
+        from t5xpg.data.stream.client import DataService
+        from t5xpg.data.spec import DatasetConfig
+        service = DataService(data_dir=Path("data"), cache_dir=Path("cache"))
+        next(service.open({config("sample_cached", use_cached=True, pack=True)!r}))
+        print(service.pid, flush=True)
+        time.sleep(60)
+    """
+    environment = os.environ | {"PYTHONPATH": f"{REPOSITORY}:{sample_folder}", "TMPDIR": str(tmp_path)}
     parent = subprocess.Popen(
-        [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, cwd=tmp_path, env=environment
-    )
+        [sys.executable, "-c", textwrap.dedent(program)],
+        stdout=subprocess.PIPE, text=True, cwd=sample_folder, env=environment,
+    )  # fmt: skip
     assert parent.stdout is not None
     worker = int(parent.stdout.readline())
+    assert any(path.name.startswith("__autograph_generated_file") for path in tmp_path.rglob("*.py"))
     parent.kill()
     parent.wait()
     parent.stdout.close()
@@ -297,6 +307,7 @@ def test_the_data_process_ends_when_its_parent_is_killed(tmp_path: Path) -> None
     while _runs(worker) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not _runs(worker)
+    assert list(tmp_path.iterdir()) == []
 
 
 def _runs(pid: int) -> bool:
