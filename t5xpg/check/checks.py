@@ -131,7 +131,7 @@ def _mesh(experiment: Experiment) -> tuple[Mesh, Finding]:
 
 
 def _batch(experiment: Experiment, mesh: Mesh) -> Iterator[Finding]:
-    rows, parts = experiment.train_dataset.batch_size, experiment.num_microbatches
+    parts = experiment.num_microbatches
     try:
         assembly.check_batches(experiment, mesh)
     except UserError as error:
@@ -139,11 +139,6 @@ def _batch(experiment: Experiment, mesh: Mesh) -> Iterator[Finding]:
     else:
         text = f"{experiment.train_dataset.shapes} tokens in {parts} part{'s' if parts > 1 else ''}"
         yield Finding("batch", text)
-    devices = distributed.batch_parts(mesh)
-    if experiment.eval_dataset.batch_size != rows and experiment.eval_dataset.batch_size % devices:
-        evaluated = f"The batch of the evaluation, {experiment.eval_dataset.batch_size} rows,"
-        text = f"{evaluated} does not divide into {devices} data-parallel devices."
-        yield Finding("batch", text, problem=True)
 
 
 def _model(experiment: Experiment, mesh: Mesh, quick: bool, device: Device | None) -> Iterator[Finding]:
@@ -155,8 +150,8 @@ def _model(experiment: Experiment, mesh: Mesh, quick: bool, device: Device | Non
         trained, frozen = num_trained(model, experiment.adapter), experiment.base_model.num_params
         kind = type(experiment.adapter).__name__
         yield Finding("trained", f"{trained:,} parameters of {kind} ({trained / frozen:.2%}); {frozen:,} are frozen")
-    abstract = assembly.abstract_state(experiment)
     try:
+        abstract = assembly.abstract_state(experiment)
         shardings = assembly.state_shardings(experiment, abstract, mesh)
     except UserError as error:
         yield Finding("model", str(error), problem=True)

@@ -98,13 +98,15 @@ def best_peak_flops(dtype: str, *, again: bool) -> float:
 def peak_flops_of_mesh(mesh: Mesh, dtype: str, *, again: bool = False) -> float | None:
     """Floating point operations a second of all devices of a mesh together, for a share of the peak.
 
-    The published value; for CPUs one measured on the whole machine, however many devices it simulates; else None.
+    The published value; for CPUs one measured on the whole machine, however many devices it simulates; else None. None
+    also for CPUs of several processes, which may be on one machine or on several.
     """
     first = mesh.devices.flat[0]
     published = peak_flops(first, dtype)
     if published is not None:
         return published * mesh.devices.size
-    return best_peak_flops(dtype, again=again) if first.platform == "cpu" else None
+    is_one_machine = first.platform == "cpu" and jax.process_count() == 1
+    return best_peak_flops(dtype, again=again) if is_one_machine else None
 
 
 def share_of_peak(flops_per_second: float, peak: float | None) -> float | None:

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from t5xpg.base import environment
+from t5xpg.base.errors import UserError
 from t5xpg.base.files import sha256_of_file
 from t5xpg.data.batch import LM, MASKED_LM
 from t5xpg.data.vocab.sentinels import CLS
@@ -117,8 +118,12 @@ class Predictor:
         ]
 
     def ids(self, text: str) -> list[int]:
-        """The ids that the model reads for a text. Raises UserError for a blank that the vocabulary has no id for."""
-        return [*self._before, *self.vocabulary.encode(text), *self._behind]
+        """The ids that the model reads for a text. Raises UserError for a blank that the vocabulary has no id for, and
+        for a text without any: a language model has nothing to continue."""
+        ids = [*self._before, *self.vocabulary.encode(text), *self._behind]
+        if not ids:
+            raise UserError("The text is empty, and a language model continues one: begin it.")
+        return ids
 
     @property
     def longest_input(self) -> int:

@@ -248,7 +248,8 @@ def state_shardings(experiment: Experiment, abstract: TrainState, mesh: Mesh) ->
 
 
 def check_batches(experiment: Experiment, mesh: Mesh) -> None:
-    """Raise UserError where the rows of a batch, of any length bucket, do not divide over devices and microbatches."""
+    """Raise UserError where the rows of a batch, of any length bucket, do not divide over devices and microbatches, or
+    those of the evaluation over devices."""
     for length, bucket in experiment.train_dataset.buckets.items():
         try:
             distributed.check_batch_size(bucket.batch_size, mesh, experiment.num_microbatches)
@@ -260,6 +261,12 @@ def check_batches(experiment: Experiment, mesh: Mesh) -> None:
                 f"{distributed.batch_parts(mesh)} data-parallel devices x {experiment.num_microbatches} microbatches. "
                 "Choose another length in its place."
             ) from error
+    rows, devices = experiment.eval_dataset.batch_size, distributed.batch_parts(mesh)
+    if rows % devices:
+        raise UserError(
+            f"The batch of the evaluation, {rows} rows, does not divide into {devices} data-parallel devices: set "
+            f"train_eval/DatasetConfig.batch_size to a multiple of {devices}."
+        )
 
 
 def check_vocabulary(vocabulary: Vocabulary, experiment: Experiment) -> None:

@@ -126,6 +126,8 @@ class T5Config:
         for name in ("mlp_activations", "encoder_window", "ngram_lengths"):
             if isinstance(value := getattr(self, name), list):
                 object.__setattr__(self, name, tuple(value))
+        if isinstance(self.mlp_activations, str):  # one name, which gin takes for several
+            object.__setattr__(self, "mlp_activations", (self.mlp_activations,))
         chunk, buckets = self.attention_chunk_size, self.relative_attention_num_buckets
 
         def check(is_good: bool, name: str, expected: str) -> None:
@@ -257,8 +259,10 @@ _NOT_FUSED = (
 ENCODER_SIZES = ("encoder_emb_dim", "encoder_num_heads", "encoder_num_kv_heads", "encoder_mlp_dim")
 _DEFAULTS: Mapping[str, Any] = {field.name: field.default for field in fields(T5Config)}
 _FIRST_BEYOND_T5 = list(_DEFAULTS).index("num_kv_heads")
-# settings of models that have an encoder and a decoder
+# settings of models that have an encoder and a decoder, and of each of the two
 OF_TWO_STACKS = {"rotary_cross_attention", "merged_attention", "share_embeddings", "delete_gate_layer", *ENCODER_SIZES}
+OF_ENCODER = {"encoder_window", "encoder_global_block"}
+OF_DECODER = {"decoder_window", "decoder_start_token_id"}
 # the settings that T5 does not have, and their values in a T5
 BEYOND_T5: Mapping[str, Any] = {
     name: default

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import jax
 from flax import nnx
 
-from t5xpg.models.config import OF_TWO_STACKS, T5Config
+from t5xpg.models.config import OF_ENCODER, OF_TWO_STACKS, T5Config
 from t5xpg.models.layers import Dropout, named_key, token_embedder
 from t5xpg.models.model import Batch, LayerFlops, Model, Outputs, Params
 from t5xpg.models.prompted import PromptedModel
@@ -21,7 +21,7 @@ class DecoderOnlyTransformer(nnx.Module):
     """The modules of DecoderOnlyModel."""
 
     def __init__(self, key: jax.Array, config: T5Config) -> None:
-        config.require_t5("A DecoderOnlyModel", set(config.beyond_t5) - OF_TWO_STACKS)
+        config.require_t5("A DecoderOnlyModel", set(config.beyond_t5) - OF_TWO_STACKS - OF_ENCODER)
         self.token_embedder = token_embedder(named_key(key, "token_embedder"), config)
         self.prompt = make_prompt(key, config)
         self.decoder = DecoderOnly(named_key(key, "decoder"), config)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import jax
 from flax import nnx
 
-from t5xpg.models.config import OF_TWO_STACKS, T5Config
+from t5xpg.models.config import OF_DECODER, OF_TWO_STACKS, T5Config
 from t5xpg.models.layers import Dropout, named_key, token_embedder
 from t5xpg.models.model import Batch, LayerFlops, Model, Outputs, Params
 from t5xpg.models.soft_prompt import make_prompt, prompted, prompted_embed
@@ -19,7 +19,7 @@ class EncoderOnlyTransformer(nnx.Module):
     """The modules of EncoderOnlyModel."""
 
     def __init__(self, key: jax.Array, config: T5Config) -> None:
-        config.require_t5("An EncoderOnlyModel", set(config.beyond_t5) - OF_TWO_STACKS - {"decoder_start_token_id"})
+        config.require_t5("An EncoderOnlyModel", set(config.beyond_t5) - OF_TWO_STACKS - OF_DECODER)
         self.token_embedder = token_embedder(named_key(key, "token_embedder"), config)
         self.prompt = make_prompt(key, config)
         self.encoder = Encoder(named_key(key, "encoder"), config)

@@ -142,10 +142,13 @@ class Adafactor(Optimizer):
     max_gradient_norm: float | None = None
 
     def transformation(self, params_axes: AxesTree) -> optax.GradientTransformation:
-        """Raises ValueError for parameters of more than two axes."""
+        """Raises UserError for parameters of more than two axes."""
         deep = [axes for axes in jax.tree.leaves(params_axes, is_leaf=_is_axes) if len(of_layer(axes)) > 2]
         if deep:
-            raise ValueError(f"Adafactor factors arrays of at most two axes; got {deep}")
+            raise UserError(
+                f"Adafactor factors arrays of at most two axes, and the model has one of {deep[0]}, as those of "
+                "T5Config.relative_attention_keys: take another optimiser (gin/optimizers)."
+            )
         steps = _clip(self.max_gradient_norm)
         factored = optax.scale_by_factored_rms(
             self.factored, self.decay_rate, self.step_offset, self.min_dim_size_to_factor, self.epsilon1

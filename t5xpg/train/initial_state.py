@@ -18,7 +18,8 @@ from t5xpg.experiment.config import settings
 from t5xpg.experiment.experiment import Experiment
 from t5xpg.experiment.identity import decides_predictions
 from t5xpg.models import adaptation
-from t5xpg.models.config import OF_TWO_STACKS
+from t5xpg.models.config import OF_ENCODER, OF_TWO_STACKS
+from t5xpg.models.encoder_decoder import EncoderDecoderModel
 from t5xpg.models.model import Params
 from t5xpg.optim.state import TrainState
 from t5xpg.run.checkpoint import items
@@ -243,7 +244,9 @@ def require_fit(place: SavedStep, experiment: Experiment, abstract: TrainState) 
         lines += [f"  {item}/{line}" for line in shown_lines]
         lines += [f"  and {len(wrong) - len(shown_lines)} more"] if len(wrong) > len(shown_lines) else []
     advice = _advice(experiment, found["params"])
-    if not experiment.initial.adapt_decoder and not any(name.startswith("encoder/") for name in found["params"]):
+    reads = ("encoder/", "/encoder_decoder_attention/")
+    is_decoder = not any(part in f"/{name}" for name in found["params"] for part in reads)
+    if type(experiment.model) is EncoderDecoderModel and is_decoder and not experiment.initial.adapt_decoder:
         advice.append("It is of a decoder alone: ADAPT_DECODER=True begins an encoder-decoder with it.")
     if misfits.get("optimizer") and not misfits["params"]:
         advice.append("The optimiser is another one: RESET_OPTIMIZER=True begins with a new one.")
@@ -261,7 +264,7 @@ def _other_settings(meta: Mapping[str, Any], experiment: Experiment) -> list[str
     now = settings(experiment.base_model)
     known = {name: now[name] for name in now if name in recorded and decides_predictions(f"model.{name}")}
     if experiment.initial is not None and experiment.initial.adapt_decoder:
-        of_both = {f"config.{name}" for name in (*OF_TWO_STACKS, "num_encoder_layers", "encoder_window")}
+        of_both = {f"config.{name}" for name in (*OF_TWO_STACKS, *OF_ENCODER, "num_encoder_layers")}
         known = {name: value for name, value in known.items() if name not in of_both}
     return [
         f"T5Config.{name.removeprefix('config.')} {old} in the checkpoint, {new} now"

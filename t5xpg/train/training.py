@@ -230,7 +230,8 @@ def _open(start: Start, best: Best, profiled: bool, request: StopRequest) -> Ite
         request.at_once = False
         yield run, at
         start.checkpointer.wait()
-        end_of_compiling.result()
+        if first_update.is_set():  # a run that is stopped before it has not compiled the evaluation
+            end_of_compiling.result()
         records.complete()
         progress.measure_peak(again=True)  # what is measured at a start, while TensorFlow loads, can be too low
     if best.ends(at.step):

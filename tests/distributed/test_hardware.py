@@ -92,6 +92,8 @@ def test_the_peak_of_a_mesh(tmp_path, monkeypatch):
     assert peak_flops_of_mesh(mesh, "bfloat16") == pytest.approx(2 * 989.4e12)
     cpu = make_mesh(MeshConfig(), jax.devices("cpu"))
     assert peak_flops_of_mesh(cpu, "float32") > 1e8
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    assert peak_flops_of_mesh(cpu, "float32") is None
 
 
 def test_the_peak_of_a_cpu_is_measured_again_only_where_that_is_asked_for(tmp_path, monkeypatch):

@@ -7,10 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from t5xpg.base.errors import UserError
 from t5xpg.base.metric_values import Histogram
 from t5xpg.data.batch import Batch, BatchSpec, with_targets
 from t5xpg.data.stream.remote_evaluator import EvaluatedTask
+from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.evaluate.predicting import InferEval, ModelOutputs
+from t5xpg.evaluate.predictor import Predictor
+from t5xpg.experiment import config
 
 S, T = 4, 3
 SPEC = BatchSpec(2, {"inputs": S, "targets": T})
@@ -77,3 +81,12 @@ def test_outputs_of_every_task_in_the_order_of_its_examples(capsys: pytest.Captu
     assert outputs["b"]["prediction_scores"].tolist() == [-41, -53]  # of what was predicted
     assert [(one.task, one.examples) for one in found] == [("a", 3), ("b", 2)]
     assert "metrics  5 examples" in capsys.readouterr().err
+
+
+def test_a_language_model_has_nothing_to_continue_where_the_text_is_empty() -> None:
+    overrides = ["TASK_FEATURE_LENGTHS={'targets': 16}", "spec.DatasetConfig.objective=None"]
+    loaded = config.load("byt5_tiny_demo", overrides, ["gin/architectures/decoder_only.gin"])
+    predictor = Predictor(loaded.experiment, None, Vocabulary())
+    assert predictor.encode(["a"]).any()
+    with pytest.raises(UserError, match="The text is empty"):
+        predictor.encode(["a", ""])

@@ -1,10 +1,12 @@
 """The state of an experiment, however it is made."""
 
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
 import pytest
+from jax.sharding import AbstractMesh
 
 from t5xpg import distributed
 from t5xpg.base.errors import UserError
@@ -76,6 +78,12 @@ def test_batches_of_length_buckets_have_to_divide() -> None:
     overrides = [*SMALL, "BATCH_SIZE=16", "LENGTH_BUCKETS=(20, 32)", "NUM_MICROBATCHES=16"]
     with pytest.raises(UserError, match=r"batches of 20 tokens have 24 rows, which do not divide into 1 .* x 16 micro"):
         assembly.assemble(config.load("byt5_tiny_demo", overrides).experiment)
+    uneven = config.load("byt5_tiny_demo", [*SMALL, "BATCH_SIZE=8", "train_eval/spec.DatasetConfig.batch_size=6"])
+    mesh: Any = AbstractMesh((4, 1), ("data", "model"))
+    with pytest.raises(
+        UserError, match="batch of the evaluation, 6 rows, does not divide into 4 data-parallel devices"
+    ):
+        assembly.check_batches(uneven.experiment, mesh)
     with pytest.raises(UserError, match="LENGTH_BUCKETS is for training"):
         config.load("byt5_tiny_demo", [*SMALL, "train_eval/spec.DatasetConfig.length_buckets=(16, 32)"])
 

@@ -16,7 +16,10 @@ import numpy as np
 import pytest
 
 from t5xpg.data.batch import hash_batch
+from t5xpg.data.stream.client import NoBatchYetError
+from t5xpg.experiment import config
 from t5xpg.run.batch_trail import read_trail
+from t5xpg.train import training
 from tests.workplace import Workplace, assert_same_run, wait_until
 
 pytestmark = pytest.mark.process
@@ -111,6 +114,20 @@ def test_a_run_that_is_interrupted_before_its_first_step(workplace: Workplace) -
     assert "\nready " not in printed
     assert "stopped before the first step; the same command goes on from there" in printed
     assert not (workplace.folder / "runs" / "not begun" / "metrics.jsonl").exists()
+
+
+def test_a_run_that_is_stopped_before_its_first_batch_comes(
+    workplace: Workplace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def no_batch_comes(*_: object) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        raise NoBatchYetError
+
+    workplace.enter(monkeypatch)
+    monkeypatch.setattr(training, "loop", no_batch_comes)
+    loaded = config.load(str(workplace.experiment))
+    assert training.train(loaded, workplace.folder / "runs" / "no batch") == 128 + signal.SIGTERM
+    assert capsys.readouterr().out.endswith("stopped before the first step; the same command goes on from there\n")
 
 
 def test_the_second_trainer_is_told_of_the_first_and_a_second_interrupt_stops_at_once(workplace: Workplace) -> None:

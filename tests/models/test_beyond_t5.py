@@ -13,6 +13,7 @@ from t5xpg.models.config import T5Config
 from t5xpg.models.decoder_only import DecoderOnlyModel
 from t5xpg.models.decoding import greedy
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
+from t5xpg.models.encoder_only import EncoderOnlyModel
 from tests.models import plain_transformer
 from tests.small_models import relative_l2, seq2seq, with_layers_of
 
@@ -256,3 +257,11 @@ def test_a_decoder_alone_has_no_source() -> None:
     model = DecoderOnlyModel(T5Config(**SIZES, merged_attention=True, share_embeddings=False))
     with pytest.raises(UserError, match=r"DecoderOnlyModel has no merged_attention and no share_embeddings"):
         model.abstract_params()
+    with pytest.raises(UserError, match="DecoderOnlyModel has no encoder_window"):
+        DecoderOnlyModel(T5Config(**SIZES, encoder_window=(4, 4))).abstract_params()
+    with pytest.raises(UserError, match="EncoderOnlyModel has no decoder_window"):
+        EncoderOnlyModel(T5Config(**SIZES, decoder_window=4)).abstract_params()
+
+
+def test_one_activation_is_a_tuple_of_one() -> None:
+    assert T5Config(**SIZES, mlp_activations="relu") == T5Config(**SIZES, mlp_activations=("relu",))  # type: ignore

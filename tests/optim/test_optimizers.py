@@ -153,7 +153,7 @@ def test_adafactor_keeps_rows_and_columns_of_large_arrays_only():
 
 
 def test_adafactor_refuses_more_axes():
-    with pytest.raises(ValueError, match="at most two axes"):
+    with pytest.raises(UserError, match="at most two axes"):
         Adafactor(1.0).transformation({"kernel": ("embed", "heads", "kv")})
 
 
