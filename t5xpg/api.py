@@ -18,7 +18,7 @@ from t5xpg.data.spec import unpacked
 from t5xpg.evaluate import evaluation
 from t5xpg.evaluate.predictor import LENGTH_MULTIPLE, Predictor
 from t5xpg.evaluate.trained_model import Step, parameters_and_vocabulary
-from t5xpg.exchange import importing
+from t5xpg.exchange import from_t5x, import_folders, importing
 from t5xpg.experiment import assembly, config
 from t5xpg.experiment.config import LoadedConfig
 from t5xpg.models import decoding
@@ -201,8 +201,8 @@ def _imported(name: str) -> Path:
         run = RunDirectory(path)
         if run.exists() and (found := run.imported()):
             names = {found["source"], found["source"].partition("@")[0]}  # a hub name also without its commit
-            if found["format"] == "t5x":
-                names.add(str(Path(found["source"]).parent))  # the folder that holds the checkpoint
+            if found["format"] != "huggingface":  # also the folders that hold the checkpoint
+                names |= {str(folder) for folder in from_t5x.folders_of(Path(found["source"]))}
             if wanted & names:
                 return path
     if "/" not in name and not Path(name).exists():
@@ -210,6 +210,10 @@ def _imported(name: str) -> Path:
         raise UserError(
             f"There is no run {name!r} in {paths.shown(runs)}: make train EXP={name}.{nearest(name, known)}"
         )
+    if "@" in name and not name.startswith((".", "/", "~")) and not Path(name).exists():
+        source = import_folders.find(name).source
+        if source != name:  # of a branch or a tag, and runs name the commit
+            return _imported(source)
     return importing.import_checkpoint(name, runs)
 
 

@@ -201,7 +201,11 @@ def _train_with_t5x(options: Namespace, loaded: "LoadedConfig") -> None:
 
     if options.recorded or options.profile:
         raise UserError("RECORDED=… and PROFILE=1 are of this program's own training: leave them out with ENGINE=t5x.")
-    engine.train(loaded, arguments.run_directory(options, f"{loaded.name}_t5x"), options.initial)
+    folder = arguments.run_directory(options, f"{loaded.name}_t5x")
+    try:
+        engine.train(loaded, folder, options.initial)
+    finally:
+        stores.push(folder)
 
 
 def _record(options: Namespace) -> int:

@@ -1,8 +1,10 @@
 """`import t5xpg`: the documented lines, against the program's own numbers."""
 
 import json
+import shutil
 from pathlib import Path
 
+import huggingface_hub
 import numpy as np
 import pytest
 
@@ -10,6 +12,8 @@ import t5xpg
 from t5xpg.base.errors import UserError
 from t5xpg.base.page import one_line
 from tests.small_models import FAMILIES
+from tests.small_tokenizers import sentencepiece_model
+from tests.t5x_goldens import unpack
 from tests.workplace import Workplace
 
 FOLDER = FAMILIES / "byt5"
@@ -83,4 +87,23 @@ def test_a_folder_of_transformers_is_imported_once(tmp_path: Path, monkeypatch: 
     record["identity"]["imported"]["source"] = "google/byt5-small@68377bd"
     (first.run / "run.json").write_text(json.dumps(record))
     assert t5xpg.load("google/byt5-small").run == first.run
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_, **__: snapshot)
+    snapshot = shutil.copytree(FOLDER, tmp_path / "snapshots" / "68377bd")
+    assert t5xpg.load("google/byt5-small@main").run == first.run
+    assert t5xpg.load("google/byt5-small@68377bd").run == first.run
     assert first.generate(["a"], max_decode_length=4) == again.generate(["a"], max_decode_length=4)
+
+
+def test_checkpoints_of_t5x_and_mesh_tensorflow_are_imported_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("T5XPG_RUNS_DIR", str(tmp_path / "runs"))
+    t5x, mesh = unpack("t5_1_1", tmp_path), unpack("mesh_tensorflow", tmp_path)
+    (t5x / "checkpoint_5" / "state").mkdir()
+    for entry in (t5x / "checkpoint_5").iterdir():  # as orbax lays it out
+        if entry.name != "state":
+            entry.rename(t5x / "checkpoint_5" / "state" / entry.name)
+    sentencepiece_model(mesh / "spiece.model", vocab_size=40)
+    (mesh / "tokenizer_config.json").write_text('{"extra_ids": 8}')
+    for folder, checkpoint in ((t5x, t5x / "checkpoint_5"), (mesh, mesh / "model.ckpt-5")):
+        assert t5xpg.load(str(folder)).run == t5xpg.load(str(folder)).run == t5xpg.load(str(checkpoint)).run

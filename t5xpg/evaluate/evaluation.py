@@ -100,9 +100,14 @@ def evaluate(
                 lambda: {task.mixture_or_task_name: service.open(task) for task in tasks}, measure, built.on_devices
             ).measure(params, progress)
         rows = _spread_rows(stream, int(summary["batches"]), NUM_SAMPLES)
-        held_out, training = _windows(service, stream, int(summary["batches"]), rows, experiment, vocabulary)
+        has_training = "train" in description.splits
+        held_out, training = (
+            _windows(service, stream, int(summary["batches"]), rows, experiment, vocabulary)
+            if has_training
+            else ([], [])
+        )
         stream.close()
-        unigram = unigram_of_training(service, config, vocabulary) if own and "train" in description.splits else None
+        unigram = unigram_of_training(service, config, vocabulary) if own and has_training else None
         measured: list[TaskMetrics] = []
         trivial: Mapping[str, Trivial] = {}
         if description.has_metrics:

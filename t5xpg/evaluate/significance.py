@@ -17,6 +17,7 @@ from t5xpg.base.page import aligned
 from t5xpg.base.paths import shown
 from t5xpg.data import metrics
 from t5xpg.run.directory import RunDirectory
+from t5xpg.run.options import options_of
 from t5xpg.run.results import SIGNIFICANCE, significance_rows
 
 SEED, SAMPLES = 12345, 1000
@@ -36,7 +37,7 @@ def compare(run: RunDirectory, other: RunDirectory, split: str | None = None) ->
     folders = [one.evaluation / (split or "") for one in (run, other)]
     file = folders[0] / "evaluation.json" if split else run.evaluation_json
     if not file.exists():
-        named = f"EXP={run.read()['experiment']} RUN={run.path.name}{f' SPLIT={split}' if split else ''}"
+        named = f"{options_of(run)}{f' SPLIT={split}' if split else ''}"
         raise UserError(f"{file} is missing: make eval {named} writes it.")
     evaluated = read_json(file)
     facts = {"run": run.path.name, "other": other.path.name, "step": evaluated["step"], "split": evaluated["split"]}

@@ -22,6 +22,7 @@ from t5xpg.experiment.config import LoadedConfig
 from t5xpg.experiment.identity import data_config
 from t5xpg.models.decoding import DecodingConfig
 from t5xpg.run.directory import RunDirectory
+from t5xpg.run.options import options_of
 from t5xpg.run.records import to_json
 
 _TUNED = ("num_decodes", "alpha")
@@ -86,7 +87,6 @@ def tune(
     rows = [[*(str(one["decoding"][name]) for name in _TUNED), *map(shown, one["metrics"].values())] for one in tried]
     print(f"{loaded.name} after step {at:,} on {config.split}:")
     print("\n".join(aligned([*_TUNED, *tried[0]["metrics"]], rows)))
-    named = "" if path.name == loaded.name else f" RUN={path.name}"
-    print(f'best by {by}: make eval EXP={loaded.name}{named} GIN="{gin}"')
+    print(f"best by {by}: make eval {options_of(directory, gin)}")
     print(f"written to {paths.shown(directory.path / 'tuning.json')}", flush=True)
     return result

@@ -14,7 +14,7 @@ from t5xpg.data.batch import PREFIX_LM
 from t5xpg.evaluate.trained_model import check_same_model, parameters_and_vocabulary
 from t5xpg.exchange.formats.weights import SAFETENSORS
 from t5xpg.exchange.huggingface.architectures import SEQ2SEQ, in_transformers
-from t5xpg.exchange.huggingface.generation_config import generation_config, is_beam
+from t5xpg.exchange.huggingface.generation_config import differences, generation_config
 from t5xpg.exchange.huggingface.model_card import MARK, model_card
 from t5xpg.exchange.huggingface.tokenizer_files import check_tokenizer, write_tokenizer
 from t5xpg.exchange.huggingface.transformers_check import NOT_CHECKED, Checked, check_in_transformers
@@ -26,7 +26,6 @@ from t5xpg.run.results_page import pictures
 
 CARD, RESULTS = "README.md", "results.json"
 FOLDER = "huggingface"  # in the run directory, unless another folder is named
-_OTHER_BEAMS = "Its beam search with T5X's length penalty is not in transformers: `generate` answers greedily."
 
 
 def export(loaded: LoadedConfig, path: Path, output: Path | None = None) -> tuple[Path, Checked | None]:
@@ -74,7 +73,7 @@ def export(loaded: LoadedConfig, path: Path, output: Path | None = None) -> tupl
             step=step,
             results=results,
             imported=directory.imported(),
-            notes=[_OTHER_BEAMS] if experiment.decoding.method == "beam" and not is_beam(experiment.decoding) else [],
+            notes=differences(experiment.decoding),
             checked=checked,
         )
         write_text(folder / CARD, card)

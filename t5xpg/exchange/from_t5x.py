@@ -50,7 +50,7 @@ def read(checkpoint: str, *, tokenizer: str | None, sentinels: str | None, optim
     """
     given = Path(checkpoint).expanduser().resolve()
     found = open_checkpoint(given)
-    folders = _folders(found.path if found.path.is_dir() else found.path.parent)
+    folders = folders_of(found.path if found.path.is_dir() else found.path.parent)
     beside = (folder / name for folder in folders for name in (*_GIN_FILES, RECORD, *TOKENIZER_FILES))
     parts = found.path.rglob("*") if found.path.is_dir() else found.path.parent.glob(f"{escape(found.path.name)}.*")
     require_links_inside(folders[-1], (*beside, *parts))
@@ -67,7 +67,7 @@ def read(checkpoint: str, *, tokenizer: str | None, sentinels: str | None, optim
         step, opt_state = accumulators.step, _optax_state(config, params, accumulators)
     return ImportedCheckpoint(
         source=str(found.path),
-        name=run_name(_folders(given)[-1].name),
+        name=run_name(folders_of(given)[-1].name),
         format=found.kind,
         family="Mesh-TensorFlow" if found.kind == TENSORFLOW else "T5X",
         model=EncoderDecoderModel(config),
@@ -80,8 +80,8 @@ def read(checkpoint: str, *, tokenizer: str | None, sentinels: str | None, optim
     )
 
 
-def _folders(first: Path) -> list[Path]:
-    """The folders in which more may be said of the checkpoint: from its own folder up to the folder of its run."""
+def folders_of(first: Path) -> list[Path]:
+    """The folders in which more may be said of a checkpoint: from its own path up to the folder of its run."""
     found = [first]
     while _PART.fullmatch(found[-1].name):
         found.append(found[-1].parent)

@@ -46,16 +46,17 @@ def references_table(results: Results) -> str:
     return table(["", *titles, "parameters", "training compute"], cells, numbers_from=1)
 
 
-def require_references(results: Results) -> None:
-    """Raise UserError if a reference matches none of the numbers on its split, or several of them."""
+def require_references(results: Results, options: str) -> None:
+    """Raise UserError if a reference matches none of the numbers on its split, or several of them.
+
+    options: those of a command for the run, for the message.
+    """
     own = values(results)
     for one in results.get("references", ()):
         where, split = f"references.toml: {one['name']}: metric {one['metric']!r}", one["split"]
         known = [key for key in own if key[2] == split]
         if not known:
-            raise UserError(
-                f"{where}: the run was not evaluated on {split}: make eval EXP={results['experiment']} SPLIT={split}"
-            )
+            raise UserError(f"{where}: the run was not evaluated on {split}: make eval {options} SPLIT={split}")
         if not (found := keys_of(one, own)):
             raise UserError(f"{where} is not measured on {split}.{nearest(one['metric'], [key[1] for key in known])}")
         if len(found) > 1:

@@ -17,6 +17,7 @@ from t5xpg.base.paths import shown
 from t5xpg.run import sources
 from t5xpg.run.comparisons import require_references
 from t5xpg.run.directory import RunDirectory
+from t5xpg.run.options import options_of
 from t5xpg.run.results import collect, read_results, replaced_metrics, write_results
 from t5xpg.run.results_page import CURVE_FILE, pictures, sections
 from t5xpg.run.seeds import of_other_seeds
@@ -122,8 +123,7 @@ def not_evaluated(run: RunDirectory, results: Mapping[str, Any]) -> str:
     """A line that says why the results have no evaluation and no samples; "" where they have."""
     if results["evaluation"] is not None:
         return ""
-    named = "" if run.path.name == results["experiment"] else f" RUN={run.path.name}"
-    command = f"make eval EXP={results['experiment']}{named}"
+    command = f"make eval {options_of(run)}"
     if not run.evaluation_json.exists():
         return f"without evaluation and samples, as the run was not evaluated: {command}"
     step = read_json(run.evaluation_json).get("step", "an unknown one")
@@ -159,7 +159,7 @@ def publish(
         results["seeds"] = [*results.get("seeds", ()), *others]
     if references:
         results["references"] = list(references)
-    require_references(results)
+    require_references(results, options_of(run) if run else f"EXP={results['experiment']}")
     if run and not allow_changed:
         sources.require_commit(" and ".join(shown(one.path) for one in (run, *seeds)), *sources.of_results(results))
     elif not allow_changed:

@@ -19,6 +19,7 @@ from t5xpg.base.files import read_json, write_text
 from t5xpg.base.page import cell
 from t5xpg.run.best import Best, BestMetric
 from t5xpg.run.directory import RunDirectory, differing
+from t5xpg.run.options import options_of
 from t5xpg.run.records import read_jsonl, whole_split
 from t5xpg.run.sources import counting_starts
 
@@ -130,7 +131,7 @@ def collect(run: RunDirectory, *, train_points: Sequence[int] | None = None) -> 
     if all(line.get("loss") is None for line in validation):
         raise UserError(
             f"{run.path} has no {'finite ' if validation else ''}validation loss: nothing to report. "
-            f"Train on (make train EXP={record['experiment']}), or look into {run.metrics_jsonl}."
+            f"Train on (make train {options_of(run)}), or look into {run.metrics_jsonl}."
         )
     starts = counting_starts(record)
     steps = max(line["step"] for line in metrics)

@@ -176,7 +176,8 @@ def compared(shown: Sequence[SiteExperiment]) -> Iterator[dict[str, Any]]:
         for run in one.runs:
             yield run.browser_data()
         for entry in (one.board or {}).get("final", ()):
-            yield recipe(one.name, entry)
+            if entry["curves"]:  # none of a recipe that is not trained yet
+                yield recipe(one.name, entry)
 
 
 def recipe(experiment: str, entry: Mapping[str, Any]) -> dict[str, Any]:

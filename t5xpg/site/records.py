@@ -120,9 +120,9 @@ def experiments() -> list[SiteExperiment]:
     found = []
     for _, folder in sorted(paths.experiments().items()):
         readme = folder / README_FILE
-        if not readme.exists():
+        if not (readme.exists() or any(folder.glob("*.gin"))):
             continue
-        text = readme.read_text(encoding="utf-8")
+        text = readme.read_text(encoding="utf-8") if readme.exists() else f"# {folder.name}\n"
         own = [run for run in runs if run.results["experiment"] == folder.name]
         published = folder / RESULTS_FILE
         if published.exists():

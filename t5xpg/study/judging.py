@@ -63,10 +63,11 @@ def require_tasks(runs: Sequence[Run], tasks: Sequence[str]) -> None:
     if not own:
         return
     judged = [(name, evaluation.of_task(one.eval_dataset, task)) for name, one in own.items() for task in tasks]
-    for dataset in (*(one.train_dataset for one in own.values()), *(dataset for _, dataset in judged)):
-        state = data_state.state_of(dataset)
+    for name, dataset in (*((name, one.train_dataset) for name, one in own.items()), *judged):
+        needs = own[name].needs
+        state = data_state.state_of(dataset, needs)
         if state.missing or state.row is None:
-            prepare.prepare(dataset)
+            prepare.prepare(dataset, needs)
     with DataService() as service:
         for name, dataset in judged:
             trained = service.describe(own[name].train_dataset).vocabulary

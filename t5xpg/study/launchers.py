@@ -1,5 +1,6 @@
 """Where the runs of a plan are trained: in processes of this machine, or in jobs that submitit hands to Slurm."""
 
+import ast
 import contextlib
 import os
 import signal
@@ -51,11 +52,13 @@ def launcher(name: str, options: str, jobs: int, folder: Path) -> Launcher:
     return Jobs(name, dict(_option(word) for word in options.split()), folder)
 
 
-def _option(word: str) -> tuple[str, int | str]:
+def _option(word: str) -> tuple[str, Any]:
     name, equals, value = word.partition("=")
     if not equals:
         raise UserError(f"LAUNCHER_OPTIONS={word}: expected name=value, as in slurm_partition=gpu timeout_min=600.")
-    return name, int(value) if value.isdecimal() else value
+    with contextlib.suppress(ValueError, SyntaxError):  # a text, as in slurm_partition=gpu
+        return name, ast.literal_eval(value)
+    return name, value
 
 
 def start_logged(
@@ -106,7 +109,7 @@ class _Process(Launched):
 class Jobs(Launcher):
     """Jobs of a cluster that sees the same folders. submitit starts another job after one that is ended early."""
 
-    def __init__(self, cluster: str, options: Mapping[str, int | str], folder: Path) -> None:
+    def __init__(self, cluster: str, options: Mapping[str, Any], folder: Path) -> None:
         try:
             import submitit
         except ModuleNotFoundError:
@@ -115,8 +118,8 @@ class Jobs(Launcher):
             ) from None
         try:
             self._executor = submitit.AutoExecutor(folder=folder, cluster=cluster)
-            self._executor.update_parameters(name="t5xpg", **options)
-        except (RuntimeError, NameError, ValueError) as error:
+            self._executor.update_parameters(**{"name": "t5xpg", **options})
+        except (RuntimeError, NameError, ValueError, AssertionError, TypeError) as error:
             raise UserError(f"submitit does not take LAUNCHER={cluster} with {dict(options)}: {error}") from None
 
     def launch(self, command: Sequence[str], log: Path, place: int) -> Launched:

@@ -79,9 +79,10 @@ class Matrix(Study):
                 prepare.train_vocabulary(self.plan.dataset, entry.train.settings, name=entry.train.name, log=log)
         wanted = [run for run in self.runs() if fnmatchcase(run.name, cells or "*")]
         for run in wanted:  # before the runs, one after another: runs side by side would be in each other's way
+            needs = run.experiment.needs
             for dataset in (run.experiment.train_dataset, run.experiment.eval_dataset):
-                if data_state.state_of(dataset).missing:
-                    prepare.prepare(dataset)
+                if data_state.state_of(dataset, needs).missing:
+                    prepare.prepare(dataset, needs)
         yield wanted
         unigrams.compare([run for run in wanted if not outcome(run).diverged])
 

@@ -1,8 +1,8 @@
 """`make reproduce`: train an experiment again in a clean run directory, and compare with what it has published."""
 
+import dataclasses
 import re
-import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, astuple
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,9 @@ from t5xpg.evaluate import evaluation
 from t5xpg.experiment import assembly, config, prepare
 from t5xpg.experiment.config import LoadedConfig
 from t5xpg.experiment.identity import run_identity
+from t5xpg.models.decoding.config import METHODS, DecodingConfig
 from t5xpg.run.directory import RunDirectory
+from t5xpg.run.options import overrides_of
 from t5xpg.run.report import RESULTS_FILE
 from t5xpg.run.results import collect, read_results
 from t5xpg.study.reproduce_comparison import TOLERANCE, Comparison, Row, compare, identity, other_run
@@ -66,10 +68,13 @@ def reproduce(loaded: LoadedConfig, path: Path, *, steps: int | None = None) -> 
     code = training.train(loaded, path, until=steps)
     if code:
         return code
-    evaluated = (published.get("evaluation") or {}).get("step")
+    measured = published.get("evaluation") or {}
+    evaluated = measured.get("step")
     whole = steps == published["steps"]
     if whole and evaluated is not None and not evaluation.is_up_to_date(directory, evaluated):
-        evaluation.evaluate(loaded, path, step=None if evaluated == steps else "best")
+        count = measured.get("mean_of_checkpoints")
+        step = f"mean:{count}" if count else None if evaluated == steps else "best"
+        evaluation.evaluate(_decoding_as(measured, loaded), path, step=step)
     here = collect(directory, train_points=published["curves"]["train"]["step"])
     comparison = compare(published, here, steps=steps, changed_files=_changed_files(published.get("git"), loaded))
     _print(comparison, published, steps, file)
@@ -101,20 +106,18 @@ def _as_published(loaded: LoadedConfig, published: Results) -> LoadedConfig:
             f"What is reproduced is {loaded.name} as it was published: leave out GIN= and --gin. To train a part of "
             f"it, give STEPS=n; for other settings, make train EXP={loaded.name} GIN=…"
         )
-    overrides, gin_files = config.split_overrides(" ".join(_overrides(published["command"])))
+    overrides, gin_files = config.split_overrides(" ".join(overrides_of(published["command"])))
     return config.load(str(loaded.gin_file), overrides, gin_files) if overrides or gin_files else plain
 
 
-def _overrides(command: str) -> Iterable[str]:
-    """The overrides in a recorded command, such as `t5xpg train mine --gin-overrides='--gin.A=1' --gin.B=2`."""
-    words = iter(shlex.split(command))
-    for word in words:
-        if word == "--gin-overrides":
-            yield next(words, "")
-        elif word.startswith("--gin-overrides="):
-            yield word.removeprefix("--gin-overrides=")
-        elif word.startswith(("--gin.", "--gin_file=")):
-            yield word
+def _decoding_as(measured: Results, loaded: LoadedConfig) -> LoadedConfig:
+    """The experiment with the decoding of a published evaluation, which may be another than that of the training."""
+    for predicted in measured.get("predicted", {}).values():
+        if predicted.get("decoding", {}).get("method") in METHODS:  # a masked language model has a method of its own
+            names = {field.name for field in dataclasses.fields(DecodingConfig)}
+            decoding = DecodingConfig(**{name: value for name, value in predicted["decoding"].items() if name in names})
+            return dataclasses.replace(loaded, experiment=dataclasses.replace(loaded.experiment, decoding=decoding))
+    return loaded
 
 
 def _identity(loaded: LoadedConfig, directory: RunDirectory) -> dict[str, Any]:

@@ -23,7 +23,7 @@ SAME, WITHIN, DIFFERENT = "same", "within tolerance", "different"
 CHANGED, UNKNOWN, NOT_COMPARED = "changed", "not known", "not compared"
 
 # What a change of these parts of the identity means: the run is another one, and cannot repeat the numbers.
-_DECIDING = ("settings", "seed", "data", "vocabulary", "initial")
+_DECIDING = ("settings", "seed", "data", "vocabulary", "initial", "teacher")
 _NOT_SET = "not set"
 _UNSHOWN = "-"
 _TEXT_WIDTH = 34
@@ -102,12 +102,13 @@ def conditions(published: Results, here: Results, changed_files: Sequence[str] |
 
 
 def identity(published: Results, here: Results) -> Iterator[Row]:
-    """The rows of what makes a run the run it is: settings, seed, data, cache, vocabulary, initial checkpoint.
+    """The rows of what makes a run the run it is: settings, seed, data, cache, vocabulary, initial
+    checkpoint, teacher.
 
     A part that is not known here (yet) is left out, and a value that only one side knows is no change: the program
     may have learnt to record it since.
     """
-    for part in ("settings", "seed", "data", "cache", "vocabulary", "initial"):
+    for part in ("settings", "seed", "data", "cache", "vocabulary", "initial", "teacher"):
         if part not in published or part not in here:
             continue
         if part == "cache" and _cache_formats(published[part]) != _cache_formats(here[part]):

@@ -112,6 +112,8 @@ class Sweep(Study):
 
     def collect(self, wanted: Sequence[Run]) -> Board:
         times = read_json(self._times_file) if self._times_file.exists() else None
+        if times is not None and not times["seconds"].keys() >= self.plan.recipes.keys():
+            times = None  # a recipe was added since: measured together, or not at all
         planned = [*self.search_runs(), *self.long_runs(self.first_candidates)]
         count = len({run.path for run in planned})
         return sweep_board.collect(self.name, self.plan, wanted, self.best_candidates(), count, times)

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -56,6 +57,17 @@ seqio.TaskRegistry.add(
     output_features={"inputs": FEATURE, "targets": FEATURE},
     metric_fns=[as_floats, as_values, metrics.bleu, metrics.perplexity],
 )
+seqio.TaskRegistry.add(
+    "user_held_out",
+    source=seqio.TextLineDataSource({"validation": os.path.join(FOLDER, "validation.txt")}),
+    preprocessors=[
+        functools.partial(t5.data.preprocessors.parse_tsv, field_names=["targets"]),
+        seqio.preprocessors.tokenize,
+        t5.data.preprocessors.span_corruption,
+        seqio.preprocessors.append_eos,
+    ],
+    output_features={"inputs": FEATURE, "targets": FEATURE},
+)
 import t5xpg.tasks
 seqio.MixtureRegistry.add("user_blend", [("user_repeat", 1), ("small_span_corruption", 1)])
 """
@@ -89,10 +101,11 @@ def by_beams(workplace: Workplace, blend: RunDirectory) -> str:
     blend.data_log.write_text("a training still writes here\n")
     command = [str(workplace.experiment), *BLEND]
     printed = workplace.run("tune-decoding", *command, "--alphas=0,1.5", "--beams=2")
-    given = re.search(r'make eval EXP=small RUN=blend GIN="(.*)"$', printed, re.M)
+    given = re.search(r"make eval EXP=small RUN=blend GIN=(.*)$", printed, re.M)
     assert given is not None
     blend.evaluation_log.unlink()
-    return workplace.run("eval", *command, *given[1].split(), "--json")
+    (gin,) = shlex.split(given[1])  # with what the run was trained with
+    return workplace.run("eval", str(workplace.experiment), "--run=blend", f"--gin-overrides={gin}", "--json")
 
 
 @pytest.mark.process
@@ -152,6 +165,14 @@ def test_the_tasks_own_metrics_are_computed(blend: RunDirectory, by_beams: str) 
     assert list((blend.tensorboard / "evaluation").iterdir())
     assert blend.data_log.read_text() == "a training still writes here\n"
     assert blend.evaluation_log.exists()
+
+
+@pytest.mark.process
+def test_a_task_without_training_text_is_measured(workplace: Workplace, blend: RunDirectory) -> None:
+    workplace.run("eval", str(workplace.experiment), *BLEND, "--task=user_held_out")
+    measured = json.loads((blend.evaluation / "user_held_out" / "evaluation.json").read_text())
+    assert measured["loss"] > 0
+    assert "blanks" not in measured, "they are compared with the most frequent words of training"
 
 
 @pytest.mark.process

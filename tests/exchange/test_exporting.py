@@ -1,6 +1,7 @@
 """Runs as folders for transformers, and what is left where transformers makes something else of one."""
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from t5xpg.exchange import exporting
 from t5xpg.exchange.huggingface import transformers_check
 from t5xpg.exchange.huggingface.architectures import SEQ2SEQ, Exported
 from t5xpg.exchange.huggingface.config import config_to_transformers
-from t5xpg.exchange.huggingface.generation_config import generation_config
+from t5xpg.exchange.huggingface.generation_config import differences, generation_config
 from t5xpg.exchange.huggingface.model_card import model_card
 from t5xpg.exchange.huggingface.tokenizer_files import SAMPLES, expected_ids, tokenizer_type
 from t5xpg.exchange.importing import import_checkpoint
@@ -109,7 +110,8 @@ def test_an_umt5_of_bytes_is_loaded_with_the_tokenizers_name() -> None:
 def test_the_card_of_a_translation_shows_one_and_has_its_metrics(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run")
     how = {"examples": 9, "decoding": {"method": "greedy", "task_feature_lengths": {}}}
-    write_json(run.evaluation_json, {"step": 600, "metrics": {"en_de": {"bleu": 40.7}}, "predicted": {"en_de": how}})
+    measured = {"step": 600, "split": "dev", "metrics": {"en_de": {"bleu": 40.7}}, "predicted": {"en_de": how}}
+    write_json(run.evaluation_json, measured)
     write_json(run.samples_json, [{"input": "translate: a dog", "prediction": "b", "target": "c"}])
     config = T5Config(vocab_size=384)
     exported = Exported(SEQ2SEQ, config_to_transformers(config), {}, notes=("Load it as `T5Model`, not as others",))
@@ -119,8 +121,9 @@ def test_the_card_of_a_translation_shows_one_and_has_its_metrics(tmp_path: Path)
     assert "skip_special_tokens=True" in card
     assert "Load it as `T5Model`, not as others" in card
     (line,) = (line for line in card.splitlines() if line.startswith("model-index: "))
-    (metric,) = json.loads(line.removeprefix("model-index: "))[0]["results"][0]["metrics"][-1:]
-    assert metric == {"type": "bleu", "value": 40.7, "args": {"task": "en_de", **how}}
+    (found,) = json.loads(line.removeprefix("model-index: "))[0]["results"]
+    assert found["dataset"]["split"] == "dev"
+    assert found["metrics"][-1] == {"type": "bleu", "value": 40.7, "args": {"task": "en_de", **how}}
 
 
 def test_an_export_is_imported_as_it_was(runs: Path) -> None:
@@ -199,6 +202,30 @@ def test_a_transformers_that_fails(runs: Path, tmp_path: Path, monkeypatch: pyte
     with pytest.raises(UserError, match=r"ImportError: no such module\. To export without .* T5XPG_TORCH_PYTHON=0"):
         export(runs, "t5", tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"method": "greedy"}, None),
+        ({"method": "beam", "length_penalty": "transformers"}, None),
+        ({"method": "beam"}, "beam search with T5X's length penalty is not in transformers: `generate` answers greed"),
+        (
+            {"method": "beam", "length_penalty": "transformers", "extra_length": 5},
+            "limit for an answer that is longer than its input is not in transformers: `generate` answers greedily",
+        ),
+        ({"method": "beam", "extra_length": 5}, "beam .* penalty and its limit for .* are not in .* answers greedily"),
+        ({"method": "greedy", "extra_length": 5}, "limit for .* is not in transformers: `generate` does without"),
+        (
+            {"method": "sample", "num_decodes": 4, "ranked_by": "consensus"},
+            "choice of the sample that is most like the others is not in transformers: `generate` does without",
+        ),
+    ],
+)
+def test_what_generate_cannot_do_is_said(settings: dict[str, Any], said: str | None) -> None:
+    found = differences(DecodingConfig(**settings))
+    assert len(found) == (said is not None)
+    assert said is None or re.match(f"Its {said}", found[0])
 
 
 def test_methods_of_decoding() -> None:

@@ -227,7 +227,7 @@ def test_an_evaluation_of_another_step_is_left_out(tmp_path: Path, capsys: pytes
     folder = tmp_path / "report"
     written = [f"report: {folder / name}" for name in ("README.md", "curve.svg", "results.json")]
     run = make_run(tmp_path / "mine", steps=400)
-    without, command = "without evaluation and samples", "make eval EXP=tiny RUN=mine"
+    without, command = "without evaluation and samples", f"make eval EXP=tiny RUN={run.path}"
     for evaluation, said in (
         ({"step": 400}, []),
         ({"step": 200}, [f"{without}: those are of step 200, and the run is at 400: {command}"]),
@@ -251,7 +251,9 @@ def test_without_a_validation_loss_there_is_nothing_to_report(tmp_path: Path) ->
         write_report(run, tmp_path / "report")
     assert not (tmp_path / "report").exists()
     run.metrics_jsonl.write_text("")
-    with pytest.raises(UserError, match=r"has no validation loss: nothing to report"):
+    with pytest.raises(
+        UserError, match=rf"has no validation loss: nothing to report. Train on \(make train EXP=tiny RUN={run.path}\)"
+    ):
         collect(run)
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from t5xpg.base import paths
 from t5xpg.base.errors import UserError
-from t5xpg.base.files import sha256_of_file
+from t5xpg.base.files import read_json, sha256_of_file, write_json
 from t5xpg.base.page import cell
 from t5xpg.run.results import read_results
 from t5xpg.site.build import build, csv_of, recipe
@@ -42,12 +42,22 @@ class Addresses(HTMLParser):
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(tmp_path_factory.mktemp("built") / "site").parent
+    """The site of the checkout and of two experiments of a user: a gin file alone, and a sweep that is under way."""
+    own = tmp_path_factory.mktemp("experiments")
+    for name in ("begun", "just_gin"):
+        (own / name).mkdir()
+        (own / name / f"{name}.gin").touch()
+    board = read_json(paths.EXPERIMENTS / "optimizers_tiny" / "leaderboard.json")
+    board["final"][0]["curves"] = {}
+    write_json(own / "begun" / "leaderboard.json", board)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(paths, "EXPERIMENTS", own)
+        return build(tmp_path_factory.mktemp("built") / "site").parent
 
 
 def test_links_lead_somewhere_and_nothing_is_fetched(site: Path) -> None:
     pages = {path: Addresses(path.read_text()) for path in site.glob("**/*.html")}
-    assert site / "experiments" / "nb_nn" / "index.html" in pages
+    assert {site / "experiments" / name / "index.html" for name in ("nb_nn", "begun", "just_gin")} <= pages.keys()
     wrong = [f"{page}: {one}" for page, found in pages.items() for one in found.loaded if "//" in one]
     for page, found in pages.items():
         for link in (*found.links, *found.loaded):
@@ -156,6 +166,13 @@ def test_seeds_of_a_sweep_are_a_band() -> None:
         "validation: nats per target byte,0,5.0",
         "validation: nats per target byte,2,",
     ]
+
+
+def test_a_recipe_that_is_not_trained_yet_is_not_compared(site: Path) -> None:
+    page = (site / "compare.html").read_text()
+    assert "optimizers_tiny-adafactor" in page
+    assert "begun-adamw" in page
+    assert "begun-adafactor" not in page
 
 
 def test_other_folders_are_left_alone(tmp_path: Path) -> None:

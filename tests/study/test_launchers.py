@@ -21,6 +21,7 @@ from t5xpg.study.launchers import Launched, launcher
             "nodes=2",
             "submitit does not take LAUNCHER=local with .*nodes.*: LocalExecutor can use only one node",
         ),
+        ("local", "timeout_min=10h", "submitit does not take LAUNCHER=local with .*10h.*: Parameter .*timeout_min"),
         ("slurm", "timeout_min=5", "submitit does not take LAUNCHER=slurm with .*srun"),
     ],
 )
@@ -50,7 +51,8 @@ def wait(job: Launched) -> int:
 @pytest.mark.process
 def test_a_job_has_the_exit_code_and_the_output_of_its_command(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    jobs = launcher("local", "timeout_min=2", 1, tmp_path / "jobs")
+    options = "timeout_min=2 mem_gb=0.5 stderr_to_stdout=True name=mine"
+    jobs = launcher("local", options, 1, tmp_path / "jobs")
     assert wait(jobs.launch([sys.executable, "-c", "print('said'); raise SystemExit(3)"], log, 0)) == 3
     assert log.read_text() == "said\n"
     assert wait(jobs.launch([str(tmp_path / "nothing")], log, 0)) == 1

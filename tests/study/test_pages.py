@@ -7,7 +7,7 @@ import pytest
 
 from t5xpg.base import paths
 from t5xpg.base.errors import UserError
-from t5xpg.base.files import read_json
+from t5xpg.base.files import read_json, write_json
 from t5xpg.cli import main
 from t5xpg.experiment import config
 from t5xpg.run.best import BestMetric
@@ -106,6 +106,16 @@ def test_the_published_matrix_is_that_of_its_plan(tmp_path: Path) -> None:
             assert cell["num_params"] == run.experiment.model.num_params
             assert cell["lengths"] == dict(run.experiment.lengths)
             assert cell["settings"] == matrix_board.settings_digest(run.experiment), "train it again: gin has changed"
+
+
+def test_times_that_lack_a_recipe_are_left_out(tmp_path: Path) -> None:
+    sweep = Sweep("optimizers_tiny", tmp_path)
+    times: dict[str, Any] = {"seconds": dict.fromkeys(sweep.plan.recipes, 0.5)}
+    write_json(tmp_path / "step_times.json", times)
+    assert sweep.collect([])["step_times"] == times
+    times["seconds"].popitem()  # as of before this recipe was added
+    write_json(tmp_path / "step_times.json", times)
+    assert sweep.collect([])["step_times"] is None
 
 
 def test_seeds_are_a_band_and_the_metric_has_its_name() -> None:

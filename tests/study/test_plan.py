@@ -11,6 +11,7 @@ import pytest
 from t5xpg.base import paths
 from t5xpg.base.errors import UserError
 from t5xpg.data.vocab.training import VocabularySettings
+from t5xpg.study import judging
 from t5xpg.study.matrix import Matrix
 from t5xpg.study.matrix_plan import MatrixPlan
 from t5xpg.study.plan import Plan, Table, read
@@ -30,6 +31,22 @@ seeds = [0, 1]
 def read_text(folder: Path, text: str, model: type[Plan]) -> Any:
     (folder / "plan.toml").write_text(text, encoding="utf-8")
     return read(folder / "plan.toml", model)
+
+
+def test_what_the_experiment_needs_is_made_first(own_place: Path) -> None:
+    gin = own_place / "small.gin"
+    needs = "from t5xpg.experiment import needs\nNEEDS = (@needs.Data(),)\n"
+    needs += "needs.Data:\n  dataset = 'small'\n  files = {'train': 'absent.txt', 'validation': 'absent.txt'}\n"
+    gin.write_text(f"{gin.read_text()}WARMUP_STEPS = 1\n{needs}")
+    before, _, after = MATRIX.partition("[vocabularies.bpe]")
+    bytes_alone = f"{before}[trained]{after.partition('[trained]')[2]}"
+    for plan, text in ((Sweep, PLAN), (Matrix, bytes_alone)):
+        (own_place / plan.plan_file).write_text(text, encoding="utf-8")
+    matrix, sweep = Matrix(str(gin), own_place / "cells"), Sweep(str(gin), own_place / "recipes")
+    with pytest.raises(UserError, match=r"small is made of your files: .*absent\.txt"):
+        next(iter(matrix.stages("encoder_decoder,span_corruption,bytes")))
+    with pytest.raises(UserError, match=r"small is made of your files: .*absent\.txt"):
+        judging.require_tasks(sweep.long_runs(sweep.first_candidates), JUDGED)
 
 
 @pytest.fixture

@@ -11,23 +11,12 @@ import pytest
 
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import read_json, sha256_of_file, write_json
+from t5xpg.evaluate.predicting import decoding_settings
 from t5xpg.experiment import config
 from t5xpg.study import reproduce
 from t5xpg.study.reproduce_comparison import DIFFERENT, NOT_COMPARED, SAME, compare
 from tests.study.test_reproduce_comparison import Results, changed, results
 from tests.workplace import EXPERIMENT, Workplace, wait_until
-
-
-@pytest.mark.parametrize(
-    ("command", "found"),
-    [
-        ("t5xpg demo", []),
-        ("t5xpg train tiny --gin.A=1 --run=x '--gin.B={\"x\": 2}'", ["--gin.A=1", '--gin.B={"x": 2}']),
-        ("t5xpg train tiny --gin-overrides '--gin.A=1 --gin_file=f.gin'", ["--gin.A=1 --gin_file=f.gin"]),
-    ],
-)
-def test_the_published_overrides_are_those_of_its_command(command: str, found: list[str]) -> None:
-    assert list(reproduce._overrides(command)) == found
 
 
 @pytest.fixture(scope="module")
@@ -97,6 +86,22 @@ def test_tampered_results_are_told(
 
 
 @pytest.mark.process
+def test_a_mean_of_checkpoints_is_evaluated_as_one(
+    workplace: Workplace, evaluated: tuple[Path, str], published: Path, tmp_path: Path
+) -> None:
+    experiment = _copied(published, tmp_path)
+    run = shutil.copytree(evaluated[0], evaluated[0].with_name("averaged"))
+    workplace.run("eval", str(experiment), "--run=averaged", "--step=mean:2")
+    workplace.run("report", str(experiment), "--run=averaged")
+    (run / "evaluation.json").unlink()
+    of = sha256_of_file(experiment.parent / "results.json")
+    write_json(run / reproduce.MARK_FILE, {"experiment": "small", "of": of, "steps": 12})
+    printed = workplace.run("reproduce", str(experiment), "--run=averaged")
+    assert "same: bit for bit what was published" in printed
+    assert read_json(run / "evaluation.json")["mean_of_checkpoints"] == 2
+
+
+@pytest.mark.process
 def test_other_data_are_told_before_anything_is_trained(workplace: Workplace, published: Path, tmp_path: Path) -> None:
     experiment = _copied(published, tmp_path)
     _tamper(experiment, lambda found: found["identity"]["data"]["sha256"].update(train="ab" * 32))
@@ -149,6 +154,20 @@ def test_results_that_cannot_be_compared_are_refused(experiment: Path, change: R
 def test_a_commit_that_is_none_is_no_option_of_git(experiment: Path) -> None:
     for commit in ("--output=x", None, "HEAD", "ab" * 20):
         assert reproduce._changed_files({"commit": commit, "clean": True}, config.load(str(experiment))) is None
+
+
+def test_predictions_are_decoded_as_the_published_ones(experiment: Path) -> None:
+    beams = config.load(
+        str(experiment), ["decoding.DecodingConfig.alpha=1.0", "decoding.DecodingConfig.extra_length=5"],
+        ["gin/decoding/beam.gin"],
+    )  # fmt: skip
+    measured = {"predicted": {"t": {"examples": 1, "decoding": decoding_settings(beams.experiment)}}}
+    greedy = config.load(str(experiment))
+    as_published = reproduce._decoding_as(measured, greedy)
+    assert decoding_settings(as_published.experiment) == decoding_settings(beams.experiment)
+    masks = {"predicted": {"t": {"examples": 1, "decoding": {"method": "fill_masks"}}, "scored": {"decoding": {}}}}
+    for without in ({}, masks):
+        assert reproduce._decoding_as(without, greedy) == greedy
 
 
 def test_overrides_and_steps_that_were_not_published_are_refused(experiment: Path) -> None:

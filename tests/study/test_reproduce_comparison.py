@@ -46,6 +46,8 @@ def results(steps: int = 4) -> Results:
             "data": {"task": "t", "sha256": {"train": "12" * 32}},
             "cache": {"format": 2, "preprocessors": [{"function": "parse"}]},
             "vocabulary": {"kind": "bytes", "size": 384},
+            "initial": {"step": 8, "sha256": "34" * 32},
+            "teacher": {"step": 8, "sha256": "56" * 32},
         },
         "num_params": 100,
         "steps": steps,
@@ -95,7 +97,7 @@ def test_equal_results_are_the_same_bit_for_bit() -> None:
         "evaluation: loss", "sample predictions",
     ]  # fmt: skip
     assert [row.what for row in comparison.conditions] == [
-        "code", "settings", "seed", "data", "cache", "vocabulary", "versions", "hardware",
+        "code", "settings", "seed", "data", "cache", "vocabulary", "initial", "teacher", "versions", "hardware",
     ]  # fmt: skip
 
 
@@ -138,6 +140,8 @@ CONDITIONS = [
     ("identity/data/sha256/train", "21" * 32, "data: sha256.train", "data"),
     ("identity/cache/preprocessors/0/function", "other", "cache: preprocessors.0.function", "cache"),
     ("identity/vocabulary/size", 385, "vocabulary: size", "vocabulary"),
+    ("identity/initial/sha256", "43" * 32, "initial: sha256", "initial"),
+    ("identity/teacher/sha256", "65" * 32, "teacher: sha256", "teacher"),
 ]
 
 

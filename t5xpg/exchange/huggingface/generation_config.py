@@ -3,7 +3,7 @@
 from typing import Any
 
 from t5xpg.data.vocab.vocabulary import Vocabulary
-from t5xpg.models.decoding import DecodingConfig
+from t5xpg.models.decoding.config import CONSENSUS, T5X, DecodingConfig
 
 
 def generation_config(decoding: DecodingConfig, vocabulary: Vocabulary, longest: int, start_id: int) -> dict[str, Any]:
@@ -21,6 +21,16 @@ def generation_config(decoding: DecodingConfig, vocabulary: Vocabulary, longest:
         found |= {"do_sample": True, "num_return_sequences": decoding.returned, "temperature": decoding.temperature}
         found |= {"top_k": decoding.topk, "top_p": decoding.topp or 1.0}
     return found
+
+
+def differences(decoding: DecodingConfig) -> list[str]:
+    """A sentence for people on what of the decoding `generate` cannot do; none where it can do all of it."""
+    is_other_beam = decoding.method == "beam" and not is_beam(decoding)
+    missing = ["beam search with T5X's length penalty"] if is_other_beam and decoding.length_penalty == T5X else []
+    missing += ["choice of the sample that is most like the others"] if decoding.ranked_by == CONSENSUS else []
+    missing += [] if decoding.extra_length is None else ["limit for an answer that is longer than its input"]
+    verb, instead = "are" if missing[1:] else "is", "answers greedily" if is_other_beam else "does without"
+    return [f"Its {' and its '.join(missing)} {verb} not in transformers: `generate` {instead}."] if missing else []
 
 
 def is_beam(decoding: DecodingConfig) -> bool:

@@ -115,7 +115,7 @@ def _front_matter(name: str, exported: Exported, results: Mapping[str, Any] | No
         data = results.get("identity", {}).get("data")
         task = str(data.get("task", "unknown")) if isinstance(data, Mapping) else "unknown"
         kind = "text2text-generation" if exported.auto_class == SEQ2SEQ else "token-classification"
-        dataset = {"name": task, "type": task, "split": "validation"}
+        dataset = {"name": task, "type": task, "split": measured.get("split", "validation")}
         found = {"task": {"type": kind}, "dataset": dataset, "metrics": metrics}
         values["model-index"] = [{"name": name, "results": [found]}]
     lines = [f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in values.items()]

@@ -5,6 +5,7 @@ run of two processes, one of them is killed with SIGKILL, and the run is started
 processes and continues on one; the last begins on one and continues on two.
 """
 
+import re
 import signal
 import socket
 import time
@@ -35,6 +36,7 @@ RECEIPT = "hosts.json"
 # Differences after some tens of updates: sums over devices are added up in another order where processes share them.
 LOSS_TOLERANCE, PARAMETER_TOLERANCE = 1e-5, 1e-4
 _OUTPUT = "output"
+_KILLED, _MOVED = "killed", {"from_2_to_1": (2, 1), "from_1_to_2": (1, 2)}
 _END_SECONDS = 300.0  # in which all processes have to end after one of them got a signal
 
 
@@ -77,7 +79,8 @@ def prove_hosts(experiment: str, overrides: Sequence[str], *, processes: int, pa
     jax.config.update("jax_platforms", "cpu")  # this process only reads arrays
 
     def is_own(entry: Path) -> bool:
-        return entry.name in (_OUTPUT, RECEIPT) or (entry / "run.json").exists()
+        # other runs may lie there, as in RUN=./runs: by its name alone, an entry is known to be a proof's
+        return entry.name in (_OUTPUT, RECEIPT, _KILLED, *_MOVED) or re.fullmatch(r"on_\d+", entry.name) is not None
 
     with proof_folder(path, is_own) as folder:
         (folder / _OUTPUT).mkdir()
@@ -101,11 +104,11 @@ class _Proof:
         # between two checkpoints: what came after the first of them is trained again
         period = self._loaded.experiment.checkpoints.period
         middle = 2 * period + max(1, period // 2)
-        self._train("killed", 2, signal.SIGKILL, at=middle)
-        self._train("killed", 2)
-        found = compare(self._loaded, self._folder / "on_2", self._folder / "killed", self._steps)
-        rows.append(self._row("killed", "2 processes, one killed, started again", not found.differences))
-        for name, first, then in (("from_2_to_1", 2, 1), ("from_1_to_2", 1, 2)):
+        self._train(_KILLED, 2, signal.SIGKILL, at=middle)
+        self._train(_KILLED, 2)
+        found = compare(self._loaded, self._folder / "on_2", self._folder / _KILLED, self._steps)
+        rows.append(self._row(_KILLED, "2 processes, one killed, started again", not found.differences))
+        for name, (first, then) in _MOVED.items():
             self._train(name, first, signal.SIGTERM, at=self._steps // 2)
             self._train(name, then)
             rows.append(self._row(name, f"begun on {first}, continued on {then}"))

@@ -9,9 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 from t5xpg.base import paths
 from t5xpg.base.errors import UserError
+from t5xpg.cli import main
 from t5xpg.data.objectives import SpanCorruption
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.exchange.t5x import engine
@@ -83,6 +85,18 @@ def test_a_run_goes_on_with_its_own_settings_alone_and_what_goes_wrong_is_said(t
     (t5x / "experiment.gin").unlink()
     with pytest.raises(UserError, match="T5X has not trained in it by this program"):
         engine.train(loaded(), t5x)
+
+
+@pytest.mark.process
+def test_what_t5x_trains_is_stored(t5x: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(t5x.parent))
+    monkeypatch.setenv("T5XPG_RUNS_DIR", "memory://bucket/runs")
+    monkeypatch.setattr(MemoryFileSystem, "store", {})
+    files = ["--gin.EMA_DECAY=None", "--gin_file=gin/optimizers/adafactor.gin"]
+    for mirrored in ("t5x.log", "fail"):  # the second time, it fails
+        assert main(["train", "byt5_tiny_demo", "--engine=t5x", "--run=mine", *files]) == (mirrored == "fail")
+        assert any(name.startswith(f"/bucket/runs/mine/{mirrored}") for name in MemoryFileSystem.store)
+        (paths.runs_directory() / "mine" / "fail").touch()
 
 
 def test_sums_are_divided_by_the_tokens() -> None:

@@ -58,9 +58,12 @@ def test_what_cannot_be_proven(own_place: Path) -> None:
     with pytest.raises(UserError, match="12 steps that saves every 5 cannot be interrupted between"):
         prove_hosts(gin, ["--gin.CHECKPOINT_PERIOD=5"], processes=2, path=proof)
     proof.mkdir(exist_ok=True)
-    (proof / "thesis.tex").write_text("")
-    with pytest.raises(UserError, match=r"holds something else than a proof: thesis\.tex"):
+    for name in ("on_1", "on_two", "mine"):  # the first one is of a proof that was stopped at once
+        (proof / name).mkdir()
+    (proof / "mine" / "run.json").write_text("{}")
+    with pytest.raises(UserError, match=r"holds something else than a proof: mine, on_two\. Name"):
         prove_hosts(gin, [], processes=2, path=proof)
+    assert (proof / "mine" / "run.json").exists()
 
 
 def test_the_receipt(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
