@@ -91,6 +91,8 @@ class Experiment:
                 "Training repeats its data until TRAIN_STEPS: train/DatasetConfig.num_epochs and max_batches must be "
                 "None."
             )
+        if self.eval_dataset.num_epochs is None:
+            raise UserError("An evaluation has an end: train_eval/DatasetConfig.num_epochs must be a number, as 1.")
         if self.eval_dataset.length_buckets is not None:
             raise UserError("LENGTH_BUCKETS is for training: train_eval/DatasetConfig.length_buckets must be None.")
         if strangers := [each for each in self.loggers if not isinstance(each, Logger)]:

@@ -84,6 +84,8 @@ def test_batches_of_length_buckets_have_to_divide() -> None:
         UserError, match="batch of the evaluation, 6 rows, does not divide into 4 data-parallel devices"
     ):
         assembly.check_batches(uneven.experiment, mesh)
+    with pytest.raises(UserError, match="An evaluation has an end"):
+        config.load("byt5_tiny_demo", [*SMALL, "train_eval/spec.DatasetConfig.num_epochs=None"])
     with pytest.raises(UserError, match="LENGTH_BUCKETS is for training"):
         config.load("byt5_tiny_demo", [*SMALL, "train_eval/spec.DatasetConfig.length_buckets=(16, 32)"])
 
