@@ -40,6 +40,8 @@ IMAGE_REVISION = $(shell git rev-parse HEAD 2>/dev/null)$(shell [ -z "$$(git sta
 PROGRAM := .venv/bin/python -m t5xpg
 PYTEST := .venv/bin/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 IS_FITTING := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))
+# Make says whether it is given: in bash, SECONDS is never empty.
+FUZZ_SECONDS := $(if $(value SECONDS),--seconds="$$SECONDS")
 WITH_PYTHON := python="$${PYTHON-$$(for p in python3 python3.12 python3.11 python3.13; do \
 	"$$p" -c '$(IS_FITTING)' 2>/dev/null && echo "$$p" && break; done)}"; "$$python" -c "" 2>/dev/null || { \
 	echo "make: Python 3.11, 3.12 or 3.13 is needed and was not found; name one with PYTHON=/path/to/python3" >&2; exit 1; };
@@ -88,7 +90,7 @@ test-all: $(TOOLS)
 
 prove: $(TOOLS)
 	@set -f; $(PYTEST) --tier=proofs $$TESTS
-	@[ -n "$$TESTS" ] || .venv/bin/python -m fuzz --seconds="$${SECONDS:-60}"
+	@[ -n "$$TESTS" ] || .venv/bin/python -m fuzz $(FUZZ_SECONDS)
 
 lint: $(TOOLS)
 	@.venv/bin/python -m ruff format --check . && .venv/bin/python -m ruff check . && .venv/bin/python -m mypy
@@ -99,7 +101,7 @@ format: $(TOOLS)
 bench: $(INSTALLED)
 	@set -f; .venv/bin/python -m benchmarks $${REPEATS:+"--repeats=$$REPEATS"} -- $$ROWS
 
-# PART_SECONDS is what each part may take; in bash, SECONDS is never empty.
+# PART_SECONDS is what each part may take.
 gpu: $(TOOLS)
 	@set -f; .venv/bin/python -m benchmarks.gpu $${PART_SECONDS:+"--seconds=$$PART_SECONDS"} \
 		$${RECORDINGS:+"--recordings=$$RECORDINGS"} -- $$PARTS
@@ -109,7 +111,7 @@ bench-peers:
 		.venv-bench/bin/python -m pip install --quiet --require-hashes -r requirements/bench.txt
 
 fuzz: $(INSTALLED)
-	@.venv/bin/python -m fuzz --seconds="$${SECONDS:-60}"
+	@.venv/bin/python -m fuzz $(FUZZ_SECONDS)
 
 goldens:
 	@$(WITH_PYTHON) "$$python" -m venv .venv-goldens && \

@@ -12,7 +12,7 @@ from typing import Any
 
 from t5xpg.base.option_values import alphas, count, counts, megabytes, number, price, seeds, step
 
-OFF = ("", "0", "no", "false")  # values of a switch in Make
+OFF = ("", "0", "no", "false", "off")  # values of a switch in Make
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Option:
         if not self.flag or not text:
             return []
         if self.read is bool:
-            return [] if text.strip() in OFF else [self.flag]
+            return [] if text.strip().lower() in OFF else [self.flag]
         return [f"{self.flag}={text}"]
 
 

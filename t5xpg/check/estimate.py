@@ -207,7 +207,7 @@ def _print(
     if batches is None:
         line("evaluations", f"{times['evaluations'][0]} over a whole split of unknown length: not counted")
     else:
-        repeated("evaluations", 2, f" ({batches} batches)")
+        repeated("evaluations", 2, f" ({batches} batches, without encoder_use and losses by task)")
     if experiment.infer_eval_period is not None:
         number = -(-updates // experiment.infer_eval_period)
         line("metrics", f"{number} x INFER_EVAL_STEPS batches of every task, predicted: not counted")

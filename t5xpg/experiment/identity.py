@@ -21,7 +21,7 @@ FREE_SETTINGS = (
     "total_steps", "model_dir", "mesh", "checkpoints", "decoding", "selection", "initial.checkpoint",
     "initial.same_vocabulary", "teacher.checkpoint", "loggers", "needs", "max_cut_share", "train_dataset.metrics",
     "eval_dataset.metrics", "model.config.scan_layers",
-    "model.config.remat_policy",
+    "model.config.remat_policy", "teacher.model.config.scan_layers", "teacher.model.config.remat_policy",
 )  # fmt: skip
 # Settings without effect at these values, so that runs from before these settings existed keep their identity.
 WITHOUT_EFFECT = {

@@ -21,6 +21,8 @@ from t5xpg.run.records import to_json
 _FORMAT = 1
 _NOT_SET = "not set"
 _SHOWN_DIFFERENCES = 20
+# Settings that decide nothing, and stand in the identities that earlier versions recorded.
+_FREE = ("settings.teacher.model.config.scan_layers", "settings.teacher.model.config.remat_policy")
 
 
 def to_train(run: str) -> str:
@@ -227,6 +229,7 @@ class SharedRunDirectory(RunDirectory):
         own = self.hosts / str(process)
         self.data_log = own / "data.log"
         self.nonfinite = own / "nonfinite"  # its rows of the batches
+        self.profile = own / "profile"  # JAX takes the newest trace of a folder for its own
 
 
 def differences(
@@ -240,7 +243,8 @@ def differences(
     """
     old = {"experiment": recorded["experiment"], **recorded["identity"]}
     now = {"experiment": experiment, **to_json(identity)}
-    return differing(old, now if complete else {**old, **now})
+    found = differing(old, now if complete else {**old, **now})
+    return {name: values for name, values in found.items() if name not in _FREE}
 
 
 def differing(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> dict[str, tuple[Any, Any]]:

@@ -41,5 +41,8 @@ def test_without_text(own_place: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
     assert estimate.estimate(config.load(str(gin), overrides), price_per_hour=None, as_json=True) == 0
     facts = json.loads(capsys.readouterr().out)
     assert (facts["parameters"], facts["seconds"]["updates"]["count"], facts["cost"]) == (49_504, 12, None)
+    assert estimate.estimate(config.load(str(gin), [*overrides, "EVAL_STEPS=2"]), price_per_hour=None) == 0
+    counted = r"^evaluations +3 x [\d.]+ s \(2 batches, without encoder_use and losses by task\) = "
+    assert re.search(counted, capsys.readouterr().out, re.MULTILINE)
     assert list((own_place / "runs").iterdir()) == []
     assert not (own_place / "data").exists()

@@ -107,6 +107,14 @@ def test_tests_are_words(folder: Path) -> None:
 
 
 @process
+def test_fuzz_has_its_own_default_in_bash(folder: Path) -> None:
+    """There SECONDS is a variable of the shell's, 0 at first."""
+    bash = f"SHELL={shutil.which('bash')}"
+    assert called(folder, "fuzz", bash) == ["-m", "fuzz"]
+    assert called(folder, "fuzz", bash, "SECONDS=5") == ["-m", "fuzz", "--seconds=5"]
+
+
+@process
 def test_help_needs_no_environment(tmp_path: Path) -> None:
     shutil.copy(REPOSITORY / "Makefile", tmp_path)
     shutil.copytree(REPOSITORY / "requirements", tmp_path / "requirements")

@@ -98,12 +98,13 @@ def test_a_byte_order_mark_is_no_part_of_a_file(tmp_path: Path) -> None:
 
 
 def test_layers_and_meshes_make_no_other_run(tmp_path: Path) -> None:
-    """A run goes on, and is evaluated, with scanned layers, another policy and another mesh."""
-    file = write_gin(tmp_path)
+    """A run goes on, and is evaluated, with scanned layers, another policy and another mesh; its teacher too."""
+    file = write_gin(tmp_path, more="include 'gin/runs/distillation.gin'\nTEACHER_CHECKPOINT = 'a_run'")
     plain = config.load(file).experiment
     overrides = ["SCAN_LAYERS=True", "REMAT_POLICY='dots'", "MODEL_PARALLEL=4"]
     other = config.load(file, overrides, ["gin/partitioning/fsdp_tensor.gin"]).experiment
-    assert other.model.config.scan_layers
+    assert other.teacher is not None
+    assert (other.model.config.scan_layers, other.teacher.model.config.scan_layers) == (True, True)
     assert other.model.config.remat_policy == "dots"
     assert other.mesh.model == 4
     assert ("embed", "data") in other.mesh.rules

@@ -190,7 +190,8 @@ def _lock(
         if entry["up_to_date"]:
             continue
         folder = cache_dir / entry["folder"]
-        lock = cache_dir / memory.FOLDER / f"{entry['task'].replace(':', '_')}.lock"
+        # with a sign that no name has: `a:b` and `a_b` are two tasks
+        lock = cache_dir / memory.FOLDER / f"{entry['task'].replace(':', '-')}.lock"
         doing = f"caching {entry['task']} in {cache_dir}"
         stack.enter_context(locks.hold(lock, doing=doing, instead="", wait=log))
         found = None if force else record.read(folder)

@@ -112,7 +112,10 @@ def _planned(task: Any, request: Mapping[str, Any], log: Callable[[str], None]) 
     found = None if folder is None else record.read(folder, command)
     if folder is None:
         sources.prepare(task, log)
-    counts = [sources.number_of_examples(task, split) for split in task.splits]
+    try:
+        counts = [sources.number_of_examples(task, split) for split in task.splits]
+    except KeyError:  # num_input_examples of the source has other splits alone
+        counts = [None]
     entry: dict[str, Any] = {
         "task": task.name,
         "folder": seqio.get_task_dir_from_name(task.name),

@@ -135,8 +135,8 @@ class ShardedBatches:
 
     def _read_rows(self, shard: int) -> Mapping[str, Any] | None:
         """The next rows of one shard; None at its end. SeqIO repeats a source before the steps that make examples:
-        where these leave no example, it reads for ever. So a thread reads the first rows; if none have come after
-        PATIENCE, one pass over the source shows whether there are any.
+        where these leave no example, it reads for ever, and a mixture waits for ever for a task that has none. So a
+        thread reads the first rows; if none have come after PATIENCE, one pass over each task shows which has none.
         """
         iterator = self._iterators[shard]
         if self.config.num_epochs is not None or self._index > 0:
@@ -152,12 +152,16 @@ class ShardedBatches:
         threading.Thread(target=read, name="first rows", daemon=True).start()
         try:
             return reading.result(timeout=PATIENCE)
-        except TimeoutError:
+        except TimeoutError:  # or the reader's own, which `result` raises again
+            pass
+        rate_of = getattr(self._provider, "get_rate", lambda task: 1.0)
+        for task in tasks_of(self._provider):
             if reading.done():
-                raise
-        once = dataclasses.replace(self.config, num_epochs=1)
-        if _count(_dataset(self._provider, once, shard), 1) == 0:
-            raise UserError(_no_examples(self.config, shard))
+                break
+            if self.config.split in task.splits and rate_of(task):
+                once = dataclasses.replace(self.config, mixture_or_task_name=task.name, num_epochs=1)
+                if _count(_dataset(task, once, shard), 1) == 0:
+                    raise UserError(_no_examples(once, shard))
         return reading.result()
 
     def _whole_length(self) -> int:
@@ -270,11 +274,16 @@ def without_autograph(build: Callable[[], tf.data.Dataset]) -> tf.data.Dataset:
 
 
 def _shard_seed(provider: Provider, config: DatasetConfig, shard: int) -> int:
-    """The seed of one virtual shard. Where there are several files, but fewer than shards, SeqIO shuffles the files and
-    then deals out their examples: all shards must shuffle alike, or two would read the same examples."""
+    """The seed of one virtual shard. Where a source has fewer files than there are shards, SeqIO shuffles it and then
+    deals out its examples: all shards must shuffle alike, or two would read the same examples. A single file has no
+    order that is shuffled; what a function gives may have."""
+
+    def is_shuffled_whole(source: seqio.DataSource) -> bool:
+        in_files = isinstance(source, seqio.FileDataSource | seqio.TfdsDataSource)
+        return (1 if in_files else 0) < len(source.list_shards(config.split)) < config.num_virtual_shards
+
     tasks = [task for task in tasks_of(provider) if config.split in task.splits] if shard and config.shuffle else []
-    files = [len(source_of(task, config).list_shards(config.split)) for task in tasks]
-    if shard == 0 or any(1 < count < config.num_virtual_shards for count in files):
+    if shard == 0 or any(is_shuffled_whole(source_of(task, config)) for task in tasks):
         return config.seed
     digest = hashlib.sha256(f"{config.seed} virtual shard {shard}".encode()).digest()
     return int.from_bytes(digest[:4], "little") % 2**31

@@ -182,8 +182,24 @@ def _find_provider(config: dict[str, Any]) -> tuple[DatasetConfig, Any]:
     if not providers.is_known(dataset.mixture_or_task_name):
         register_tasks(data_directory())  # it may have been exported since this process started
     provider = providers.find_provider(dataset)
+    for task in providers.tasks_of(provider):
+        if _has_empty_cache(task, dataset):
+            raise UserError(
+                f"The cache of {task.name} has no examples of the split {dataset.split!r}: there is no text, or none "
+                "that its preprocessors make examples of. Name another split, or give it other text."
+            )
     providers.check(provider, dataset)
     return dataset, provider
+
+
+def _has_empty_cache(task: Any, dataset: DatasetConfig) -> bool:
+    """Whether a task is read from a cache whose split has no examples: SeqIO does not say what form they have."""
+    from t5xpg.data.tasks.providers import reads_cache
+
+    try:
+        return reads_cache(task, dataset) and task.get_cached_stats(dataset.split)["examples"] == 0
+    except Exception:  # there is no such cache or split, or it is torn: `check` says which
+        return False
 
 
 def _print_to(path: str) -> None:
@@ -208,7 +224,10 @@ def _examples(provider: Any, split: str) -> int | None:
     from t5xpg.data.tasks.providers import tasks_of
 
     tasks = {id(task.source): task for task in tasks_of(provider) if split in task.splits}
-    counts = [sources.number_of_examples(task, split) for task in tasks.values()]
+    try:
+        counts = [sources.number_of_examples(task, split) for task in tasks.values()]
+    except KeyError:  # num_input_examples of a source has other splits alone
+        return None
     known = [count for count in counts if count is not None]
     return sum(known) if len(known) == len(counts) else None
 

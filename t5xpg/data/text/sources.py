@@ -210,12 +210,16 @@ class HuggingFace:
     streamed: bool = False
 
     def describe(self) -> dict[str, Any]:
+        """The arguments; of a local folder, also the SHA-256 of its files but for hidden ones."""
+        names = ((path, path.relative_to(self.path)) for path in sorted(Path(self.path).rglob("*")) if path.is_file())
+        files = {str(name): sha256_of_file(path) for path, name in names if not str(name).startswith(".")}
         return {
             "kind": "hugging face",
             "path": self.path,
             "configuration": self.configuration,
             "revision": self.revision,
             **({"streamed": True} if self.streamed else {}),
+            **({"files": files} if files else {}),
         }
 
     def read(self) -> Iterator[Rows]:

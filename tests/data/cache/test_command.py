@@ -268,6 +268,15 @@ def test_the_second_of_two_waits_for_the_first(tmp_path: Path, worker: Callable[
     assert visible(tmp_path / "cache") == ["t"]
 
 
+def test_tasks_of_like_names_do_not_wait_for_each_other(tmp_path: Path) -> None:
+    def waits(line: str) -> None:
+        raise AssertionError(line)
+
+    plan = [{"task": name, "folder": name.replace(":", "/"), "up_to_date": False} for name in ("a:b", "a_b")]
+    with contextlib.ExitStack() as stack:
+        command._lock(stack, plan, tmp_path, True, waits)
+
+
 @pytest.mark.parametrize("name", ["a[b", "a*"])
 def test_folders_that_seqio_takes_for_patterns_are_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(UserError, match=r"has .* in its name, which SeqIO takes for a pattern\. .*T5XPG_CACHE_DIR"):

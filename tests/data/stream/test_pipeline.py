@@ -1,5 +1,6 @@
 """Virtual shards, padding, checks and agreement with plain SeqIO, in this process."""
 
+import concurrent.futures
 import dataclasses
 import sys
 from pathlib import Path
@@ -8,10 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 import seqio
+import tensorflow as tf
 
 from t5xpg.base.errors import UserError
 from t5xpg.data.batch import BatchSpec, validate
+from t5xpg.data.cache import worker as cache_worker
 from t5xpg.data.spec import DatasetConfig, SpanCorruption
+from t5xpg.data.stream import pipeline, worker
 from t5xpg.data.stream.pipeline import ShardedBatches, _shard_seed
 from t5xpg.data.tasks import providers
 
@@ -110,6 +114,50 @@ def test_shards_share_no_example_when_files_are_fewer() -> None:
     assert len(texts) == len(set(texts)) == 180
 
 
+def numbers(split: str, shuffle_files: bool = False, seed: int | None = None) -> tf.data.Dataset:
+    dataset = tf.data.Dataset.range(10, 50, output_type=tf.int32)
+    return dataset.shuffle(40, seed) if shuffle_files else dataset
+
+
+def task_of(name: str, kept: tf.Variable | bool = True) -> seqio.Task:
+    """Examples of one number each, in the order that its function gives; none while `kept` is False."""
+
+    def examples(dataset: tf.data.Dataset) -> tf.data.Dataset:
+        return dataset.filter(lambda number: tf.identity(kept)).map(lambda number: dict.fromkeys(LENGTHS, number[None]))
+
+    feature = seqio.Feature(seqio.PassThroughVocabulary(100), add_eos=False)
+    source = seqio.FunctionDataSource(numbers, splits=["train"])
+    return seqio.Task(name, source, dict.fromkeys(LENGTHS, feature), [examples], shuffle_buffer_size=1)
+
+
+def test_shards_share_no_example_of_a_function_that_shuffles() -> None:
+    settings = config("numbers", num_virtual_shards=2, num_epochs=1)
+    stream = ShardedBatches(task_of("numbers"), settings, range(2))
+    found = np.concatenate([batch["decoder_target_tokens"][:, 0] for batch in iter(stream.next, None)])
+    assert sorted(found[found > 0]) == list(range(10, 50))
+
+
+def test_the_task_of_a_mixture_that_makes_no_example_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline, "PATIENCE", 0.5)
+    kept = tf.Variable(False)
+    mixture = seqio.Mixture("two", [(task_of("full"), 1.0), (task_of("empty", kept), 1.0)])
+    with pytest.raises(UserError, match=r"^empty, split 'train', has no examples"):
+        ShardedBatches(mixture, config("two"), [0]).next()
+    kept.assign(True)  # or the thread would read for ever
+
+
+def test_rows_that_come_as_patience_ends_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    def too_late(reading: concurrent.futures.Future[Any], timeout: float | None = None) -> Any:
+        rows = result(reading)
+        if timeout is None:
+            return rows
+        raise TimeoutError
+
+    result = concurrent.futures.Future.result
+    monkeypatch.setattr(concurrent.futures.Future, "result", too_late)
+    assert len(batches(config(), limit=1)) == 1
+
+
 def test_a_shard_without_examples_is_an_error() -> None:
     settings = config("sample_plain", num_virtual_shards=100, batch_size=100, use_cached=True)
     with pytest.raises(UserError, match=r"Virtual shard 60 of 100 of sample_plain.*fewer virtual shards"):
@@ -146,6 +194,25 @@ def check(settings: DatasetConfig) -> None:
 def test_checks_before_reading(values: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         check(config(**values))
+
+
+def test_a_cache_of_a_split_without_examples_is_named(sample_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = sample_folder / "empty" / "sample_one"
+    folder.mkdir(parents=True)
+    for name, content in (("COMPLETED", ""), ("info.train.json", "{}"), ("stats.train.json", '{"examples": 0}')):
+        (folder / name).write_text(content)
+    monkeypatch.setattr(seqio.TaskRegistry.get("sample_one"), "_cache_dir", str(folder))
+    with pytest.raises(UserError, match=r"^The cache of sample_one has no examples of the split 'train'"):
+        worker._find_provider(config(use_cached=True).to_json())
+
+
+def test_the_number_of_examples_of_some_splits_alone(tmp_path: Path) -> None:
+    splits, counts = ["train", "validation"], {"train": 40}
+    source = seqio.FunctionDataSource(numbers, splits, counts)
+    task = seqio.Task("counted", source, {}, [seqio.CacheDatasetPlaceholder()])
+    assert [worker._examples(task, split) for split in splits] == [40, None]
+    request = {"caches": str(tmp_path), "data_dir": "", "module_import": [], "only_missing": False, "force": True}
+    assert cache_worker._planned(task, request, print)["examples"] is None
 
 
 def test_a_module_that_is_not_there() -> None:

@@ -124,6 +124,20 @@ def test_a_stream_is_exported_as_far_as_it_was_asked_for(fineweb: Path, tmp_path
     assert bounded.command().endswith(f" MAX_MB={(10 * size + 5) / 1e6}")
 
 
+def test_an_export_of_a_local_folder_is_of_its_files(fineweb: Path, tmp_path: Path) -> None:
+    hub = HuggingFace(str(fineweb), "nob_Latn", None, streamed=True)
+    made = exported(tmp_path, hub, limit=20)
+    (fineweb / ".git").write_text("hidden")
+    assert exported(tmp_path, hub, limit=20) == made
+    pyarrow.parquet.write_table(pyarrow.table({"text": ["other"] * 20}), next(fineweb.rglob("*.parquet")))
+    with pytest.raises(UserError, match=r"\(source changed\):\n  its source has another content now"):
+        exported(tmp_path, hub, limit=20)
+    of_a_name = HuggingFace("owner/name", None, "main", streamed=True).describe()
+    assert of_a_name == {
+        "kind": "hugging face", "path": "owner/name", "configuration": None, "revision": "main", "streamed": True,
+    }  # fmt: skip
+
+
 def test_what_a_stream_lacks_is_said(fineweb: Path, tmp_path: Path) -> None:
     hub = HuggingFace(str(fineweb), "nob_Latn", "main", streamed=True)
     files = sorted((fineweb / "data" / "nob_Latn" / "train").glob("*"))
