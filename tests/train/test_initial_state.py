@@ -162,9 +162,9 @@ def test_a_decoder_alone(build: Any, tmp_path: Path, monkeypatch: pytest.MonkeyP
     named = "INITIAL_CHECKPOINT=decoder"
     with pytest.raises(UserError, match=r"\nIt is of a decoder alone: ADAPT_DECODER=True begins an encoder-decoder"):
         initial_state.begin(build(named))
+    wider = build(named, "TASK_FEATURE_LENGTHS={'targets': 64}", "encoder_decoder.T5Config.mlp_dim=24", files=alone)
     with pytest.raises(UserError, match=r"\nUse the model that it was trained with\.$"):
-        wider = ("TASK_FEATURE_LENGTHS={'targets': 64}", "encoder_decoder.T5Config.mlp_dim=24")
-        initial_state.begin(build(named, *wider, files=alone))
+        initial_state.begin(wider)
     built = build(named, "ADAPT_DECODER=True", "encoder_decoder.T5Config.share_embeddings=False")
     start = initial_state.begin(built)
     assert jax.tree.map(np.shape, start.state.params) == jax.tree.map(np.shape, built.abstract_state.params)
