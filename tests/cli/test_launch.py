@@ -42,7 +42,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     ("arguments", "devices", "memory"),
     [
         ((SMALL, "--device=a100-80gb", "--mesh=data=4", "--gin.NUM_MICROBATCHES=4"), "mesh data 4 x", "of a a100-80gb"),
-        ((BASE, "--device=a100-40gb", "--devices=8", "--gin.NUM_MICROBATCHES=1"), "mesh data 8 x", "34.3 GiB"),
+        ((BASE, "--device=a100-80gb", "--devices=8", "--gin.NUM_MICROBATCHES=1"), "mesh data 8 x", "of a a100-80gb"),
         ((BASE, "--device=tpu-v5e", "--devices=16", "--gin.NUM_MICROBATCHES=1"), "mesh data 16 x", "of a tpu-v5e"),
         (("byt5_tiny_demo", "--device=cpu", "--mesh=data=2"), "mesh data 2 x", "GiB are there"),
     ],
@@ -79,7 +79,7 @@ def test_the_pages_tell_to_check_what_is_checked_above() -> None:
     assert told[SMALL] == ["DEVICE=l4", 'MESH=data=4 DEVICE=a100-80gb GIN="--gin.NUM_MICROBATCHES=4"']
     assert told[BASE] == [
         "DEVICE=a100-40gb",
-        'DEVICES=8 DEVICE=a100-40gb GIN="--gin.NUM_MICROBATCHES=1"',
+        'DEVICES=8 DEVICE=a100-80gb GIN="--gin.NUM_MICROBATCHES=1"',
         'DEVICES=16 DEVICE=tpu-v5e GIN="--gin.NUM_MICROBATCHES=1"',
     ]
 
