@@ -143,7 +143,6 @@ def test_global_tokens_of_packed_rows() -> None:
 
 def test_no_array_holds_all_pairs() -> None:
     """Forward and backward, of an encoder and of a decoder, packed: what is largest grows with the length."""
-    windows = {"encoder_window": (9, 9), "decoder_window": 9, "sliding_window_pattern": 9}
 
     def largest(model: Any, lengths: dict[str, int]) -> int:
         names = ("encoder_input_tokens", "decoder_input_tokens", "decoder_target_tokens")
@@ -151,7 +150,9 @@ def test_no_array_holds_all_pairs() -> None:
         batch = {name: jax.ShapeDtypeStruct((1, lengths[name[:7]]), np.int32) for name in names}
         return largest_array(model, batch)
 
-    for kind, of in ((EncoderDecoderModel, "encoder"), (DecoderOnlyModel, "decoder")):
+    decoder = {"decoder_window": 9, "sliding_window_pattern": 9}
+    both = {"encoder_window": (9, 9), **decoder}
+    for kind, of, windows in ((EncoderDecoderModel, "encoder", both), (DecoderOnlyModel, "decoder", decoder)):
         model = kind(T5Config(**SIZES, **windows))
         one, two = (largest(model, {"encoder": 16, "decoder": 16, of: length}) for length in (1024, 2048))
         assert one < 1024**2
