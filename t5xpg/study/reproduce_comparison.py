@@ -102,8 +102,7 @@ def conditions(published: Results, here: Results, changed_files: Sequence[str] |
 
 
 def identity(published: Results, here: Results) -> Iterator[Row]:
-    """The rows of what makes a run the run it is: settings, seed, data, cache, vocabulary, initial
-    checkpoint, teacher.
+    """The rows of what makes a run the run it is: settings, seed, data, cache, vocabulary, initial checkpoint, teacher.
 
     A part that is not known here (yet) is left out, and a value that only one side knows is no change: the program
     may have learnt to record it since.
