@@ -20,7 +20,7 @@ from t5xpg.experiment.identity import decides_predictions
 from t5xpg.models import adaptation
 from t5xpg.models.config import OF_ENCODER, OF_TWO_STACKS
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
-from t5xpg.models.model import Params
+from t5xpg.models.model import Model, Params
 from t5xpg.optim.state import TrainState
 from t5xpg.run.checkpoint import items
 from t5xpg.run.checkpoint.checkpointer import Checkpointer
@@ -192,10 +192,8 @@ def require_teacher_fits(place: SavedStep, experiment: Experiment, abstract: Tra
     teacher = experiment.teacher
     assert teacher is not None
     assert abstract.frozen is not None
-    initial = InitialCheckpoint(teacher.checkpoint)
-    teaching = dataclasses.replace(experiment, model=teacher.model, initial=initial, teacher=None)
     try:
-        return require_fit(place, teaching, dataclasses.replace(abstract, params=abstract.frozen))
+        return _require_arrays(place, teacher.model, {"params": abstract.frozen})
     except UserError as error:
         raise UserError(
             f"{error}\nIt is TEACHER_CHECKPOINT: what the teacher has otherwise than the model is set in its scope, as "
@@ -208,9 +206,20 @@ def require_fit(place: SavedStep, experiment: Experiment, abstract: TrainState) 
 
     Returns the checkpoint's meta: {"experiment", "vocabulary", "settings": of the model}.
     """
-    assert experiment.initial is not None
-    if experiment.initial.adapt_decoder:
+    initial = experiment.initial
+    assert initial is not None
+    if initial.adapt_decoder:
         adaptation.check_adaptable(experiment.model)
+    wanted = {"params": _stored(_initial_params(abstract, experiment), initial)}
+    if not initial.reset_optimizer:
+        wanted["optimizer"] = items.optimizer_tree(abstract)
+    return _require_arrays(place, experiment.base_model, wanted, initial)
+
+
+def _require_arrays(
+    place: SavedStep, model: Model, wanted: Mapping[str, Any], initial: InitialCheckpoint | None = None
+) -> dict[str, Any]:
+    """`require_fit`, for `model`, of the items "params" and perhaps "optimizer". initial: None for a teacher."""
     folder = place.folder()
     try:
         meta = read_json(folder / "meta" / "metadata")
@@ -218,9 +227,6 @@ def require_fit(place: SavedStep, experiment: Experiment, abstract: TrainState) 
         lacking = [name for name, kind in kinds.items() if not isinstance(meta[name], kind)]
         if lacking:
             raise ValueError(f"its meta has no {' and no '.join(lacking)}")
-        wanted = {"params": _stored(_initial_params(abstract, experiment), experiment.initial)}
-        if not experiment.initial.reset_optimizer:
-            wanted["optimizer"] = items.optimizer_tree(abstract)
         trees = {item: items.arrays_of(folder, item) for item in wanted}
         found = {item: items.described(tree) for item, tree in trees.items()}
         expected = {item: items.described(items.as_stored(tree, trees[item])) for item, tree in wanted.items()}
@@ -233,7 +239,8 @@ def require_fit(place: SavedStep, experiment: Experiment, abstract: TrainState) 
             f"The checkpoint {shown(folder)} holds {meta[ADAPTER]} parameters alone. `make export` of its run writes "
             "the whole model, and `make import` of that makes a run to start from."
         )
-    others = _other_settings(meta, experiment)
+    adapts = initial is not None and initial.adapt_decoder
+    others = _other_settings(meta, model, adapts)
     misfits = {item: _misfits(found[item], expected[item]) for item in found}
     if not others and not any(misfits.values()):
         return meta
@@ -243,10 +250,10 @@ def require_fit(place: SavedStep, experiment: Experiment, abstract: TrainState) 
         shown_lines = wrong[: _SHOWN[item]]
         lines += [f"  {item}/{line}" for line in shown_lines]
         lines += [f"  and {len(wrong) - len(shown_lines)} more"] if len(wrong) > len(shown_lines) else []
-    advice = _advice(experiment, found["params"])
+    advice = _advice(model, found["params"])
     reads = ("encoder/", "/encoder_decoder_attention/")
     is_decoder = not any(part in f"/{name}" for name in found["params"] for part in reads)
-    if type(experiment.model) is EncoderDecoderModel and is_decoder and not experiment.initial.adapt_decoder:
+    if type(model) is EncoderDecoderModel and is_decoder and initial is not None and not adapts:
         advice.append("It is of a decoder alone: ADAPT_DECODER=True begins an encoder-decoder with it.")
     if misfits.get("optimizer") and not misfits["params"]:
         advice.append("The optimiser is another one: RESET_OPTIMIZER=True begins with a new one.")
@@ -258,12 +265,12 @@ def _stored(params: Params, initial: InitialCheckpoint) -> Params:
     return adaptation.decoder_alone(params) if initial.adapt_decoder else params
 
 
-def _other_settings(meta: Mapping[str, Any], experiment: Experiment) -> list[str]:
+def _other_settings(meta: Mapping[str, Any], model: Model, adapts: bool) -> list[str]:
     """The differences from the checkpoint in model settings that change what parameters mean, even where they fit."""
     recorded = meta["settings"]
-    now = settings(experiment.base_model)
+    now = settings(model)
     known = {name: now[name] for name in now if name in recorded and decides_predictions(f"model.{name}")}
-    if experiment.initial is not None and experiment.initial.adapt_decoder:
+    if adapts:
         of_both = {f"config.{name}" for name in (*OF_TWO_STACKS, *OF_ENCODER, "num_encoder_layers")}
         known = {name: value for name, value in known.items() if name not in of_both}
     return [
@@ -284,17 +291,17 @@ def _misfits(found: Mapping[str, str], expected: Mapping[str, str]) -> list[str]
     return lines
 
 
-def _advice(experiment: Experiment, found: Mapping[str, str]) -> list[str]:
+def _advice(model: Model, found: Mapping[str, str]) -> list[str]:
     """What to set where the embeddings of tokens have another number of rows."""
     tables = {
         "/".join(map(str, (entry.key for entry in path)))
         for path, axes in jax.tree_util.tree_leaves_with_path(
-            experiment.model.logical_axes(), is_leaf=lambda node: isinstance(node, tuple)
+            model.logical_axes(), is_leaf=lambda node: isinstance(node, tuple)
         )
         if axes and axes[0] == "vocab" and path[-1].key != "ngram_embedding"
     }
     rows = {int(found[name].partition("[")[2].partition(",")[0]) for name in tables if name in found}
-    now = experiment.model.config.vocab_size
+    now = model.config.vocab_size
     if len(rows) != 1 or rows == {now}:
         return []
     (size,) = rows

@@ -19,6 +19,7 @@ from t5xpg.experiment.assembly import Assembly
 from t5xpg.experiment.config import settings
 from t5xpg.optim.state import TrainState
 from t5xpg.run.checkpoint.checkpointer import CheckpointConfig, Checkpointer
+from t5xpg.run.checkpoint.initial_checkpoint import SavedStep
 from t5xpg.run.checkpoint.items import optimizer_tree, sha256_of_arrays
 from t5xpg.run.directory import RunDirectory
 from t5xpg.train import initial_state
@@ -165,6 +166,10 @@ def test_a_decoder_alone(build: Any, tmp_path: Path, monkeypatch: pytest.MonkeyP
     wider = build(named, "TASK_FEATURE_LENGTHS={'targets': 64}", "encoder_decoder.T5Config.mlp_dim=24", files=alone)
     with pytest.raises(UserError, match=r"\nUse the model that it was trained with\.$"):
         initial_state.begin(wider)
+    teaching = ("experiment.Experiment.initial=None", "TEACHER_CHECKPOINT=decoder")
+    taught = build(*teaching, files=("gin/runs/distillation.gin",))
+    with pytest.raises(UserError, match=r"\nUse the model that it was trained with\.\nIt is TEACHER_CHECKPOINT: "):
+        initial_state.begin(taught)
     built = build(named, "ADAPT_DECODER=True", "encoder_decoder.T5Config.share_embeddings=False")
     start = initial_state.begin(built)
     assert jax.tree.map(np.shape, start.state.params) == jax.tree.map(np.shape, built.abstract_state.params)
@@ -205,6 +210,12 @@ def test_a_teacher(trained: tuple[Path, TrainState], build: Any, tmp_path: Path)
     assert "is set in its scope, as teacher/encoder_decoder.T5Config.emb_dim = 512." in said.text
     with pytest.raises(UserError, match=r"TEACHER_CHECKPOINT: there is no run .*/smal"):
         initial_state.begin(build(*alone, "TEACHER_CHECKPOINT=smal", files=teaching))
+    goes_on = ("RESET_OPTIMIZER=False", "optimizers.Adafactor.step_offset=5", "TEACHER_CHECKPOINT=small")
+    built_on = build(*goes_on, files=("gin/optimizers/adafactor.gin", *teaching))
+    place = SavedStep(trained[0] / "small", STEP)
+    assert (
+        initial_state.require_teacher_fits(place, built_on.experiment, built_on.abstract_state)["experiment"] == "small"
+    )
     other_ids = Vocabulary(sentinels="transformers")
     with pytest.raises(UserError, match="The teacher small was trained with another vocabulary than small_span_corru"):
         initial_state.require_teacher_vocabulary(other_ids, VOCABULARY, built.experiment)
