@@ -40,7 +40,7 @@ from t5xpg.data.stream.source_files import FILES, SourceFiles
 from t5xpg.data.tasks.feature_converters import feature_converter
 from t5xpg.data.tasks.providers import Provider, map_tasks, source_of, tasks_of
 
-PATIENCE = 5.0  # seconds for the first rows
+PATIENCE = 5.0  # seconds for the rows of a batch, before the tasks are looked at
 THREADS = 2  # of each pipeline; the training process computes on the same cores
 _CHECKPOINT = "position"  # the name of TensorFlow's checkpoint of an iterator
 # Its files, by the names of the arrays that hold their bytes in a saved position.
@@ -59,6 +59,7 @@ class ShardedBatches:
         self._features = config.batch_spec(config.rows_per_shard).features()
         self._zeros = {name: np.zeros(shape, dtype) for name, (shape, dtype) in self._features.items()}
         self._length: int | None = None  # batches of the whole stream, once counted
+        self._may_wait = isinstance(provider, seqio.Mixture)  # False once all its tasks are seen to have examples
         self._files = SourceFiles(provider, config)
         self.identity = stream_identity(config, self._files)
         self.rewind()
@@ -136,10 +137,11 @@ class ShardedBatches:
     def _read_rows(self, shard: int) -> Mapping[str, Any] | None:
         """The next rows of one shard; None at its end. SeqIO repeats a source before the steps that make examples:
         where these leave no example, it reads for ever, and a mixture waits for ever for a task that has none. So a
-        thread reads the first rows; if none have come after PATIENCE, one pass over each task shows which has none.
+        thread reads the first rows, and all those of a mixture; if none have come after PATIENCE, one pass over each
+        task shows which has none.
         """
         iterator = self._iterators[shard]
-        if self.config.num_epochs is not None or self._index > 0:
+        if self.config.num_epochs is not None or (self._index > 0 and not self._may_wait):
             return next(iterator, None)
         reading = concurrent.futures.Future[Mapping[str, Any] | None]()
 
@@ -149,7 +151,7 @@ class ShardedBatches:
             except BaseException as error:
                 reading.set_exception(error)
 
-        threading.Thread(target=read, name="first rows", daemon=True).start()
+        threading.Thread(target=read, name="rows", daemon=True).start()
         try:
             return reading.result(timeout=PATIENCE)
         except TimeoutError:  # or the reader's own, which `result` raises again
@@ -162,6 +164,8 @@ class ShardedBatches:
                 once = dataclasses.replace(self.config, mixture_or_task_name=task.name, num_epochs=1)
                 if _count(_dataset(task, once, shard), 1) == 0:
                     raise UserError(_no_examples(once, shard))
+        else:
+            self._may_wait = False
         return reading.result()
 
     def _whole_length(self) -> int:

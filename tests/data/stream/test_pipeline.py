@@ -12,7 +12,7 @@ import seqio
 import tensorflow as tf
 
 from t5xpg.base.errors import UserError
-from t5xpg.data.batch import BatchSpec, validate
+from t5xpg.data.batch import Batch, BatchSpec, validate
 from t5xpg.data.cache import worker as cache_worker
 from t5xpg.data.spec import DatasetConfig, SpanCorruption
 from t5xpg.data.stream import pipeline, worker
@@ -137,13 +137,18 @@ def test_shards_share_no_example_of_a_function_that_shuffles() -> None:
     assert sorted(found[found > 0]) == list(range(10, 50))
 
 
-def test_the_task_of_a_mixture_that_makes_no_example_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("rate", [1.0, 0.01])
+def test_the_task_of_a_mixture_that_makes_no_example_is_named(rate: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where it is first drawn after some batches."""
     monkeypatch.setattr(pipeline, "PATIENCE", 0.5)
     kept = tf.Variable(False)
-    mixture = seqio.Mixture("two", [(task_of("full"), 1.0), (task_of("empty", kept), 1.0)])
+    mixture = seqio.Mixture("two", [(task_of("full"), 1.0), (task_of("empty", kept), rate)])
+    stream = ShardedBatches(mixture, config("two"), [0])
+    seen: list[Batch] = []
     with pytest.raises(UserError, match=r"^empty, split 'train', has no examples"):
-        ShardedBatches(mixture, config("two"), [0]).next()
+        seen.extend(iter(stream.next, None))
     kept.assign(True)  # or the thread would read for ever
+    assert bool(seen) == (rate < 1)
 
 
 def test_rows_that_come_as_patience_ends_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
