@@ -12,14 +12,14 @@ from typing import Any, TypeAlias
 
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import read_json, replaced_together, write_text
-from t5xpg.base.page import block_of, with_block
+from t5xpg.base.page import with_block
 from t5xpg.base.paths import shown
 from t5xpg.run import sources
 from t5xpg.run.comparisons import require_references
 from t5xpg.run.directory import RunDirectory
 from t5xpg.run.options import options_of
 from t5xpg.run.results import collect, read_results, replaced_metrics, write_results
-from t5xpg.run.results_page import CURVE_FILE, pictures, sections
+from t5xpg.run.results_page import pictures, sections
 from t5xpg.run.seeds import of_other_seeds
 
 RESULTS_FILE = "results.json"
@@ -68,15 +68,6 @@ class Page:
         for path in (*texts, kept):
             print(f"report: {shown(path)}", flush=True)
         return home / README_FILE
-
-    def differences(self, home: Path) -> list[str]:
-        """What differs between an experiment's board and the page made from it; empty where all is in order."""
-        texts = self.texts(home, read_json(home / self.board_file))
-        return [
-            f"{path} is not as it is made from {home / self.board_file}"
-            for path, text in texts.items()
-            if not path.exists() or path.read_text(encoding="utf-8") != text
-        ]
 
 
 PAGE = Page(RESULTS_FILE, "results", sections, pictures)
@@ -166,15 +157,3 @@ def publish(
         for one, found in zip(seeds, others, strict=True):
             sources.require_commit(shown(one.path), *sources.of_results(found))
     return _write(run, experiment_dir, results) if run else PAGE.write(experiment_dir, results)
-
-
-def check_block(experiment_dir: Path) -> list[str]:
-    """`Page.differences` of an experiment. An experiment without results.json must not show results."""
-    if (experiment_dir / RESULTS_FILE).exists():
-        return PAGE.differences(experiment_dir)
-    readme, curve = experiment_dir / README_FILE, experiment_dir / CURVE_FILE
-    begin, end = PAGE.markers
-    text = readme.read_text(encoding="utf-8") if readme.exists() else ""
-    block = block_of(text, begin, end, readme).removeprefix(begin).removesuffix(end).strip()
-    found = [path for path, there in ((readme, block), (curve, curve.exists())) if there]
-    return [f"{path} shows results, but there is no {RESULTS_FILE}" for path in found]

@@ -26,6 +26,7 @@ from tests.conftest import PROGRAMS, REVISION
 from tests.docs.pages import DOCS, EXPERIMENTS, README, commands_of, files_of
 from tests.table_files import TABLES, write_table_files
 from tests.workplace import REPOSITORY, sentences
+from tests.written_pages import wrong_files
 
 SMALL = (
     "--gin.TRAIN_STEPS=3 --gin.EVAL_STEPS=1 --gin.WARMUP_STEPS=1 --gin.BATCH_SIZE=8 --gin.NUM_MICROBATCHES=1 "
@@ -217,7 +218,7 @@ def test_the_readme(copy: Copy) -> None:
     assert "train" in copy.run("make help")
     for name in ("byt5_tiny_demo", "adafactor", "my_text", "my_task", "mine"):
         assert (copy.folder / "runs" / name / "checkpoints" / "3").is_dir()
-    assert report.check_block(copy.folder / "experiments" / "mine") == []
+    assert wrong_files(copy.folder / "experiments" / "mine") == []
 
 
 @pytest.mark.process
@@ -258,7 +259,7 @@ def check_tasks(folder: Path, printed: dict[str, str]) -> None:
 
 def check_first_experiment(folder: Path, printed: dict[str, str]) -> None:
     assert "decoder: each position sees" in "\n".join(printed.values())
-    assert report.check_block(folder / "experiments" / "stories") == []
+    assert wrong_files(folder / "experiments" / "stories") == []
 
 
 def check_sweeps(folder: Path, printed: dict[str, str]) -> None:
@@ -322,4 +323,4 @@ def test_the_page_of_an_experiment(copy: Copy, page: Path) -> None:
     copy.try_page(page)
     experiment = copy.folder / "experiments" / page.parent.name
     if (experiment / report.RESULTS_FILE).exists():
-        assert report.check_block(experiment) == []
+        assert wrong_files(experiment) == []

@@ -21,6 +21,7 @@ from t5xpg.study import kinds, references
 from tests.docs.pages import DOCS, EXPERIMENTS, INDEX, README, commands_of, files_of
 from tests.docs.test_commands import TRIED_ELSEWHERE
 from tests.workplace import REPOSITORY
+from tests.written_pages import wrong_files
 
 PAGES = [README, *(REPOSITORY / name for name in ("CONTRIBUTING.md", "CHANGELOG.md")), INDEX, *DOCS, *EXPERIMENTS]
 TARGETS = set(re.findall(r"[a-z][a-z-]+", (REPOSITORY / "Makefile").read_text(encoding="utf-8")))
@@ -150,7 +151,7 @@ NAMES = [page.parent.name for page in EXPERIMENTS if kinds.study_of(page.parent.
 @pytest.mark.parametrize("name", NAMES)
 def test_published_results_are_what_their_records_say(name: str) -> None:
     folder = paths.EXPERIMENTS / name
-    assert report.check_block(folder) == []
+    assert wrong_files(folder) == []
     if name in NOT_RUN:
         assert "has not been run" in (folder / "README.md").read_text(encoding="utf-8")
         assert not (folder / report.RESULTS_FILE).exists()

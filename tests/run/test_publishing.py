@@ -11,10 +11,11 @@ from t5xpg.base.files import read_json, write_json
 from t5xpg.run import sources
 from t5xpg.run.directory import RunDirectory
 from t5xpg.run.records import JsonlWriter
-from t5xpg.run.report import check_block, publish
+from t5xpg.run.report import publish
 from t5xpg.run.results import collect
 from t5xpg.study import references
 from tests.run.test_report import make_run, measures
+from tests.written_pages import wrong_files
 
 A, B = ({"commit": letter * 40, "clean": True} for letter in "ab")
 BLEU = {"step": 100, "split": "test", "task": "t", "loss": 1.0}
@@ -139,7 +140,7 @@ def test_seeds_and_references_stand_side_by_side(tmp_path: Path, home: Path) -> 
         "| nats per target token | test | 1.000 | 1.000 | 1.000 | 3 |",
     ):
         assert line in lines, line
-    assert check_block(home) == []
+    assert wrong_files(home) == []
     results = read_json(home / "results.json")
     assert [one["seed"] for one in results["seeds"]] == [1, 2]
     assert results["seeds"][0]["final"] == {"validation": {"step": 100, **measures(2.1 + 80 / 120)}}

@@ -11,8 +11,9 @@ from t5xpg.base.files import read_json, write_json
 from t5xpg.base.page import escape
 from t5xpg.run.directory import RunDirectory
 from t5xpg.run.records import JsonlWriter
-from t5xpg.run.report import PAGE, check_block, publish, write_report
+from t5xpg.run.report import PAGE, publish, write_report
 from t5xpg.run.results import collect, read_results
+from tests.written_pages import wrong_files
 
 BEGIN, END = PAGE.markers
 LOG2 = math.log(2)
@@ -83,7 +84,7 @@ def test_a_report_holds_results_block_and_curve(tmp_path: Path) -> None:
     readme = write_report(run, folder)
     assert readme == folder / "README.md"
     assert sorted(entry.name for entry in folder.iterdir()) == ["README.md", "curve.svg", "results.json"]
-    assert check_block(folder) == []
+    assert wrong_files(folder) == []
     text = readme.read_text(encoding="utf-8")
     assert text.startswith("# tiny\n\n## Results\n\n" + BEGIN)
     for line in (
@@ -124,7 +125,7 @@ def test_the_published_run_stands_beside(tmp_path: Path) -> None:
     assert "| validation, last | 200 | 2.464 | 3.554 | 2.217 | 0.692 |" in text
     assert "| validation, last, as published | 600 | 2.229 | 3.216 | 2.006 | 0.721 |" in text
     assert "published 2.229 at step 600" in (tmp_path / "report" / "curve.svg").read_text(encoding="utf-8")
-    assert check_block(tmp_path / "report") == []
+    assert wrong_files(tmp_path / "report") == []
     # one that is not there is nothing to compare with
     write_report(make_run(tmp_path / "third", steps=100), tmp_path / "other", tmp_path / "missing" / "results.json")
     assert "published" not in read_json(tmp_path / "other" / "results.json")
@@ -140,7 +141,7 @@ def test_publishing_keeps_what_people_wrote(tmp_path: Path) -> None:
     assert text.startswith(f"# Tiny\n\nWhy.\n\n{BEGIN}\n")
     assert text.endswith(f"{END}\n\n## After\n\nMore.\n")
     assert "\nold\n" not in text
-    assert check_block(experiment) == []
+    assert wrong_files(experiment) == []
 
 
 def test_publishing_refuses_what_does_not_belong(tmp_path: Path) -> None:
@@ -160,19 +161,19 @@ def test_publishing_refuses_what_does_not_belong(tmp_path: Path) -> None:
 def test_the_check_finds_every_difference(tmp_path: Path) -> None:
     folder = tmp_path / "tiny"
     folder.mkdir()
-    assert check_block(folder) == []  # no results yet
+    assert wrong_files(folder) == []  # no results yet
     publish(make_run(tmp_path / "run"), folder)
     readme, results, curve = (folder / name for name in ("README.md", "results.json", "curve.svg"))
     text = readme.read_text(encoding="utf-8")
     readme.write_text(text.replace("| 2.229 |", "| 1.229 |"), encoding="utf-8")
-    assert check_block(folder) == [f"{readme} is not as it is made from {results}"]
+    assert wrong_files(folder) == [readme]
     readme.write_text("# Tiny\n", encoding="utf-8")
-    assert check_block(folder) == [f"{readme} is not as it is made from {results}"]
+    assert wrong_files(folder) == [readme]
     readme.write_text(text, encoding="utf-8")
     curve.write_text("another", encoding="utf-8")
-    assert check_block(folder) == [f"{curve} is not as it is made from {results}"]
+    assert wrong_files(folder) == [curve]
     results.unlink()
-    assert check_block(folder) == [f"{path} shows results, but there is no results.json" for path in (readme, curve)]
+    assert wrong_files(folder) == [readme, curve]
 
 
 def test_several_starts_and_a_best_step_that_is_not_the_last_are_told(tmp_path: Path) -> None:
@@ -262,7 +263,7 @@ def test_little_is_enough_for_a_report(tmp_path: Path) -> None:
     readme = write_report(short_run(tmp_path / "run"), tmp_path / "report")
     assert "| validation, first | 0 | 6.250 |" in readme.read_text(encoding="utf-8")
     assert "loss, nats per target token" in (tmp_path / "report" / "curve.svg").read_text(encoding="utf-8")
-    assert check_block(tmp_path / "report") == []
+    assert wrong_files(tmp_path / "report") == []
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from t5xpg.base import environment
 from t5xpg.base.files import read_json
 from t5xpg.study.speedrun import Speedrun
 from tests.workplace import EXPERIMENT, make_workplace
+from tests.written_pages import wrong_files
 
 pytestmark = pytest.mark.process
 
@@ -67,7 +68,7 @@ def test_an_entry_is_recorded_and_checked(
 
     text = speedrun().publish().read_text(encoding="utf-8")
     assert "| [one](records/one/quick.gin) |" in text
-    assert Speedrun.page.differences(place.folder) == []
+    assert wrong_files(place.folder, Speedrun.page) == []
 
     (place.folder / "speedrun.toml").write_text(f"{plan}1.0\ndeviation = {deviation}\n", encoding="utf-8")
     capsys.readouterr()

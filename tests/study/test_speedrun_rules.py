@@ -15,6 +15,7 @@ from t5xpg.study import speedrun
 from t5xpg.study.plan import read
 from t5xpg.study.speedrun import Speedrun
 from t5xpg.study.speedrun_rules import P, SpeedrunPlan, forbidden, margin, objections
+from tests.written_pages import wrong_files
 
 PLAN = SpeedrunPlan(target=1.5, deviation=0.01)
 
@@ -153,7 +154,7 @@ def test_the_page_ranks_entries_by_time_and_by_tokens(tmp_path: Path) -> None:
     assert "`changed` does not count: its gin file or that of the rules has changed: to be run again." in text
     assert "Not run yet: `later`." in text
     assert "| noise to be cleared | 0.0233 nats; one standard deviation over seeds is 0.01 (p < 0.01) |" in text
-    assert Speedrun.page.differences(home) == []
+    assert wrong_files(home, Speedrun.page) == []
 
 
 def test_a_time_is_confirmed_on_the_same_machine_alone(tmp_path: Path) -> None:
