@@ -143,7 +143,7 @@ def problem(folder: Path, export: Mapping[str, str], command: str) -> str | None
     digest = functools.partial(memory.digest, folder.parent)
     differences = [
         *record.text_differences(found.definition["source"]["splits"], splits),
-        *record.code_differences(found.package, package_digests(digest)),
+        *record.package_differences(found, package_digests(digest)),
     ]
     return str(record.refuse(folder, differences, command)) if differences else None
 

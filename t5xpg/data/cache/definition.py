@@ -20,8 +20,9 @@ from t5xpg.base.paths import PACKAGE, data_directory
 from t5xpg.data.cache.record import FORMAT, PACKAGES, MissingTextError
 
 Digest = Callable[[Path], str]  # the SHA-256 of a file by its path
-# The files of this package that define the tasks of the table.
+# The files of this package that define the tasks of the table, and those among them that decide nothing of a cache.
 _DEFINING = ("data/tasks/*.py", "data/vocab/*.py", "data/preprocessors.py")
+_NOT_DEFINING = ("feature_converters.py", "lengths.py", "making.py", "providers.py", "token_listing.py", "training.py")
 _PYTHON, _PACKAGES = (
     tuple(os.path.realpath(sysconfig.get_path(name)) + os.sep for name in names)
     for names in (("stdlib", "platstdlib"), ("purelib", "platlib"))
@@ -61,7 +62,8 @@ def package_digests(digest: Digest) -> dict[str, str]:
 
 def package_files() -> list[Path]:
     """The files of this package that define the tasks of the table."""
-    return sorted(path for pattern in _DEFINING for path in PACKAGE.glob(pattern))
+    found = (path for pattern in _DEFINING for path in PACKAGE.glob(pattern))
+    return sorted(path for path in found if path.name not in _NOT_DEFINING)
 
 
 def users_modules(task: Any, modules: Sequence[str]) -> dict[str, ModuleType]:

@@ -105,7 +105,13 @@ def differences(record: Record, definition: Mapping[str, Any], package: Mapping[
     shared = then.keys() & now.keys() or {*then, *now}
     codes = ({name: code.get(name) for name in shared} for code in (then, now))
     found = _phrases(_leaves(record.definition | {"code": {}}, {**definition, "code": {}}, ()))
-    return [*found, *code_differences(*codes), *code_differences(record.package, package)]
+    return [*found, *code_differences(*codes), *package_differences(record, package)]
+
+
+def package_differences(record: Record, package: Mapping[str, str]) -> list[str]:
+    """A phrase for each file of this package whose digest differs. package: the files that decide now; earlier versions
+    recorded others beside them."""
+    return code_differences({name: record.package.get(name) for name in package}, package)
 
 
 def code_differences(then: Mapping[str, str | None], now: Mapping[str, str | None]) -> list[str]:

@@ -18,7 +18,15 @@ from t5xpg.data.text import labelled
 from t5xpg.data.text.manifest import read_manifest, split_path
 from t5xpg.data.vocab import tokenizers
 from t5xpg.data.vocab.files import vocabulary_of_file
-from t5xpg.data.vocab.record import NAME, RECORD, REPORT, VocabularyRecord, folder_of, read_record
+from t5xpg.data.vocab.record import (
+    NAME,
+    RECORD,
+    REPORT,
+    VocabularyRecord,
+    find_vocabularies,
+    folder_of,
+    read_record,
+)
 from t5xpg.data.vocab.token_listing import printable
 from t5xpg.data.vocab.tokenizers import HUGGING_FACE
 from t5xpg.data.vocab.training import VocabularySettings, draw_sample, train_model
@@ -44,11 +52,13 @@ def measure(vocabulary: Vocabulary, folder: Path) -> dict[str, Any]:
         split_path(folder, split).open("rb") as file,
         Progress(f"measure on {split}", None, "documents") as progress,
     ):
-        for text in (text for line in file for text in json.loads(line).values()):
-            ids = vocabulary.encode_plain(text)
-            seen[ids] = True
-            counts.update(documents=1, characters=len(text), bytes=len(text.encode("utf-8")), words=len(text.split()))
-            counts.update(tokens=len(ids), unknown=vocabulary.unknown_characters(text))
+        for line in file:
+            for text in json.loads(line).values():
+                ids = vocabulary.encode_plain(text)
+                seen[ids] = True
+                counts.update(characters=len(text), bytes=len(text.encode("utf-8")), words=len(text.split()))
+                counts.update(tokens=len(ids), unknown=vocabulary.unknown_characters(text))
+            counts.update(documents=1)
             progress.advance()
             if counts["bytes"] >= MOST_BYTES:
                 break
@@ -102,7 +112,7 @@ def train_vocabulary(
     name = settings.name if name is None else name
     source = {"kind": "export", "dataset": dataset, "sha256": manifest.splits["train"].sha256}
     wanted = VocabularyRecord(dataset, name, _MODEL_FILES["sentencepiece"], {}, source, settings.to_json(), {}, {})
-    if not force and (record := _there(wanted, data_dir, log)) is not None:
+    if (record := _there(wanted, data_dir, force, log)) is not None:
         return record
     train = split_path(data_dir / dataset, "train")
     sample = draw_sample(dataset, train, manifest.splits["train"].documents, settings)
@@ -144,7 +154,7 @@ def copy_vocabulary(
     source = {"kind": "file", "path": str(file), "sha256": found.to_json()["model_sha256"]}
     settings = {"extra_ids": extra_ids, "eos_token": eos_token, "pad_token": pad_token}
     wanted = VocabularyRecord(dataset, name, _MODEL_FILES[found.kind], {}, source, settings, {}, {})
-    if not force and (record := _there(wanted, data_dir, log)) is not None:
+    if (record := _there(wanted, data_dir, force, log)) is not None:
         return record
 
     # not read again: what says which token is the end may lie beside the original alone
@@ -153,10 +163,11 @@ def copy_vocabulary(
     )
 
 
-def _there(wanted: VocabularyRecord, data_dir: Path, log: Log) -> VocabularyRecord | None:
-    """The vocabulary of that name, where it is the one that is wanted. Raises UserError where it is another."""
+def _there(wanted: VocabularyRecord, data_dir: Path, force: bool, log: Log) -> VocabularyRecord | None:
+    """The vocabulary of that name, where it is the one that is wanted; None to replace it. Raises UserError where it is
+    another, and for a name that cannot be."""
     folder = _folder(wanted, data_dir)
-    if not (folder / RECORD).exists():
+    if force or not (folder / RECORD).exists():
         return None
     record = read_record(folder)
     changes = [
@@ -183,6 +194,9 @@ def _folder(wanted: VocabularyRecord, data_dir: Path) -> Path:
     if not NAME.fullmatch(wanted.name) or len(wanted.name) > 100:
         raise UserError(f"VOCAB={wanted.name[:100]}: a name is at most 100 letters, digits and underscores.")
     folder = folder_of(data_dir, wanted.dataset, wanted.name)
+    name = f"{wanted.dataset}_{wanted.name}"
+    if (other := find_vocabularies(data_dir).get(name, folder)) != folder:  # a + b_c and a_b + c
+        raise UserError(f"Tasks name {other} {name!r}, too: give this vocabulary another name, VOCAB=…")
     remove_abandoned(folder.parent)
     return folder
 

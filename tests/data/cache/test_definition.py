@@ -70,6 +70,7 @@ def test_has_the_digests_of_the_modules(modules: Path, tmp_path: Path) -> None:
     assert package_code(made, sha256_of_file) == {}
     ours = package_code(task([parse_jsonl], tmp_path), sha256_of_file)
     assert {"t5xpg/data/preprocessors.py", "t5xpg/data/tasks/steps.py", "t5xpg/data/vocab/vocabulary.py"} <= set(ours)
+    assert "t5xpg/data/vocab/making.py" not in ours
     installed = definition_of(task([], tmp_path / "a.txt"), sha256_of_file, ["absl.flags"])["code"]
     assert list(installed) == ["absl-py"]
 

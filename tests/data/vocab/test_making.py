@@ -127,7 +127,17 @@ def test_what_was_changed_is_refused(making: Making) -> None:
 def test_names_that_cannot_be_are_refused(making: Making) -> None:
     for name in ("", "../up", "x" * 101):
         with pytest.raises(UserError, match="at most 100 letters"):
-            making.train(name=name)
+            making.train(name=name, force=True)
+    assert not making.place.exists()
+
+
+def test_two_vocabularies_have_not_one_name(making: Making) -> None:
+    """`mine` + `yours_words` would be the `mine_yours_words` of the tasks, as `mine_yours` + `words`."""
+    other = making.data_dir / "mine_yours" / "vocabularies" / "words"
+    other.mkdir(parents=True)
+    (other / "vocabulary.json").write_text("{}")
+    with pytest.raises(UserError, match="mine_yours/vocabularies/words 'mine_yours_words', too: give this vocabulary"):
+        making.train(name="yours_words", force=True)
 
 
 def test_tasks_have_their_names(making: Making) -> None:
