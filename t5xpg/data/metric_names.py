@@ -19,6 +19,8 @@ def metric_of(name: str) -> Callable[..., Any]:
         found: Callable[..., Any] = getattr(importlib.import_module(module) if module else metrics, function)
     except (ModuleNotFoundError, AttributeError) as error:
         raise UserError(f"METRICS names {name}, which Python does not find: {error}.") from error
+    if not callable(found) or list(inspect.signature(found).parameters)[:2] not in _ARGUMENTS:
+        raise UserError(f"METRICS names {name}: expected a function of (targets, predictions) or (targets, scores).")
     return found
 
 

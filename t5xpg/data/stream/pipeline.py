@@ -313,9 +313,21 @@ def _no_examples(config: DatasetConfig, shard: int) -> str:
 def _iterator_state(iterator: Any) -> dict[str, np.ndarray]:
     """The files of an iterator's checkpoint, as uint8 arrays."""
     with tempfile.TemporaryDirectory() as folder:
-        tf.train.Checkpoint(iterator=iterator).write(os.path.join(folder, _CHECKPOINT))
+        try:
+            tf.train.Checkpoint(iterator=iterator).write(os.path.join(folder, _CHECKPOINT))
+        except tf.errors.OpError as error:
+            if folder not in error.message:  # of the iterator, not of the file
+                raise
+            raise _no_room(error.message.rpartition("; ")[2].partition(" [Op")[0]) from error
         contents = {name: Path(folder, file).read_bytes() for name, file in _CHECKPOINT_FILES.items()}
     return {name: np.frombuffer(content, np.uint8) for name, content in contents.items()}
+
+
+def _no_room(reason: str) -> UserError:
+    return UserError(
+        f"The position of the data cannot be written into {tempfile.gettempdir()} ({reason}). Make room there, or name "
+        "another folder with TMPDIR=…"
+    )
 
 
 def _restore_iterator(iterator: Any, arrays: Mapping[str, np.ndarray]) -> None:
@@ -324,10 +336,7 @@ def _restore_iterator(iterator: Any, arrays: Mapping[str, np.ndarray]) -> None:
             for name, file in _CHECKPOINT_FILES.items():
                 Path(folder, file).write_bytes(arrays[name].tobytes())
         except OSError as error:
-            raise UserError(
-                f"The position of the data cannot be written into {tempfile.gettempdir()} ({error.strerror}). Make "
-                "room there, or name another folder with TMPDIR=…"
-            ) from error
+            raise _no_room(str(error.strerror)) from error
         try:
             checkpoint = tf.train.Checkpoint(iterator=iterator)
             checkpoint.read(os.path.join(folder, _CHECKPOINT)).assert_existing_objects_matched()

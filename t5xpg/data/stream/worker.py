@@ -89,9 +89,13 @@ class Answers:
         from t5xpg.data.tasks.seqio_vocabularies import from_seqio
 
         dataset, provider = _find_provider(config)
-        vocabulary, *others = [provider.output_features[name].vocabulary for name in dataset.token_features]
-        if any(other != vocabulary for other in others):
-            raise UserError(f"{provider.name} has one vocabulary for inputs and another for targets: T5 shares one.")
+        first, *others = [
+            (f"{name} of {task.name}", task.output_features[name].vocabulary)
+            for task in providers.tasks_of(provider)
+            for name in dataset.token_features
+        ]
+        if other := next((name for name, vocabulary in others if vocabulary != first[1]), None):
+            raise UserError(f"The {first[0]} have another vocabulary than the {other}: T5 shares one.")
         tasks = [task for task in providers.tasks_of(provider) if dataset.split in task.splits]
         spans = span_numbers([providers.objective_of(task) for task in tasks], dataset.task_feature_lengths)
         reply: dict[str, Any] = {
@@ -100,7 +104,7 @@ class Answers:
             "splits": sorted(provider.splits),
             "cached": all(providers.reads_cache(task, dataset) for task in tasks),
             "examples": {split: _examples(provider, split) for split in sorted(provider.splits)},
-            "vocabulary": from_seqio(vocabulary).to_json(),
+            "vocabulary": from_seqio(first[1]).to_json(),
             "objective": None if spans is None else dataclasses.asdict(spans),
             "has_metrics": any(task.metric_fns or task.metric_objs for task in tasks),
         }

@@ -17,7 +17,7 @@ from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.tasks import sources
 from t5xpg.data.tasks.lengths import problems
 from t5xpg.data.tasks.seqio_vocabularies import from_seqio
-from t5xpg.data.tasks.steps import objective_of, reserved_of, with_objective
+from t5xpg.data.tasks.steps import _word_flags, objective_of, reserved_of, with_objective
 from t5xpg.data.tasks.task_names import NOT_CACHED, cache_command, how_to_get, vocabularies
 
 Provider: TypeAlias = seqio.Task | seqio.Mixture
@@ -174,6 +174,12 @@ def _check_objective(task: seqio.Task, config: DatasetConfig) -> None:
         raise UserError(
             f"{task.name} has a vocabulary whose sentinels are not its last ids, counting down, and its objective "
             "takes those for sentinels. Have some appended: EXTRA_IDS=100 (extra_ids= in Python)."
+        )
+    in_words = isinstance(objective, SpanCorruption) and objective.whole_words
+    if vocabulary is not None and in_words and not any(_word_flags(vocabulary)[1]):
+        raise UserError(
+            f"WHOLE_WORDS=True: no token of the vocabulary of {task.name} begins with a space, so they do not say where "
+            "a word begins. Set it to False, or choose another vocabulary."
         )
     sentinels = 0 if vocabulary is None else vocabulary.num_sentinels
     if found := problems(task.name, config.task_feature_lengths, objective, sentinels, reserved_of(task)):

@@ -124,7 +124,7 @@ def _check_same(folder: Path, there: Manifest, wanted: Manifest) -> None:
     rules = {name: value for name, value in there.filter.items() if name != "left_out"}
     there = dataclasses.replace(there, name=wanted.name, filter=rules)
     names = ("source", "filter", "limit", "max_bytes", "fields")
-    changed = [name for name in names if getattr(there, name) != getattr(wanted, name)]
+    changed = [name for name in names if _without_paths(getattr(there, name)) != _without_paths(getattr(wanted, name))]
     if not changed:
         return
     then, now = there.command(), wanted.command()
@@ -134,6 +134,14 @@ def _check_same(folder: Path, there: Manifest, wanted: Manifest) -> None:
         f"and runs are of that text. To keep it, choose another name, DATASET=…; to replace it, type: "
         f"{wanted.command(force=True)}"
     )
+
+
+def _without_paths(value: Any) -> Any:
+    """The description of a source without the paths of its files, which are known by their digests."""
+    if isinstance(value, Mapping):
+        has_digest = "sha256" in value
+        return {name: _without_paths(one) for name, one in value.items() if not (has_digest and name == "path")}
+    return [_without_paths(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 def check_source(

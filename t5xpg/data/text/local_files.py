@@ -138,7 +138,7 @@ def parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[tuple[Any
                     raise UserError(f'{path} has no column "{column}".{nearest(column, names)}')
             for number, row in enumerate(_rows(table, columns), 1):
                 yield row, f"{path} row {number}"
-    except pyarrow.ArrowException as error:
+    except (pyarrow.ArrowException, UnicodeDecodeError, OverflowError) as error:  # the last two: of a value
         raise UserError(f"{path} cannot be read as parquet: {error}") from None
     except _BROKEN as error:
         raise _cannot_be_read(path, error) from None

@@ -12,7 +12,7 @@ import seqio
 import tensorflow as tf
 
 from t5xpg.base.errors import UserError
-from t5xpg.data.batch import Batch, BatchSpec, validate
+from t5xpg.data.batch import BatchSpec, validate
 from t5xpg.data.cache import worker as cache_worker
 from t5xpg.data.spec import DatasetConfig, SpanCorruption
 from t5xpg.data.stream import pipeline, worker
@@ -119,13 +119,13 @@ def numbers(split: str, shuffle_files: bool = False, seed: int | None = None) ->
     return dataset.shuffle(40, seed) if shuffle_files else dataset
 
 
-def task_of(name: str, kept: tf.Variable | bool = True) -> seqio.Task:
+def task_of(name: str, kept: tf.Variable | bool = True, size: int = 100) -> seqio.Task:
     """Examples of one number each, in the order that its function gives; none while `kept` is False."""
 
     def examples(dataset: tf.data.Dataset) -> tf.data.Dataset:
         return dataset.filter(lambda number: tf.identity(kept)).map(lambda number: dict.fromkeys(LENGTHS, number[None]))
 
-    feature = seqio.Feature(seqio.PassThroughVocabulary(100), add_eos=False)
+    feature = seqio.Feature(seqio.PassThroughVocabulary(size), add_eos=False)
     source = seqio.FunctionDataSource(numbers, splits=["train"])
     return seqio.Task(name, source, dict.fromkeys(LENGTHS, feature), [examples], shuffle_buffer_size=1)
 
@@ -140,15 +140,36 @@ def test_shards_share_no_example_of_a_function_that_shuffles() -> None:
 @pytest.mark.parametrize("rate", [1.0, 0.01])
 def test_the_task_of_a_mixture_that_makes_no_example_is_named(rate: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where it is first drawn after some batches."""
-    monkeypatch.setattr(pipeline, "PATIENCE", 0.5)
     kept = tf.Variable(False)
     mixture = seqio.Mixture("two", [(task_of("full"), 1.0), (task_of("empty", kept), rate)])
     stream = ShardedBatches(mixture, config("two"), [0])
-    seen: list[Batch] = []
+    if rate < 1:
+        stream.next()
+    monkeypatch.setattr(pipeline, "PATIENCE", 0.5)
     with pytest.raises(UserError, match=r"^empty, split 'train', has no examples"):
-        seen.extend(iter(stream.next, None))
+        list(iter(stream.next, None))
     kept.assign(True)  # or the thread would read for ever
-    assert bool(seen) == (rate < 1)
+
+
+def test_the_tasks_of_a_mixture_share_one_vocabulary(monkeypatch: pytest.MonkeyPatch) -> None:
+    mixture = seqio.Mixture("two", [(task_of("one"), 1.0), (task_of("other", size=90), 1.0)])
+    monkeypatch.setattr(worker, "_find_provider", lambda given: (config("two"), mixture))
+    answers: Any = None
+    with pytest.raises(
+        UserError, match="The inputs of one have another vocabulary than the inputs of other: T5 shares"
+    ):
+        worker.Answers.describe(answers, config("two").to_json(), {})
+
+
+def test_the_position_needs_room(sample_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = ShardedBatches(providers.find_provider(config()), config(), [0])
+
+    def full(checkpoint: Any, file: str) -> None:
+        raise tf.errors.ResourceExhaustedError(None, None, f"{file}_temp/part-0; No space left on device [Op:SaveV2]")
+
+    monkeypatch.setattr(tf.train.Checkpoint, "write", full)
+    with pytest.raises(UserError, match=r"be written into .* \(No space left on device\)\. Make room there, or name"):
+        stream.save()
 
 
 def test_rows_that_come_as_patience_ends_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """Span corruption of whole words: what is masked are words of the text, and inputs and targets make it again."""
 
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,10 +10,13 @@ import tensorflow as tf
 
 from t5xpg.base.errors import UserError
 from t5xpg.data.objectives import SpanCorruption, from_json, to_json
-from t5xpg.data.tasks import steps
+from t5xpg.data.spec import DatasetConfig
+from t5xpg.data.tasks import providers, steps
 from t5xpg.data.tasks.seqio_vocabularies import to_seqio
+from t5xpg.data.vocab.files import vocabulary_of_file
 from t5xpg.data.vocab.sentinels import fill
 from t5xpg.data.vocab.vocabulary import Vocabulary
+from tests.small_tokenizers import word_pieces
 
 BYTES = Vocabulary("bytes", extra_ids=125)
 TEXT = "The café_2 of Ålesund isn't far: (walk 300 m, then turn).\n\n  `list.sort()` sorts in place, a[0] first. "
@@ -85,6 +89,16 @@ def test_pieces_of_words_belong_together() -> None:
     of_word, begins = steps._word_flags(Pieces())  # type: ignore[arg-type]
     assert of_word.tolist() == [False, False, True, True, False, False]
     assert begins.tolist() == [False, False, True, False, True, False]
+
+
+def test_pieces_that_do_not_say_where_words_begin_are_refused(tmp_path: Path) -> None:
+    feature = seqio.Feature(to_seqio(vocabulary_of_file(word_pieces(tmp_path), eos_token="bad")))
+    source = seqio.FunctionDataSource(lambda split, shuffle_files: None, splits=["train"])
+    made = steps.steps(SpanCorruption(whole_words=True))
+    task = seqio.Task("words", source, {"inputs": feature, "targets": feature}, made)
+    config = DatasetConfig("words", {"inputs": 32, "targets": 32})
+    with pytest.raises(UserError, match="WHOLE_WORDS=True: no token of the vocabulary of words begins with a space"):
+        providers._check_objective(task, config)
 
 
 def test_settings() -> None:

@@ -209,6 +209,7 @@ def test_an_export_of_another_text_is_not_replaced_without_a_word(export: Export
         UserError, match=r"(?s)another export of this name \(source changed\).*FILES=\"train=b.txt\" FORCE=1"
     ):
         export("train=b.txt")
+    export(f"train={Path('a.txt').absolute()}")  # the same file by another path
     Path("a.txt").write_text(row(1))
     with pytest.raises(UserError, match=r"its source has another content now"):
         export("train=a.txt")

@@ -63,6 +63,13 @@ def test_names_what_it_cannot_read(tmp_path: Path, name: str, data: bytes, messa
         list(records((path,)))
 
 
+def test_names_a_table_whose_text_is_not_utf8(tmp_path: Path) -> None:
+    text = pyarrow.array([b"good", b"\xff\xfe"], pyarrow.binary()).view(pyarrow.string())
+    pyarrow.parquet.write_table(pyarrow.table({"text": text}), tmp_path / "a.parquet")
+    with pytest.raises(UserError, match=r"a\.parquet cannot be read as parquet: 'utf-8' codec can't decode"):
+        list(records((tmp_path / "a.parquet",)))
+
+
 def test_parses_files_by_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("a.txt", "b.txt", "c d.txt", "v.jsonl", "x=y.txt"):
