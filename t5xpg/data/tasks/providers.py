@@ -178,8 +178,8 @@ def _check_objective(task: seqio.Task, config: DatasetConfig) -> None:
     in_words = isinstance(objective, SpanCorruption) and objective.whole_words
     if vocabulary is not None and in_words and not any(_word_flags(vocabulary)[1]):
         raise UserError(
-            f"WHOLE_WORDS=True: no token of the vocabulary of {task.name} begins with a space, so they do not say where "
-            "a word begins. Set it to False, or choose another vocabulary."
+            f"WHOLE_WORDS=True: the vocabulary of {task.name} has no token that begins with a space and so a word. "
+            "Set it to False, or choose another vocabulary."
         )
     sentinels = 0 if vocabulary is None else vocabulary.num_sentinels
     if found := problems(task.name, config.task_feature_lengths, objective, sentinels, reserved_of(task)):

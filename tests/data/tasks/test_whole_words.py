@@ -97,7 +97,9 @@ def test_pieces_that_do_not_say_where_words_begin_are_refused(tmp_path: Path) ->
     made = steps.steps(SpanCorruption(whole_words=True))
     task = seqio.Task("words", source, {"inputs": feature, "targets": feature}, made)
     config = DatasetConfig("words", {"inputs": 32, "targets": 32})
-    with pytest.raises(UserError, match="WHOLE_WORDS=True: no token of the vocabulary of words begins with a space"):
+    with pytest.raises(
+        UserError, match="WHOLE_WORDS=True: the vocabulary of words has no token that begins with a space"
+    ):
         providers._check_objective(task, config)
 
 
