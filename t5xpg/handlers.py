@@ -130,7 +130,7 @@ def _check(options: Namespace) -> int:
     if Matrix.is_planned(options.experiment):
         arguments.without_overrides(options, _FIXED_IN_STUDY)
         folder = arguments.run_directory(options, config.find_experiment(options.experiment)[0])
-        return Matrix(options.experiment, folder).check()
+        return Matrix(options.experiment, folder).check(as_json=options.json)
     overrides, gin_files = arguments.overrides(options)
     device = None
     if options.mesh or options.device or options.devices:
@@ -213,7 +213,8 @@ def _record(options: Namespace) -> int:
 
     loaded = arguments.load(options)
     output = arguments.path_of(options.output) or paths.recordings_directory() / loaded.name
-    return recording.record(loaded, steps=options.steps, output=output, force=options.force)
+    gin = " ".join([options.gin_overrides, *options.overrides]).strip()
+    return recording.record(loaded, steps=options.steps, output=output, force=options.force, gin=gin)
 
 
 def _eval(options: Namespace) -> None:

@@ -45,12 +45,12 @@ def host() -> dict[str, Any]:
     }
 
 
-def cpu_model(file: Path = Path("/proc/cpuinfo")) -> str | None:
+def cpu_model() -> str | None:
     """The processor's name as the system gives it, with family and model: on virtual machines, processors whose results
     differ in the last bits often have the same name."""
     if sys.platform == "darwin":
         return output_of(["sysctl", "-n", "machdep.cpu.brand_string"])
-    facts = cpu_facts(file)
+    facts = cpu_facts()
     names = [name for key in ("model name", "Model", "cpu model") if (name := " ".join(facts.get(key, "").split()))]
     numbers = [f"{name} {facts[key]}" for key, name in (("cpu family", "family"), ("model", "model")) if key in facts]
     return ", ".join([*(names[:1] or filter(None, [platform.processor()])), *numbers]) or None

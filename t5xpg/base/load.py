@@ -5,6 +5,8 @@ from pathlib import Path
 
 from t5xpg.base.environment import usable_cores
 
+_PROC = Path("/proc")
+
 
 class OthersLoad:
     """The share of this process's cores that other programs used since the last call, 0 to 1.
@@ -13,8 +15,7 @@ class OthersLoad:
     counts. Read from Linux's /proc, once a call; None elsewhere, and in a container that may use less than it sees.
     """
 
-    def __init__(self, proc: Path = Path("/proc")) -> None:
-        self._proc = proc
+    def __init__(self) -> None:
         self._before = self._ticks()
 
     def share(self) -> float | None:
@@ -32,7 +33,7 @@ class OthersLoad:
             names = {f"cpu{core}" for core in os.sched_getaffinity(0)}
             if usable_cores() < len(names):
                 return None
-            lines = map(str.split, (self._proc / "stat").read_text(encoding="ascii").splitlines())
+            lines = map(str.split, (_PROC / "stat").read_text(encoding="ascii").splitlines())
             # user, nice, system, idle, waiting for disks, interrupts, soft interrupts, stolen by the host
             cores = [list(map(int, line[1:9])) for line in lines if line[0] in names]
             whole = sum(map(sum, cores))
@@ -43,7 +44,7 @@ class OthersLoad:
     def _own(self) -> int:
         """Ticks of this process and of all processes that it started, also those that have ended."""
         parents, ticks = {}, {}
-        for file in self._proc.glob("[0-9]*/stat"):
+        for file in _PROC.glob("[0-9]*/stat"):
             try:
                 fields = file.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
             except OSError:  # it has ended meanwhile

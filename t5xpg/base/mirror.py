@@ -31,6 +31,7 @@ from typing import Any
 
 from t5xpg.base import digests, files, locks
 from t5xpg.base.errors import UserError
+from t5xpg.base.progress import Progress
 
 _RECORD, _MANIFESTS = ".t5xpg_store.json", "manifests"
 # What belongs to this machine: hidden files, and checkpoints that are being written or removed, or are damaged.
@@ -102,7 +103,7 @@ class Mirror:
     def _locked(self) -> Iterator[_Record]:
         """The record, for one process of this machine at a time."""
         lock = self.folder.parent / f".{self.folder.name}.store.lock"
-        with locks.hold(lock, doing=f"exchanging files with {self.url}", instead="", wait=print):
+        with locks.hold(lock, doing=f"exchanging files with {self.url}", instead="", wait=Progress.print):
             files.remove_abandoned(self.folder)
             yield _Record(**files.json_object_if_any(self.folder / _RECORD))
 
@@ -172,7 +173,7 @@ class Mirror:
             self._remove(name)
         if fetched:
             size = sum(manifest.files[name][1] for name in fetched) / 1e6
-            print(f"{self.url}: {len(fetched)} files, {size:,.1f} MB, to {self.folder}", flush=True)
+            Progress.print(f"{self.url}: {len(fetched)} files, {size:,.1f} MB, to {self.folder}")
         self.folder.mkdir(parents=True, exist_ok=True)
         with (
             self._reached("read", FileNotFoundError),

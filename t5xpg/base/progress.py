@@ -82,19 +82,16 @@ class Progress:
                 self._draw(now)
 
     @staticmethod
-    def print(text: str, stream: TextIO | None = None) -> None:
-        """Print lines of text above the progress line that is being shown, if any.
-
-        They go to `stream`, by default to the one of the progress line (the standard error where there is none).
-        """
+    def print(text: str) -> None:
+        """Print lines of text above the progress line that is being shown, if any, else on the standard error."""
         shown = Progress._active[-1] if Progress._active else None
         if shown is None:
-            print(text, file=stream or Progress._default or sys.stderr, flush=True)
+            print(text, file=Progress._default or sys.stderr, flush=True)
             return
         with shown._lock:
             if shown._terminal:
                 shown._write("\r\x1b[K")
-            print(text, file=stream if stream is not None else shown._stream, flush=True)
+            print(text, file=shown._stream, flush=True)
             if shown._terminal:
                 shown._draw(time.monotonic())
 

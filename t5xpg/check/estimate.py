@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from t5xpg.base import environment, paths
+from t5xpg.base import environment, files, paths
 from t5xpg.base.progress import duration
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.stream.client import DataService
@@ -133,7 +133,8 @@ def _time_save(experiment: Experiment, state: TrainState) -> float:
     """The seconds to write a checkpoint where runs are. Training goes on meanwhile, but more slowly."""
     runs = paths.runs_directory()
     runs.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".estimate-", dir=runs) as folder:
+    files.remove_abandoned(runs)
+    with tempfile.TemporaryDirectory(".tmp", files.temporary_prefix("estimate"), runs) as folder:
         with Checkpointer(Path(folder) / "checkpoints", experiment.checkpoints) as checkpointer:
             seconds = []
             for step in (1, 2):

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import write_atomically
-from t5xpg.run.directory import differing
+from t5xpg.run.directory import differing, short
 from t5xpg.run.records import to_json
 
 SUFFIX = ".partial"
@@ -111,12 +111,7 @@ def _other(path: Path, found: bytes, header: bytes) -> str:
     if not is_ours:
         return f"{path} is in the way: predictions are kept there until all are made, and it holds something else."
     differences = list(differing(theirs, json.loads(header)).items())
-    lines = [f"  {name}: {_short(old)} there, {_short(new)} now" for name, (old, new) in differences[:_SHOWN]]
+    lines = [f"  {name}: {short(old)} there, {short(new)} now" for name, (old, new) in differences[:_SHOWN]]
     more = [f"  and {len(differences) - _SHOWN} more"] if len(differences) > _SHOWN else []
     last = f"Set them back to go on, name another OUTPUT, or delete {path} to start over."
     return "\n".join([f"{path} holds the first predictions of another start:", *lines, *more, last])
-
-
-def _short(value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= 60 else text[:57] + "…"

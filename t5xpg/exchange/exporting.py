@@ -39,7 +39,7 @@ def export(loaded: LoadedConfig, path: Path, output: Path | None = None) -> tupl
     directory = RunDirectory(path)
     check_same_model(directory, experiment)
     target = directory.path / FOLDER if output is None else output
-    check_target(target, has_card(target))
+    check_target(target, has_card(target, "config.json"))
     built = assembly.assemble(experiment)
     params, vocabulary, step = parameters_and_vocabulary(directory, experiment, built)
     assembly.check_vocabulary(vocabulary, experiment)
@@ -107,10 +107,10 @@ def push(folder: Path, name: str) -> None:
     print(f"pushed: {commit.repo_url}, commit {commit.oid}", flush=True)
 
 
-def has_card(folder: Path) -> bool:
-    """Whether the folder has a model card that an export wrote."""
+def has_card(folder: Path, config: str) -> bool:
+    """Whether the folder has a model card that an export wrote, and the file `config` of that kind of export."""
     card = folder / CARD
-    return card.is_file() and MARK in card.read_text(encoding="utf-8", errors="replace")
+    return (folder / config).is_file() and card.is_file() and MARK in card.read_text(encoding="utf-8", errors="replace")
 
 
 def check_target(target: Path, is_export: bool, what: str = "an export") -> None:

@@ -16,7 +16,7 @@ import numpy as np
 import optax
 
 from t5xpg.base.errors import UserError
-from t5xpg.base.files import read_json
+from t5xpg.base.files import json_object_of
 from t5xpg.data.vocab.vocabulary import BYTES, Vocabulary
 from t5xpg.exchange.formats.t5x_files import TENSORFLOW, open_checkpoint
 from t5xpg.exchange.huggingface.vocabulary import vocabulary_of_folder
@@ -37,7 +37,9 @@ from t5xpg.optim.optimizers import Adafactor
 from t5xpg.optim.schedules import Constant
 
 _GIN_FILES = ("config.gin", "operative_config.gin", "operative.gin")
-_ACTIVATIONS = re.compile(r"(?:mlp_activations|DenseReluDense\.activation)\s*=\s*([\[(][^\])]*[\])]|'\w+'|\"\w+\")")
+_VALUE = r"\s*=[\s\\]*([\[(][^\])]*[\])]|[^\s#]*)"
+_ACTIVATIONS = re.compile(rf"^[^#\n]*(?:mlp_activations|DenseReluDense\.activation){_VALUE}", re.MULTILINE)
+_MACROS = re.compile(rf"^(\w+){_VALUE}", re.MULTILINE)
 _PART = re.compile(r"state|checkpoint(_\d+)?|model\.ckpt-.*|checkpoints")  # of a run's path, below its name
 _BYTE_ROWS = range(259, 513)
 _PIECES = "gs://t5-data/vocabs/cc_all.32000.100extra/sentencepiece.model"
@@ -54,9 +56,7 @@ def read(checkpoint: str, *, tokenizer: str | None, sentinels: str | None, optim
     beside = (folder / name for folder in folders for name in (*_GIN_FILES, RECORD, *TOKENIZER_FILES))
     parts = found.path.rglob("*") if found.path.is_dir() else found.path.parent.glob(f"{escape(found.path.name)}.*")
     require_links_inside(folders[-1], (*beside, *parts))
-    record: Mapping[str, Any] = next(
-        (read_json(folder / RECORD) for folder in folders if (folder / RECORD).is_file()), {}
-    )
+    record: Mapping[str, Any] = next(filter(None, (json_object_of(folder / RECORD) for folder in folders)), {})
     state = state_of(found)
     config = config_of(state, _activations(folders, record))
     vocabulary = _vocabulary(folders, config, record, tokenizer, sentinels)
@@ -74,7 +74,6 @@ def read(checkpoint: str, *, tokenizer: str | None, sentinels: str | None, optim
         params=params,
         vocabulary=vocabulary,
         files=found.files,
-        tokenizer_files=tokenizer_files(folders[0]),
         step=step,
         opt_state=opt_state,
     )
@@ -89,15 +88,29 @@ def folders_of(first: Path) -> list[Path]:
 
 
 def _activations(folders: list[Path], record: Mapping[str, Any]) -> tuple[str, ...] | None:
-    """The activations of the MLP, where a file names them."""
-    if recorded := record.get("model", {}).get("mlp_activations"):
-        return tuple(recorded)
-    for file in (folder / name for folder in folders for name in _GIN_FILES):
-        if file.is_file():
-            found = _ACTIVATIONS.findall(file.read_text(encoding="utf-8", errors="replace"))
-            names = {tuple(re.findall(r"\w+", text)) for text in found}
-            if len(names) == 1 and set(*names) <= set(ACTIVATIONS):
-                return names.pop()
+    """The activations of the MLP, where a file names them. Raises UserError where it names none that are known."""
+    try:
+        if recorded := record.get("model", {}).get("mlp_activations"):
+            return tuple(recorded)
+    except (AttributeError, TypeError):
+        raise UserError(
+            f"The {RECORD} of {folders[0]} describes no model: copy it again, or remove it (docs/interop.md)."
+        ) from None
+    for file in (folder / name for folder in folders for name in _GIN_FILES if (folder / name).is_file()):
+        text, found = file.read_text(encoding="utf-8", errors="replace"), set()
+        macros: dict[str, str] = {f"%{name}": value for name, value in _MACROS.findall(text)}
+        for match in _ACTIVATIONS.finditer(text):
+            names = tuple(re.findall(r"\w+", macros.get(match[1], match[1])))
+            found.add(names)
+            if len(found) > 1 or not names or not set(names) <= set(ACTIVATIONS):
+                line = text.count("\n", 0, match.start()) + 1
+                raise UserError(
+                    f"{file}, line {line}: {' '.join(match[0].split())}. Expected is one choice of "
+                    f"{', '.join(ACTIVATIONS)} in the whole file: write that of the checkpoint there, as in "
+                    "mlp_activations = ('gelu', 'linear')."
+                )
+        if found:
+            return found.pop()
     return None
 
 
@@ -121,8 +134,8 @@ def _vocabulary(
 
 
 def _recorded(value: Mapping[str, Any], folders: list[Path], rows: Mapping[str, int]) -> Vocabulary:
-    model = value.get("model_file")
-    if model is not None:
+    model = value.get("model_file") if isinstance(value, Mapping) else None
+    if isinstance(model, str):
         candidates = [folder / Path(model).name for folder in folders]
         file = next((file for file in candidates if file.is_file()), candidates[0])
         value = {**value, "model_file": str(file)}

@@ -11,14 +11,7 @@ from t5xpg.exchange.huggingface import t5gemma
 from t5xpg.exchange.huggingface.config import config_from_transformers, head_factor_from_transformers
 from t5xpg.exchange.huggingface.params import has_own_head, params_from_transformers
 from t5xpg.exchange.huggingface.vocabulary import vocabulary_of_folder
-from t5xpg.exchange.import_folders import (
-    CONFIG,
-    TOKENIZER_FILES,
-    ImportedCheckpoint,
-    find,
-    require_links_inside,
-    tokenizer_files,
-)
+from t5xpg.exchange.import_folders import CONFIG, TOKENIZER_FILES, ImportedCheckpoint, find, require_links_inside
 from t5xpg.models.decoder_only import DecoderOnlyModel
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
 
@@ -46,7 +39,6 @@ def read(checkpoint: str, *, tokenizer: str | None, sentinels: str | None) -> Im
         params=params,
         vocabulary=vocabulary,
         files=tuple(files_of(folder.path)),
-        tokenizer_files=tokenizer_files(folder.path),
     )
 
 
@@ -61,7 +53,8 @@ def read_config(folder: Path) -> Mapping[str, Any]:
     value = json_object_of(path)
     if not value:
         raise UserError(f"{path} holds no settings: expected an object.")
-    kinds = [kind for kind in value.get("architectures") or [] if isinstance(kind, str)]
+    listed = value.get("architectures")
+    kinds = [kind for kind in listed if isinstance(kind, str)] if isinstance(listed, list) else []
     known = ("ForConditionalGeneration", "WithLMHeadModel", "5Model")
     if kinds and not any(kind.endswith(known) for kind in kinds) and not t5gemma.is_decoder(value):
         raise UserError(

@@ -27,7 +27,8 @@ def tokenizer_files(folder: Path) -> tuple[Path, ...]:
 
 def run_name(name: str) -> str:
     """The name of the run of a checkpoint, made from the checkpoint's name; used where the user gives no other."""
-    return re.sub(r"\W+", "_", name).strip("_") or "imported"
+    found = re.sub(r"\W+", "_", name).strip("_") or "imported"
+    return f"t5_{found}" if found[0].isdigit() else found
 
 
 @dataclass(frozen=True)
@@ -35,8 +36,8 @@ class ImportedCheckpoint:
     """A model, its parameters and its vocabulary.
 
     source: where it came from, for people. name: what its run is called. format: of the files ("huggingface", "t5x",
-    "mesh_tensorflow"). family: as its own program calls it. files: those that identify it. tokenizer_files: kept with
-    the run. step, opt_state: the optimiser's, if it was read (opt_state: optax's state of `optimizers.Adafactor`).
+    "mesh_tensorflow"). family: as its own program calls it. files: those that identify it. step, opt_state: the
+    optimiser's, if it was read (opt_state: optax's state of `optimizers.Adafactor`).
     """
 
     source: str
@@ -47,7 +48,6 @@ class ImportedCheckpoint:
     params: Params
     vocabulary: Vocabulary
     files: tuple[Path, ...]
-    tokenizer_files: tuple[Path, ...]
     step: int = 0
     opt_state: Any = None
 
@@ -103,7 +103,7 @@ def find(checkpoint: str) -> CheckpointFolder:
 
 def _of_the_hub(name: str, revision: str | None) -> CheckpointFolder:
     folder = _snapshot(name, revision, None)
-    if folder is None or not ((folder / CONFIG).is_file() and _has_weights(folder)):
+    if folder is None or not ((folder / CONFIG).is_file() and _has_weights(folder) and tokenizer_files(folder)):
         print(f"downloading {name} from the Hugging Face hub", flush=True)
         folder = _snapshot(name, revision, _SAFETENSORS)
         if folder is not None and not _has_weights(folder):

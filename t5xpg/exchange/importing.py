@@ -10,7 +10,7 @@ from t5xpg.base.files import copy_file, directory_atomically, sha256_of_file, wr
 from t5xpg.base.paths import shown
 from t5xpg.exchange import from_t5x, from_transformers
 from t5xpg.exchange.formats.t5x_files import holds_checkpoint
-from t5xpg.exchange.import_folders import CONFIG, ImportedCheckpoint
+from t5xpg.exchange.import_folders import CONFIG, ImportedCheckpoint, tokenizer_files
 from t5xpg.exchange.imported_gin import MODEL_FILE, TOKENIZER, experiment_gin, model_gin
 from t5xpg.experiment.config import settings
 from t5xpg.experiment.identity import deciding, vocabulary_identity
@@ -57,12 +57,11 @@ def import_checkpoint(
         directory.start(name, identity, step=0, command=environment.command_line(), facts=facts)
         directory.keep_model(vocabulary.model_file)
         recorded = vocabulary.to_json()
-        (temporary / TOKENIZER).mkdir()
-        for file in found.tokenizer_files:
-            copy_file(file, temporary / TOKENIZER / file.name)
-        if vocabulary.model_file is not None:  # may lie elsewhere, or be one of those files
+        if vocabulary.model_file is not None:
             file = Path(vocabulary.model_file)
-            copy_file(file, temporary / TOKENIZER / file.name)
+            (temporary / TOKENIZER).mkdir()
+            for beside in {*tokenizer_files(file.parent), file}:
+                copy_file(beside, temporary / TOKENIZER / beside.name)
             recorded["model_file"] = str(target / TOKENIZER / file.name)
         write_text(temporary / MODEL_FILE, model_gin(model, vocabulary, found.source))
         write_text(temporary / f"{name}.gin", experiment_gin(name, target, model, vocabulary, found.source))

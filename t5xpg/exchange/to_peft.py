@@ -40,6 +40,7 @@ from t5xpg.run.directory import RunDirectory
 
 FOLDER = "peft"  # in the run directory, and FORMAT=
 CONFIG, TENSORS = "adapter_config.json", "adapter_model.safetensors"
+_NO_PEFT = "not compared in peft: {python} cannot import it. {python} -m pip install peft installs it"
 _CARD = f"""{MARK}
 # {{name}}
 
@@ -49,7 +50,7 @@ LoRA of rank {{rank}} for {{base}}, after {{step:,}} updates.
 from peft import PeftModel
 from transformers import AutoModelForSeq2SeqLM
 
-model = AutoModelForSeq2SeqLM.from_pretrained("{{base}}")
+model = AutoModelForSeq2SeqLM.from_pretrained("{{base}}"{{of_revision}})
 model = PeftModel.from_pretrained(model, "path/to/this/folder")
 ```
 """
@@ -69,7 +70,7 @@ def export(loaded: LoadedConfig, path: Path, output: Path | None = None) -> tupl
     directory = RunDirectory(path)
     check_same_model(directory, experiment)
     target = directory.path / FOLDER if output is None else output
-    exporting.check_target(target, exporting.has_card(target))
+    exporting.check_target(target, exporting.has_card(target, CONFIG))
     built = assembly.assemble(experiment)
     with Checkpointer(directory.checkpoints, experiment.checkpoints, read_only=True) as checkpointer:
         step = checkpointer.latest()
@@ -78,25 +79,34 @@ def export(loaded: LoadedConfig, path: Path, output: Path | None = None) -> tupl
     vocabulary = vocabulary_of_record(meta["vocabulary"], directory.vocabulary_model)
     started = RunDirectory(find(initial.checkpoint).run)
     imported = started.imported() if started.exists() else None
-    named = imported["source"] if imported else shown(started.path / exporting.FOLDER)
+    named, revision = shown(started.path / exporting.FOLDER), ""
+    if imported and imported["format"] == "huggingface":
+        named = imported["source"]
+        if not Path(named).is_absolute():  # a name on the hub with the commit
+            named, _, revision = named.partition("@")
     with directory_atomically(target.absolute()) as folder:
-        config, tensors = in_peft(experiment, adapter, trained, named)
+        config, tensors = in_peft(experiment, adapter, trained, named, revision)
         write_json(folder / CONFIG, config)
         save_file(tensors, folder / TENSORS, metadata={"format": "pt"})
         (folder / TENSORS).chmod((folder / CONFIG).stat().st_mode)  # save_file lets only the owner read it
-        write_text(folder / exporting.CARD, _CARD.format(name=loaded.name, rank=adapter.rank, base=named, step=step))
+        of_revision = f', revision="{revision}"' if revision else ""
+        card = _CARD.format(name=loaded.name, rank=adapter.rank, base=named, of_revision=of_revision, step=step)
+        write_text(folder / exporting.CARD, card)
         checked = _check(folder, experiment, base, built.weights(trained, base), vocabulary)
     print(f"{loaded.name} after step {step:,} for peft: {shown(target)}")
-    print(f"compared: {checked}" if checked else NOT_CHECKED, flush=True)
+    python = python_with_torch()
+    not_checked = NOT_CHECKED if python is None else _NO_PEFT.format(python=python)
+    print(f"compared: {checked}" if checked else not_checked, flush=True)
     return target, checked
 
 
 def in_peft(
-    experiment: Experiment, adapter: Lora, trained: Params, base: str
+    experiment: Experiment, adapter: Lora, trained: Params, base: str, revision: str
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """adapter_config.json, and the tensors of adapter_model.safetensors: A [r, I] and B [O, r] of each module.
 
-    base: the model that transformers loads first. Raises UserError where its model or peft has no such matrix.
+    base, revision: of the model that transformers loads first. Raises UserError where its model or peft has no such
+    matrix.
     """
     model = experiment.model
     known_kind(model, (EncoderDecoderModel,), "There is no base model in transformers")
@@ -114,6 +124,7 @@ def in_peft(
         "peft_type": "LORA",
         "task_type": "SEQ_2_SEQ_LM",
         "base_model_name_or_path": base,
+        "revision": revision or None,
         "target_modules": [modules["/".join(name)] for name in names],
         "r": adapter.rank,
         "lora_alpha": adapter.alpha,

@@ -41,8 +41,8 @@ def export(loaded: LoadedConfig, path: Path, output: Path | None = None) -> Path
     directory = RunDirectory(path)
     check_same_model(directory, experiment)
     target = (directory.path / FOLDER if output is None else output).absolute()
-    check_target(target, (target / RECORD).is_file(), "an export for T5X")
-    if any(target.glob("events.out*")):
+    check_target(target, all((target / name).is_file() for name in (RECORD, MODEL_FILE)), "an export for T5X")
+    if any(target.rglob("events.out*")):
         raise UserError(f"OUTPUT={target} is a folder in which T5X has trained. Name another one.")
     network = network_of(experiment.model)
     built = assembly.assemble(experiment)

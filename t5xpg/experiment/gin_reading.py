@@ -169,10 +169,10 @@ def _literal(value: str) -> str:
     return value
 
 
-def shortened(text: str, width: int = 100) -> str:
-    """A user's text on one line, cut to `width` characters."""
+def shortened(text: str) -> str:
+    """A user's text on one line, cut to 100 characters."""
     text = text.encode("unicode_escape").decode("ascii") if not text.isprintable() else text
-    return text if len(text) <= width else text[: width - 1] + "…"
+    return text if len(text) <= 100 else text[:99] + "…"
 
 
 def message_of(error: Exception) -> str:

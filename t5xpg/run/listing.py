@@ -11,6 +11,7 @@ from shutil import rmtree
 from typing import Any
 
 from t5xpg.base.errors import UserError, nearest
+from t5xpg.base.files import json_object_if_any
 from t5xpg.base.page import UNKNOWN, aligned, cell
 from t5xpg.base.paths import shown
 from t5xpg.run.best import Best, BestMetric
@@ -87,13 +88,19 @@ def remove(folder: Path, patterns: Sequence[str], *, yes: bool = False) -> int:
 
 
 def thin(folder: Path, *, yes: bool = False) -> int:
-    """Delete all checkpoints except the last and the best of each finished run. Asks and returns as `remove` does."""
-    found = []
-    for run in listed(folder):
+    """Delete all checkpoints except the last and the best of each finished run. Asks and returns as `remove` does.
+
+    Those that a run began from or has as its teacher stay, too.
+    """
+    found, runs = [], list(listed(folder))
+    identities = [json_object_if_any(RunDirectory(folder / run.name).run_json).get("identity", {}) for run in runs]
+    origins = [one[name] for one in identities for name in ("initial", "teacher") if name in one]
+    for run in runs:
         directory = RunDirectory(folder / run.name)
         if run.state != _FINISHED:
             continue
-        if superfluous := sorted(set(run.checkpoints[:-1]) - {_best(directory)}):
+        needed = {one["step"] for one in origins if one["experiment"] == run.experiment}
+        if superfluous := sorted(set(run.checkpoints[:-1]) - {_best(directory)} - needed):
             found.append((directory, superfluous))
             print(f"  {run.name}  checkpoints {', '.join(f'{step:,}' for step in superfluous)}")
     if not found:
@@ -119,7 +126,8 @@ def _listed(run: RunDirectory) -> Listed:
     step = max((line["step"] for line in records), default=max(steps, default=0))
     losses = [line["loss"] for line in whole_split(records, "validation")]
     ended = Best.of_records(records, BestMetric(**selection), step).ends(step) if selection else False
-    state = _IMPORTED if run.imported() else _FINISHED if ended or step == total else _STOPPED
+    finished = (ended or step == total) and step in steps  # if not saved, it was killed after its last record
+    state = _IMPORTED if run.imported() else _FINISHED if finished else _STOPPED
     if run.is_locked():
         state = _BUSY
     return Listed(name, record["experiment"], state, step, total, losses[-1] if losses else None, steps, size)

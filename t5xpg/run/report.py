@@ -15,6 +15,7 @@ from t5xpg.base.files import read_json, replaced_together, write_text
 from t5xpg.base.page import with_block
 from t5xpg.base.paths import shown
 from t5xpg.run import sources
+from t5xpg.run.checkpoint.folders import saved_steps
 from t5xpg.run.comparisons import require_references
 from t5xpg.run.directory import RunDirectory
 from t5xpg.run.options import options_of
@@ -114,11 +115,14 @@ def not_evaluated(run: RunDirectory, results: Mapping[str, Any]) -> str:
     """A line that says why the results have no evaluation and no samples; "" where they have."""
     if results["evaluation"] is not None:
         return ""
+    steps = results["steps"]
+    if steps not in saved_steps(run.checkpoints):
+        return f"without evaluation and samples, as step {steps} is not saved; train on: make train {options_of(run)}"
     command = f"make eval {options_of(run)}"
     if not run.evaluation_json.exists():
         return f"without evaluation and samples, as the run was not evaluated: {command}"
     step = read_json(run.evaluation_json).get("step", "an unknown one")
-    return f"without evaluation and samples: those are of step {step}, and the run is at {results['steps']}: {command}"
+    return f"without evaluation and samples: those are of step {step}, and the run is at {steps}: {command}"
 
 
 def publish(

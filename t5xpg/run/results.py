@@ -149,7 +149,7 @@ def collect(run: RunDirectory, *, train_points: Sequence[int] | None = None) -> 
     results: Results = {
         "format": FORMAT,
         "experiment": record["experiment"],
-        "command": starts[0]["command"],
+        "command": last_start["command"],
         "starts": len(starts),
         "changed_between_starts": [
             name for name in _FACTS_OF_A_START if any(start.get(name) != last_start.get(name) for start in starts)

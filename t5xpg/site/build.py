@@ -25,7 +25,7 @@ from t5xpg.run.report import README_FILE
 from t5xpg.site import crate, docstrings, lineage
 from t5xpg.site.markup import differences, html_of
 from t5xpg.site.pictures import attention, spark
-from t5xpg.site.records import SiteExperiment, experiments
+from t5xpg.site.records import SiteExperiment, SiteRun, experiments, local_runs
 
 PARTS = Path(__file__).parent
 MARK = ".t5xpg-site"  # a folder with this file is a site, which another one may replace
@@ -41,19 +41,20 @@ def build(folder: Path) -> Path:
         if not folder.is_dir() or any(folder.iterdir()):
             raise UserError(f"{folder} holds other things than a site. Name another folder with OUTPUT=…")
         folder.rmdir()
-    shown = experiments()
+    runs = list(local_runs())
+    shown = experiments(runs)
     with directory_atomically(folder) as new:
         (new / MARK).touch()
         shutil.copytree(PARTS / "static", new / "static")
-        Site(new, shown).write()
+        Site(new, shown, runs).write()
     return folder / "index.html"
 
 
 class Site:
-    """The pages of some experiments, below the folder `folder`."""
+    """The pages of some experiments, below the folder `folder`. runs: of this machine, of other experiments too."""
 
-    def __init__(self, folder: Path, shown: Sequence[SiteExperiment]) -> None:
-        self.folder, self.shown, self.compared = folder, shown, list(compared(shown))
+    def __init__(self, folder: Path, shown: Sequence[SiteExperiment], runs: Sequence[SiteRun]) -> None:
+        self.folder, self.shown, self.compared = folder, shown, list(compared(shown, runs))
         self.documents = sorted(
             path.relative_to(paths.REPOSITORY) for pattern in _DOCUMENTS for path in paths.REPOSITORY.glob(pattern)
         )
@@ -71,7 +72,8 @@ class Site:
     def write(self) -> None:
         """Write all pages and the data of the runs."""
         self._page("index.html", "index.html", shown=self.shown)
-        self._page("compare.html", "compare.html", runs=self.compared)
+        named = {one.name for one in self.shown}
+        self._page("compare.html", "compare.html", runs=self.compared, named=named)
         chains = [lineage.chain_of(one) for one in self.shown if one.published]
         self._page("lineage.html", "lineage.html", chains=chains)
         self._page("python.html", "python.html", public=docstrings.public(), markdown=lambda text: html_of(text, str))
@@ -170,7 +172,7 @@ def address(file: Path) -> str:
     return (file.with_suffix(".html") if file.suffix == ".md" else Path("source") / f"{file}.html").as_posix()
 
 
-def compared(shown: Sequence[SiteExperiment]) -> Iterator[dict[str, Any]]:
+def compared(shown: Sequence[SiteExperiment], runs: Sequence[SiteRun]) -> Iterator[dict[str, Any]]:
     """All that one chart can show: runs, and the recipes of sweeps, whose seeds are a band."""
     for one in shown:
         for run in one.runs:
@@ -178,6 +180,8 @@ def compared(shown: Sequence[SiteExperiment]) -> Iterator[dict[str, Any]]:
         for entry in (one.board or {}).get("final", ()):
             if entry["curves"]:  # none of a recipe that is not trained yet
                 yield recipe(one.name, entry)
+    names = {one.name for one in shown}
+    yield from (run.browser_data() for run in runs if run.results["experiment"] not in names)
 
 
 def recipe(experiment: str, entry: Mapping[str, Any]) -> dict[str, Any]:

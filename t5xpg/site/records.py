@@ -10,7 +10,7 @@ from typing import Any
 from t5xpg.base import paths
 from t5xpg.base.environment import output_of
 from t5xpg.base.errors import UserError
-from t5xpg.base.files import json_object_if_any, read_json
+from t5xpg.base.files import json_object_if_any, read_json, sha256_of_file
 from t5xpg.run.comparisons import MEASURES, keys_of, trivial
 from t5xpg.run.directory import RunDirectory
 from t5xpg.run.report import README_FILE, RESULTS_FILE
@@ -114,9 +114,8 @@ class SiteExperiment:
         return headline(self.published.results) if self.published else None
 
 
-def experiments() -> list[SiteExperiment]:
-    """All experiments of the checkout, by name, with the runs of `runs_directory`. Unreadable runs are left out."""
-    runs = list(local_runs())
+def experiments(runs: Sequence[SiteRun]) -> list[SiteExperiment]:
+    """All experiments of the checkout, by name, with those of the runs of this machine that are theirs."""
     found = []
     for _, folder in sorted(paths.experiments().items()):
         readme = folder / README_FILE
@@ -179,18 +178,19 @@ def _sentence(text: str, name: str) -> str:
 def _state(folder: Path, runs: Sequence[SiteRun]) -> Iterator[tuple[str, str]]:
     """How far the published numbers can be relied on, as (kind, text)."""
     published = next((run for run in runs if run.published), None)
+    if published is None:
+        return
+    digest = sha256_of_file(folder / RESULTS_FILE)
     outcomes = [
         outcome
         for path in sorted(paths.runs_directory().glob(f"*/{OUTCOME_FILE}"))
-        if (outcome := json_object_if_any(path)) and outcome.get("experiment") == folder.name
+        if (outcome := json_object_if_any(path)).get("experiment") == folder.name and outcome.get("of") == digest
     ]
     same = sum(bool(outcome.get("same")) for outcome in outcomes)
     if same:
         yield "good", f"reproduced {same} x here"
     if same < len(outcomes):
         yield "bad", f"disputed: {len(outcomes) - same} of {len(outcomes)} reproductions here differ"
-    if published is None:
-        return
     commit = (published.results.get("git") or {}).get("commit")
     changes = changes_since(commit, folder) if commit else None
     if changes:

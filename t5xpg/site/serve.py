@@ -37,9 +37,10 @@ def serve(folder: Path, page: str = "index.html") -> int:
 
 
 def watch(experiment: str, run: Path, folder: Path) -> int:
-    """Serve the page of an experiment in a site made anew, from the first validation of `run` on; returns 0.
+    """Serve the page of an experiment, or the comparison if it has none, from the first validation of `run` on.
 
-    Raises UserError for a run that the site would not show: one elsewhere than in the folder of runs.
+    The site is made anew. Returns 0. Raises UserError for a run that the site would not show: one elsewhere than in the
+    folder of runs.
     """
     if run.resolve().parent != paths.runs_directory().resolve():
         raise UserError(f"The site shows the runs in {paths.shown(paths.runs_directory())}, and {run} is elsewhere.")
@@ -50,7 +51,8 @@ def watch(experiment: str, run: Path, folder: Path) -> int:
     except KeyboardInterrupt:
         return 0
     build(folder)
-    return serve(folder, f"experiments/{experiment}/index.html")
+    page = f"experiments/{experiment}/index.html"
+    return serve(folder, page if (folder / page).exists() else "compare.html")
 
 
 def _begun(run: Path) -> bool:

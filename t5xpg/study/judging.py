@@ -95,7 +95,8 @@ def measured_on(run: Run, task: str) -> Mapping[str, Any] | None:
     own = run.directory.evaluation_json  # for the task of the run's own validation
     for file in (run.directory.evaluation / task / own.name, own):
         found: Mapping[str, Any] = read_json(file) if file.exists() else {}
-        if found.get("task") == task and found.get("step") == outcome(run).step:
+        of_the_last = found.get("step") == outcome(run).step and "mean_of_checkpoints" not in found
+        if found.get("task") == task and of_the_last:
             return found
     return None
 

@@ -97,7 +97,7 @@ class Matrix(Study):
         yield from map(matrix_page.line, board["cells"])
         yield f"{board['learned']} of {board['runs']} cells have learned"
 
-    def check(self) -> int:
+    def check(self, *, as_json: bool = False) -> int:
         """Print what each cell needs and whether it is there; returns 0 where all can be trained, 1 otherwise.
 
         A missing vocabulary is no problem, as it is trained first; the cells that need it are checked as far as they do
@@ -116,7 +116,7 @@ class Matrix(Study):
                     problems.setdefault(one.text, []).append(run.name)
             findings += [one for one in found if not one.problem]
         findings += [Finding("cells", f"{text} (in {_named(cells)})", problem=True) for text, cells in problems.items()]
-        return report(findings)
+        return report(findings, as_json=as_json)
 
     def _made_first(self) -> Iterator[Finding]:
         """The plan, and what `make sweep` makes before it trains."""

@@ -76,6 +76,7 @@ def compare(published: Results, here: Results, *, steps: int, changed_files: Seq
     exact = (
         environment.is_same_cpu(published["hardware"]["cpu"], here["hardware"]["cpu"])
         and published["hardware"]["devices"] == here["hardware"]["devices"]
+        and published["hardware"]["cores"] == here["hardware"]["cores"]  # how many decides the order of sums
     )
     whole = steps == published["steps"]
     parts = [

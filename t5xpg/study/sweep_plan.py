@@ -31,13 +31,19 @@ candidates = ["LEARNING_RATE=0.01", "LEARNING_RATE=0.02"]    # bindings, separat
 """
 
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
 from t5xpg.base.errors import UserError, nearest
 from t5xpg.run.best import BestMetric
 from t5xpg.study.plan import AtLeastOne, GinFile, Mistake, Name, Plan, Seed, Steps, Table, Text
+
+
+def _each_once(values: list[Any]) -> list[Any]:
+    if len(set(values)) != len(values):
+        raise ValueError(f"each is needed once, and it is {values!r}.")
+    return values
 
 
 class Search(Table):
@@ -51,7 +57,7 @@ class Final(Table):
     """The long runs of every recipe. reference: None for the first recipe."""
 
     steps: Steps
-    seeds: list[Seed] = Field([0], min_length=1)
+    seeds: Annotated[list[Seed], AfterValidator(_each_once)] = Field([0], min_length=1)
     reference: str | None = None
 
 
@@ -60,13 +66,7 @@ class Short(Table):
 
     recipe: str
     steps: Steps
-    seeds: list[Seed] = Field([0], min_length=1)
-
-
-def _each_once(names: list[str]) -> list[str]:
-    if len(set(names)) != len(names):
-        raise ValueError(f"each name is needed once, and it is {names!r}.")
-    return names
+    seeds: Annotated[list[Seed], AfterValidator(_each_once)] = Field([0], min_length=1)
 
 
 class Judged(Table):

@@ -43,12 +43,12 @@ _SAMPLE = 100  # batches, from whose size that of the recording is estimated
 _MORE_ROOM = "Make room, record fewer STEPS, or name a folder on another disk with OUTPUT=…"
 
 
-def record(loaded: LoadedConfig, *, steps: int, output: Path, force: bool = False) -> int:
+def record(loaded: LoadedConfig, *, steps: int, output: Path, force: bool = False, gin: str = "") -> int:
     """Write the batches of the first `steps` updates, and those of the validation, into the folder `output`.
 
     Data and caches that are missing are made first. An existing recording is replaced only with `force`; without it,
     one of the same batches is left as it is, and another one is refused. Nothing but a recording is ever replaced.
-    Returns 0; raises UserError for what the user can mend.
+    gin: the overrides as they were typed. Returns 0; raises UserError for what the user can mend.
     """
     if not 1 <= steps <= _MAX_STEPS:
         raise UserError(f"STEPS={steps}: a recording holds the batches of 1 to {_MAX_STEPS:,} steps.")
@@ -71,7 +71,7 @@ def record(loaded: LoadedConfig, *, steps: int, output: Path, force: bool = Fals
                 description=to_json(dataclasses.asdict(description) | {"vocabulary": description.vocabulary.to_json()}),
             )
         recording = Recording(
-            _typed(loaded), records, to_json(dataclasses.asdict(source)), environment.versions(), files={}
+            _typed(loaded), records, to_json(dataclasses.asdict(source)), environment.versions(), {}, gin
         )
         if (output / MANIFEST).exists() and not force:
             _refuse_another(output, recording)
@@ -79,7 +79,9 @@ def record(loaded: LoadedConfig, *, steps: int, output: Path, force: bool = Fals
         else:
             with room_for("the recording", output.parent, _MORE_ROOM):
                 _write(output, recording, streams)
-    _print_result(output, loaded)
+    if steps < experiment.total_steps:
+        gin = f"{gin} --gin.TRAIN_STEPS={steps}".strip()
+    _print_result(output, loaded, gin)
     return 0
 
 
@@ -95,13 +97,14 @@ def _datasets(experiment: Experiment, service: DataService) -> Iterator[tuple[st
         yield task_stream(number), config, service.describe(config)
 
 
-def _print_result(output: Path, loaded: LoadedConfig) -> None:
+def _print_result(output: Path, loaded: LoadedConfig, gin: str) -> None:
     size = sum(path.stat().st_size for path in output.iterdir())
     train, validation = (read_recording(output).streams[name].batches for name in STREAMS)
     print(
         f"{paths.shown(output)}: {train:,} batches to train, {validation:,} to validate, "
         f"{f'{size / 1e6:,.1f} MB' if size >= 1e6 else f'{size / 1e3:,.1f} kB'}\n"
         f"train from them: make train EXP={shlex.quote(_typed(loaded))} RECORDED={shlex.quote(paths.shown(output))}"
+        + (f" GIN={shlex.quote(gin)}" if gin else "")
     )
 
 

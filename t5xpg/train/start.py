@@ -33,7 +33,10 @@ _SHOWN = 20
 
 @dataclass(frozen=True)
 class Start:
-    """A run that may be trained, before it is opened: it is checked, its data prepared. step: updates done before."""
+    """A run that may be trained, before it is opened: it is checked, its data prepared. step: updates done before.
+
+    command: what to type to start it.
+    """
 
     loaded: LoadedConfig
     directory: RunDirectory
@@ -43,6 +46,7 @@ class Start:
     service: DataService | RecordedData
     group: Group
     step: int
+    command: str
 
 
 def require_same(group: Group, experiment: Experiment, identity: Mapping[str, Any]) -> None:
@@ -135,7 +139,7 @@ def record_start(start: Start, built: Assembly, vocabulary: Vocabulary, origins:
         loaded.name,
         identity,
         step=start.step,
-        command=environment.command_line(),
+        command=start.command,
         devices=built.devices,
         facts={
             **_facts(experiment),

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from t5xpg.base import malloc, phases, stores
+from t5xpg.base import environment, malloc, phases, stores
 from t5xpg.base.background import in_background
 from t5xpg.base.errors import UserError
 from t5xpg.base.mirror import SupersededError
@@ -51,13 +51,15 @@ def train(
     recorded: Path | None = None,
     profiled: bool = False,
     group: Group = ALONE,
+    command: str | None = None,
 ) -> int:
     """Train `loaded` in the run directory `path`, or continue there; returns the exit code.
 
     until: pause after this update and save, as after a request to stop. recorded: the folder of a recording to take the
     batches from (`make record`), without TensorFlow. profiled: trace some updates (`profile`). group: the processes
-    that train together; each makes this call. The exit code is 0 at the end, or 128 + n where signal n asked to stop:
-    the update under way, if any, was finished and saved. Raises UserError for what the user can mend.
+    that train together; each makes this call. command: what run.json records; None for that of this process.
+    The exit code is 0 at the end, or 128 + n where signal n asked to stop: the update under way, if any, was finished
+    and saved. Raises UserError for what the user can mend.
     """
     experiment = loaded.experiment
     end = experiment.total_steps if until is None else min(until, experiment.total_steps)
@@ -93,7 +95,8 @@ def train(
                 return 0
             uploads.begin()
             service = recording or stack.enter_context(DataService(log=directory.data_log))
-            start = Start(loaded, directory, identity, source, checkpointer, service, group, step)
+            command = command or environment.command_line()
+            start = Start(loaded, directory, identity, source, checkpointer, service, group, step, command)
             with _saying_where_it_goes_on(checkpointer), _open(start, best, profiled, request) as (run, at):
                 with at.waiting_for_batches(run.stream, checkpointer, stop):
                     loop(run, at, stop, end)

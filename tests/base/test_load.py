@@ -28,12 +28,13 @@ def write(proc: Path, cores: Mapping[int, tuple[int, int]], used: Mapping[int, i
 def proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 2}, raising=False)
     monkeypatch.setattr(load, "usable_cores", lambda: 2)
+    monkeypatch.setattr(load, "_PROC", tmp_path)
     return tmp_path
 
 
 def test_the_share_is_that_of_other_programs_on_the_cores_of_this_one(proc: Path) -> None:
     write(proc, {0: (100, 100), 1: (500, 500), 2: (100, 100)}, {OWN: 50, CHILD: 10, OTHER: 90})
-    others = OthersLoad(proc)
+    others = OthersLoad()
     # 200 ticks of two cores: 150 busy, of which 70 + 15 + 5 are of this program
     write(proc, {0: (180, 120), 1: (999, 999), 2: (170, 130)}, {OWN: 120, CHILD: 25, GRANDCHILD: 5, OTHER: 150})
     assert others.share() == pytest.approx((150 - 90) / 200)
@@ -43,7 +44,7 @@ def test_the_share_is_that_of_other_programs_on_the_cores_of_this_one(proc: Path
 
 
 def test_where_it_cannot_be_known_it_is_none(proc: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert OthersLoad(proc / "missing").share() is None
+    assert OthersLoad().share() is None  # no such file
     monkeypatch.setattr(load, "usable_cores", lambda: 1)  # a container may use less than it sees
     write(proc, {0: (100, 100), 2: (100, 100)}, {OWN: 50})
-    assert OthersLoad(proc).share() is None
+    assert OthersLoad().share() is None

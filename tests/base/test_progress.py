@@ -139,8 +139,6 @@ def test_an_error_says_where_it_stopped(clock: FakeClock) -> None:
     with pytest.raises(KeyboardInterrupt):
         work()
     assert stream.getvalue() == "train  stopped at 3/10 steps  in 0.5 s\n"
-    Progress.print("after it", stream)
-    assert stream.getvalue().endswith("\nafter it\n")
 
 
 def test_a_dumb_terminal_gets_plain_lines(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:

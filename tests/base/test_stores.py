@@ -64,7 +64,9 @@ def test_an_address_is_that_of_its_mirror(machine: Callable[[str], Path], monkey
         paths.local("s3://bucket/../elsewhere")
 
 
-def test_what_one_machine_pushes_another_one_pulls(machine: Callable[[str], Path]) -> None:
+def test_what_one_machine_pushes_another_one_pulls(
+    machine: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
     write(folder := machine("one"), metrics="1\n", checkpoint_1="a")
     (folder / "checkpoints/2.unfinished").mkdir()
     (folder / "checkpoints/2.unfinished/params").write_text("half")
@@ -73,6 +75,8 @@ def test_what_one_machine_pushes_another_one_pulls(machine: Callable[[str], Path
     assert stored() == {"metrics.jsonl", "checkpoints/1/params"}
     stores.pull(other := machine("other"))
     assert contents(other) == {"metrics.jsonl": "1\n", "checkpoints/1/params": "a"}
+    said = capsys.readouterr()
+    assert (said.out, said.err.count("2 files")) == ("", 1)  # the standard output is the command's
     # it goes on there; an earlier checkpoint goes here too, with its folder
     write(other, metrics="1\n2\n", checkpoint_2="b")
     (other / "checkpoints/1/params").unlink()

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from t5xpg.base import files
 from t5xpg.check import estimate
 from t5xpg.experiment import config
 from tests.workplace import FINE_TUNING
@@ -16,6 +17,7 @@ def test_without_text(own_place: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
     monkeypatch.setenv("XDG_CACHE_HOME", str(own_place / "user"))
     monkeypatch.setattr(estimate, "PROBE_SECONDS", 0.0)
     monkeypatch.setattr(estimate, "DataService", None)
+    (own_place / "runs" / f".estimate.{files._host()}-{10**8}.killed.tmp").mkdir(parents=True)
     gin = own_place / "small.gin"
     gin.write_text(FINE_TUNING)  # whose checkpoint is not needed
     overrides = ["MIXTURE_OR_TASK_NAME=wikitext_span_corruption", "PACK=True", "EVAL_STEPS=None"]

@@ -215,6 +215,8 @@ def test_a_transformers_that_fails(runs: Path, tmp_path: Path, monkeypatch: pyte
             "limit for an answer that is longer than its input is not in transformers: `generate` answers greedily",
         ),
         ({"method": "beam", "extra_length": 5}, "beam .* penalty and its limit for .* are not in .* answers greedily"),
+        ({"method": "sample"}, None),
+        ({"method": "sample", "num_decodes": 4}, "choice of the likeliest sample is not in transformers: `generate`"),
         ({"method": "greedy", "extra_length": 5}, "limit for .* is not in transformers: `generate` does without"),
         (
             {"method": "sample", "num_decodes": 4, "ranked_by": "consensus"},

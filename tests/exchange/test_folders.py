@@ -2,6 +2,7 @@
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import huggingface_hub.constants
 import pytest
@@ -32,6 +33,8 @@ def test_a_folder(tmp_path: Path) -> None:
     assert found.name == "byt5"
     (tmp_path / "google" / "byt5-small.2").mkdir(parents=True)
     assert find(str(tmp_path / "google" / "byt5-small.2")).name == "byt5_small_2"
+    (tmp_path / "3B").mkdir()
+    assert find(str(tmp_path / "3B")).name == "t5_3B"
 
 
 def test_the_cache_of_the_hub(hub: Path) -> None:
@@ -51,6 +54,21 @@ def test_what_the_cache_lacks(hub: Path) -> None:
     (hub / "snapshots" / COMMIT / "model.safetensors").unlink()
     with pytest.raises(UserError, match="holds no parameters"):
         find("google/byt5-small")
+
+
+def test_a_copy_without_a_tokenizer_is_completed(hub: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, whole = [], huggingface_hub.snapshot_download
+
+    def download(name: str, **options: Any) -> str:
+        asked.append(not options["local_files_only"])
+        return str(whole(name, **options))
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    found = find("google/byt5-small")
+    for name in import_folders.TOKENIZER_FILES:
+        (found.path / name).unlink(missing_ok=True)
+    assert find("google/byt5-small") == found  # without a network it is used as it is
+    assert asked == [False, False, True]
 
 
 def test_weights_of_pytorch_are_asked_for_where_there_are_no_others(

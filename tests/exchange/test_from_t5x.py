@@ -69,6 +69,32 @@ def test_what_gin_files_beside_it_say_of_the_mlp(runs: Path, tmp_path: Path) -> 
     (given / "config.gin").write_text("decoder/DenseReluDense.activation = ['relu', 'linear']\n")
     import_checkpoint(str(given), runs, force=True)
     assert config.load("t5_1_1").experiment.model.config.mlp_activations == ("relu", "linear")
+    binding = "network.T5Config.mlp_activations = "
+    (given / "config.gin").write_text(f"ACT = ('silu', 'linear')\n{binding}\\\n    %ACT\n# {binding}'mine'\n")
+    import_checkpoint(str(given), runs, force=True)
+    assert config.load("t5_1_1").experiment.model.config.mlp_activations == ("silu", "linear")
+    for text in ("('sigmoid', 'linear')", "%ACT", "@mine", f"'relu'\n{binding}'gelu'"):
+        (given / "config.gin").write_text(f"# of T5X\n{binding}{text}\n")
+        with pytest.raises(
+            UserError, match=r"config\.gin, line [23]: network.* = .*Expected is one choice of gelu, relu"
+        ):
+            import_checkpoint(str(given), runs, force=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "t5xpg.json is not JSON"),
+        ('{"model": 5}', "describes no model"),
+        ('{"model": {"mlp_activations": 5}}', "describes no model"),
+        ('{"vocabulary": []}', "A list is recorded as the vocabulary"),
+    ],
+)
+def test_records_that_are_damaged(text: str, message: str, runs: Path, tmp_path: Path) -> None:
+    given = unpack("t5_1_1", tmp_path)
+    (given / "t5xpg.json").write_text(text)
+    with pytest.raises(UserError, match=message):
+        import_checkpoint(str(given), runs)
 
 
 def test_the_optimiser_goes_on(runs: Path, tmp_path: Path) -> None:

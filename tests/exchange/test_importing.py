@@ -93,6 +93,13 @@ def test_a_decoder_as_transformers_4_wrote_it() -> None:
         assert t5gemma.from_transformers(old, weights)[0] == t5gemma.from_transformers(given, weights)[0]
 
 
+@pytest.mark.parametrize("changes", [{"rope_parameters": {}}, {"sliding_window": "x"}, {"query_pre_attn_scalar": 0}])
+def test_a_damaged_config_of_a_decoder(changes: dict[str, Any]) -> None:
+    given = json.loads((FAMILIES / "gemma2" / "config.json").read_text())
+    with pytest.raises(UserError, match="lacks a setting of gemma2, or has another kind of value for it"):
+        t5gemma.from_transformers({**given, **changes}, load_file(FAMILIES / "gemma2" / "model.safetensors"))
+
+
 @pytest.mark.parametrize("name", DECODERS)
 def test_a_decoder_alone(runs: Path, name: str) -> None:
     loaded, params, _ = read(import_checkpoint(str(FAMILIES / name), runs))
@@ -185,6 +192,14 @@ def test_a_sentencepiece_model(runs: Path, folder: Path) -> None:
     assert "make vocab DATASET=pydocs" in text
     assert "spiece.model VOCAB=pieces EXTRA_IDS=8" in text
     assert "MIXTURE_OR_TASK_NAME = 'pydocs_span_corruption_pydocs_pieces'" in text
+
+
+def test_another_tokenizer_comes_without_the_files_of_the_first(runs: Path, folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    shutil.copy(folder / "tokenizer.json", tmp_path / "other")
+    change(folder, architectures=5)  # which says nothing
+    run = import_checkpoint(str(folder), runs, tokenizer=str(tmp_path / "other"))
+    assert [file.name for file in (run / "tokenizer").iterdir()] == ["tokenizer.json"]
 
 
 def test_names_of_folders_are_no_statements(runs: Path, tmp_path: Path) -> None:

@@ -14,11 +14,14 @@ from safetensors.numpy import load_file
 from t5xpg.base.errors import UserError
 from t5xpg.evaluate.trained_model import ADAPTER, INITIAL, parameters_and_vocabulary
 from t5xpg.exchange import exporting, to_peft
+from t5xpg.exchange.huggingface.model_card import MARK
+from t5xpg.exchange.huggingface.params import module_names
 from t5xpg.exchange.huggingface.transformers_check import PYTHON_VARIABLE
 from t5xpg.exchange.importing import import_checkpoint
 from t5xpg.experiment import assembly, config
 from t5xpg.experiment.config import LoadedConfig, settings
 from t5xpg.experiment.identity import deciding_settings
+from t5xpg.models.config import T5Config
 from t5xpg.optim.state import TrainState
 from t5xpg.run.checkpoint.checkpointer import CheckpointConfig, Checkpointer
 from t5xpg.run.directory import RunDirectory
@@ -81,7 +84,7 @@ def test_peft_finds_each_module_with_its_matrices(run: Any, runs: Path) -> None:
     assert set(of_layers) == set(found.pop("target_modules"))
     assert found == {
         "peft_type": "LORA", "task_type": "SEQ_2_SEQ_LM", "base_model_name_or_path": str(FAMILIES / "byt5"),
-        "r": 4, "lora_alpha": 16.0, "lora_dropout": 0.0, "bias": "none", "fan_in_fan_out": False,
+        "revision": None, "r": 4, "lora_alpha": 16.0, "lora_dropout": 0.0, "bias": "none", "fan_in_fan_out": False,
         "inference_mode": True,
     }  # fmt: skip
     tensors = load_file(folder / "adapter_model.safetensors")
@@ -108,9 +111,34 @@ def test_what_peft_has_nothing_for(run: Any, runs: Path) -> None:
     with pytest.raises(UserError, match="holds a run with other settings"):
         to_peft.export(config.load(str(loaded.gin_file), ["LORA_RANK=2"]), path)
     (path / "peft").mkdir()
-    (path / "peft" / "mine").write_text("")
-    with pytest.raises(UserError, match="is there, and is no folder that an export wrote"):
-        to_peft.export(loaded, path)
+    (path / "peft" / exporting.CARD).write_text(MARK)
+    for export in (to_peft.export, exporting.export):
+        with pytest.raises(UserError, match="is there, and is no folder that an export wrote"):
+            export(loaded, path, path / "peft")
+    gemma = T5Config(vocab_size=99, rotary_base=1e4, layer_norms="both", relative_attention_bias=False)
+    with pytest.raises(UserError, match="transformers' T5 has no "):
+        module_names(gemma)
+
+
+def test_the_base_is_what_transformers_loads(
+    run: Any, runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(to_peft, "python_with_torch", lambda: Path("/a/python"))
+    monkeypatch.setattr(to_peft, "_check", lambda *_: None)
+    for kind, source, base, revision in (
+        ("huggingface", "google/byt5-small@0123", "google/byt5-small", "0123"),
+        ("t5x", "/models/byt5/checkpoint_5", str(runs / "byt5" / "huggingface"), None),
+    ):
+        imported = {"format": kind, "source": source}
+        monkeypatch.setattr(RunDirectory, "imported", lambda _, imported=imported: imported)
+        folder, _ = to_peft.export(*run)
+        found = json.loads((folder / "adapter_config.json").read_text())
+        assert (found["base_model_name_or_path"], found["revision"]) == (base, revision)
+        of_revision = f', revision="{revision}"' if revision else ""
+        assert f'from_pretrained("{base}"{of_revision})' in (folder / "README.md").read_text()
+        assert (
+            "not compared in peft: /a/python cannot import it. /a/python -m pip install peft" in capsys.readouterr().out
+        )
 
 
 def test_tables_cannot_be_adapted_in_peft(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:

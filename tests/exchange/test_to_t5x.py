@@ -5,7 +5,6 @@ That T5X restores what is written is tried with T5X itself by `python -m benchma
 
 import dataclasses
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -121,12 +120,13 @@ def test_only_exports_are_replaced(runs: Path, tmp_path: Path) -> None:
     import_checkpoint(str(unpack("t5_1_1", tmp_path)), runs)
     folder = to_t5x.export(config.load("t5_1_1"), runs / "t5_1_1", tmp_path / "out")
     assert to_t5x.export(config.load("t5_1_1"), runs / "t5_1_1", folder) == folder
-    (folder / "events.out.tfevents.1").write_bytes(b"")
+    (folder / "train").mkdir()
+    (folder / "train" / "events.out.tfevents.1").write_bytes(b"")
     with pytest.raises(UserError, match="is a folder in which T5X has trained"):
         to_t5x.export(config.load("t5_1_1"), runs / "t5_1_1", folder)
     mine = tmp_path / "mine"
-    shutil.copytree(runs / "t5_1_1" / "tokenizer", mine)
-    (mine / "thesis.txt").write_text("mine")
+    mine.mkdir()
+    (mine / "t5xpg.json").write_text("{}")  # which exports for engines have, too
     with pytest.raises(UserError, match="is there, and is no folder that an export for T5X wrote"):
         to_t5x.export(config.load("t5_1_1"), runs / "t5_1_1", mine)
 

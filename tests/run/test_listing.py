@@ -89,6 +89,18 @@ def test_the_best_checkpoint_of_any_run_stays(runs: Path) -> None:
     assert (best.metric, best.mode) == (kept.keep_best, kept.best_mode)
 
 
+def test_checkpoints_that_another_run_needs_stay(runs: Path) -> None:
+    run = RunDirectory(runs / "mine_2")
+    record = read_json(run.run_json)
+    record["identity"] |= {
+        "initial": {"experiment": "tiny", "step": 400},
+        "teacher": {"experiment": "other", "step": 600},
+    }
+    write_json(run.run_json, record)
+    assert thin(runs, yes=True) == 0
+    assert sorted(path.name for path in (runs / "mine" / "checkpoints").iterdir()) == ["1000", "400"]
+
+
 def test_a_run_that_ended_early_is_finished(runs: Path) -> None:
     run = RunDirectory(runs / "mine_2")
     record = read_json(run.run_json)
@@ -97,4 +109,6 @@ def test_a_run_that_ended_early_is_finished(runs: Path) -> None:
     assert [one.state for one in listed(runs) if one.name == "mine_2"] == ["stopped"]
     with JsonlWriter(run.metrics_jsonl) as metrics:
         metrics.write({"step": 700, "split": "validation", "loss": 9.0})
+    assert [one.state for one in listed(runs) if one.name == "mine_2"] == ["stopped"]  # killed before it saved that
+    (run.checkpoints / "700").mkdir(parents=True)
     assert [one.state for one in listed(runs) if one.name == "mine_2"] == ["finished"]

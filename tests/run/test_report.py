@@ -228,6 +228,7 @@ def test_an_evaluation_of_another_step_is_left_out(tmp_path: Path, capsys: pytes
     folder = tmp_path / "report"
     written = [f"report: {folder / name}" for name in ("README.md", "curve.svg", "results.json")]
     run = make_run(tmp_path / "mine", steps=400)
+    (run.checkpoints / "400").mkdir(parents=True)
     without, command = "without evaluation and samples", f"make eval EXP=tiny RUN={run.path}"
     for evaluation, said in (
         ({"step": 400}, []),
@@ -244,6 +245,10 @@ def test_an_evaluation_of_another_step_is_left_out(tmp_path: Path, capsys: pytes
         assert results["evaluation"] == (None if said else evaluation)
         assert results["samples"] == (None if said else SAMPLES)
         assert ("| prediction |" in text) == (not said)
+    (run.checkpoints / "400").rmdir()
+    write_report(run, folder)
+    train_on = f"{without}, as step 400 is not saved; train on: make train EXP=tiny RUN={run.path}"
+    assert train_on in capsys.readouterr().out.splitlines()
 
 
 def test_without_a_validation_loss_there_is_nothing_to_report(tmp_path: Path) -> None:

@@ -48,6 +48,8 @@ def test_starts_before_a_new_beginning_do_not_count(tmp_path: Path) -> None:
     run.start("tiny", {"seed": 0}, step=0, command="t5xpg second")
     assert collect(run)["starts"] == 1
     assert collect(run)["command"] == "t5xpg second"
+    run.start("tiny", {"seed": 0}, step=1, command="t5xpg second --gin.TRAIN_STEPS=9")
+    assert collect(run)["command"] == "t5xpg second --gin.TRAIN_STEPS=9"
 
 
 def test_folders_of_a_person_are_not_published(tmp_path: Path) -> None:

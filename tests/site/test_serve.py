@@ -13,6 +13,7 @@ import pytest
 
 from t5xpg.base.errors import UserError
 from t5xpg.run.records import JsonlWriter
+from t5xpg.site import serve
 from t5xpg.site.records import headline, local_runs
 from t5xpg.site.serve import ADDRESS, Pages, watch
 from tests.run.test_report import make_run
@@ -75,6 +76,16 @@ def test_nothing_else_is_served(address: str, runs: Path, tmp_path: Path) -> Non
 def test_a_run_elsewhere_is_not_watched(tmp_path: Path, runs: Path) -> None:
     with pytest.raises(UserError, match="is elsewhere"):
         watch("tiny", tmp_path / "mine", tmp_path / "site")
+
+
+def test_a_run_of_no_experiment_is_watched_among_all(
+    tmp_path: Path, runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pages: list[str] = []
+    monkeypatch.setattr(serve, "build", lambda folder: folder)
+    monkeypatch.setattr(serve, "serve", lambda folder, page: pages.append(page))
+    watch("tiny", make_run(runs / "mine").path, tmp_path / "site")
+    assert pages == ["compare.html"]
 
 
 def test_runs_that_have_only_begun_are_left_out(runs: Path) -> None:

@@ -17,7 +17,8 @@ from t5xpg.base.page import cell
 from t5xpg.run.results import read_results
 from t5xpg.site.build import build, csv_of, recipe
 from t5xpg.site.markup import anchor, differences, html_of
-from t5xpg.site.records import headline
+from t5xpg.site.records import experiments, headline
+from tests.run.test_report import make_run
 
 MEGABYTE = 2**20
 
@@ -47,11 +48,16 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("begun", "just_gin"):
         (own / name).mkdir()
         (own / name / f"{name}.gin").touch()
+    published = read_results(paths.EXPERIMENTS / "demo" / "results.json")
+    best = {**published["evaluation"], "step": 1234}
+    write_json(own / "begun" / "results.json", {**published, "experiment": "begun", "evaluation": best})
     board = read_json(paths.EXPERIMENTS / "optimizers_tiny" / "leaderboard.json")
     board["final"][0]["curves"] = {}
     write_json(own / "begun" / "leaderboard.json", board)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(paths, "EXPERIMENTS", own)
+        patch.setenv("T5XPG_RUNS_DIR", str(runs := tmp_path_factory.mktemp("runs")))
+        make_run(runs / "alone", experiment="of_no_folder")
         return build(tmp_path_factory.mktemp("built") / "site").parent
 
 
@@ -106,6 +112,20 @@ def test_long_inputs_are_folded(site: Path) -> None:
     page = html.unescape((site / "experiments" / "passkey_tiny" / "index.html").read_text())
     assert len(first["input"]) > 8000
     assert f"<details><summary>{first['input'][:300]}…</summary>{first['input']}</details>" in page
+
+
+def test_a_page_names_the_step_that_predicted_and_what_repeats_it(site: Path) -> None:
+    page = (site / "experiments" / "begun" / "index.html").read_text()
+    assert "<dt>1,234</dt>" in page
+    assert "<pre><code>make verify-claim EXP=begun</code></pre>" in page
+
+
+def test_reproductions_of_other_results_do_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("T5XPG_RUNS_DIR", str(tmp_path))
+    for name, of in (("new", sha256_of_file(paths.EXPERIMENTS / "demo" / "results.json")), ("old", "0" * 64)):
+        write_json(tmp_path / name / "reproduction.json", {"experiment": "demo", "of": of, "same": name == "new"})
+    (shown,) = [one for one in experiments([]) if one.name == "demo"]
+    assert [kind for kind, _ in shown.state if kind != "old"] == ["good"]
 
 
 def test_the_crate_names_what_there_is(site: Path) -> None:
@@ -166,6 +186,11 @@ def test_seeds_of_a_sweep_are_a_band() -> None:
         "validation: nats per target byte,0,5.0",
         "validation: nats per target byte,2,",
     ]
+
+
+def test_a_run_of_no_experiment_is_compared(site: Path) -> None:
+    assert 'value="runs-alone"' in (site / "compare.html").read_text()
+    assert (site / "data" / "runs-alone.csv").exists()
 
 
 def test_a_recipe_that_is_not_trained_yet_is_not_compared(site: Path) -> None:

@@ -97,6 +97,14 @@ def test_what_a_sweep_does_not_say_has_defaults(experiment: str, tmp_path: Path)
     assert sweep.collect([])["runs"] == 2
 
 
+def test_a_check_of_a_matrix_is_json_if_asked(
+    experiment: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert Matrix(experiment, tmp_path).check(as_json=True) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert (found["can_be_trained"], found["findings"][0]["what"]) == (False, "matrix")
+
+
 def test_long_settings_have_short_names(experiment: str, tmp_path: Path) -> None:
     candidates = [f"LEARNING_RATE=0.{'0' * 300}{digit}" for digit in (1, 2)]
     plan = f"final.steps = 3\nrecipes.rates.candidates = {json.dumps(candidates)}\n"
@@ -150,7 +158,8 @@ SWEEP_MISTAKES = [
     ("[recipes.prefix_lm]", "[recipes.'Fast one']", "[recipes] Fast one: String should match pattern"),
     (f'["MIXTURE_OR_TASK_NAME={SPANS}"]', "[]", "[recipes.spans] candidates: List should have at least 1 item"),
     ("muon.gin", "muonn.gin", "Did you mean gin/optimizers/muon.gin"),
-    (json.dumps(JUDGED), '["one", "one"]', "[judged] tasks: each name is needed once"),
+    (json.dumps(JUDGED), '["one", "one"]', "[judged] tasks: each is needed once"),
+    ("seeds = [0, 1]\nref", "seeds = [0, 0]\nref", "[final] seeds: each is needed once, and it is [0, 0]."),
     ("[search]", 'metric = "validation/acuracy"\n[search]', "'validation/acuracy'. Did you mean validation/accuracy"),
     ("[search]", 'metric = "my_task/bleu"\n[search]', "mode has to say whether my_task/bleu is better the lower"),
 ]

@@ -199,7 +199,10 @@ def test_code_is_what_the_files_are_where_git_knows_them() -> None:
     assert row_of(compare(changed("git", None), later, steps=4), "code").verdict == UNKNOWN
 
 
-OTHER = [("hardware/cpu", "Another CPU"), ("hardware/devices/kind", "H100"), ("hardware/devices/mesh/data", 4)]
+OTHER = [
+    ("hardware/cpu", "Another CPU"), ("hardware/cores", 4), ("hardware/devices/kind", "H100"),
+    ("hardware/devices/mesh/data", 4),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("path", "value"), OTHER, ids=[path for path, _ in OTHER])

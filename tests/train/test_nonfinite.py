@@ -76,7 +76,7 @@ def test_one_gradient_alone_is_named_alone() -> None:
 
 
 @pytest.mark.parametrize("optimizer", [AdamW(0.1), Adafactor(0.1)])
-def test_a_skipped_update_changes_the_step_alone(optimizer: Adafactor | AdamW) -> None:
+def test_a_skipped_update_changes_counts_alone(optimizer: Adafactor | AdamW) -> None:
     update = step_of(optimizer, True)
     good, _ = update(create(MODEL, optimizer, jax.random.key(0)), batch(0))
     bad = broken(good, "encoder/encoder_norm/scale", np.nan)
@@ -86,7 +86,8 @@ def test_a_skipped_update_changes_the_step_alone(optimizer: Adafactor | AdamW) -
     for new, old in zip(
         jax.tree.leaves((after.params, after.opt_state)), jax.tree.leaves((bad.params, bad.opt_state)), strict=True
     ):
-        np.testing.assert_array_equal(new, old)
+        counts = jnp.issubdtype(old.dtype, jnp.integer)  # of the schedule, whose rate is recorded by the step
+        np.testing.assert_array_equal(new, old + 1 if counts else old)
 
 
 def test_skipping_changes_nothing_where_all_is_finite() -> None:

@@ -132,7 +132,8 @@ def record(experiment: Path, monkeypatch: pytest.MonkeyPatch) -> Record:
     monkeypatch.setattr(recording, "DataService", lambda: contextlib.nullcontext(service))
 
     def call(output: Path, *overrides: str, steps: int = 3, force: bool = False) -> int:
-        return recording.record(config.load(str(experiment), overrides), steps=steps, output=output, force=force)
+        loaded, gin = config.load(str(experiment), overrides), " ".join(f"--gin.{one}" for one in overrides)
+        return recording.record(loaded, steps=steps, output=output, force=force, gin=gin)
 
     return call
 
@@ -160,6 +161,16 @@ def test_the_same_recording_is_left_and_another_refused(
     assert record(output, steps=4, force=True) == 0
     assert read_recording(output).streams["train"].batches == 4
     assert os.listdir(tmp_path) == ["new"]
+
+
+def test_the_training_and_the_remedy_have_the_overrides(
+    record: Record, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "new"
+    record(output, "RANDOM_SEED=8")
+    assert capsys.readouterr().out.endswith(" GIN='--gin.RANDOM_SEED=8 --gin.TRAIN_STEPS=3'\n")
+    remedy = read_recording(output).command(output)
+    assert remedy.endswith(f" STEPS=3 GIN=--gin.RANDOM_SEED=8 OUTPUT={output} FORCE=1")
 
 
 def test_a_damaged_recording_is_not_left(record: Record, tmp_path: Path) -> None:

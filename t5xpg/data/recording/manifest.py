@@ -48,13 +48,15 @@ class StreamRecord:
 
 @dataclass(frozen=True)
 class Recording:
-    """What manifest.json says. source: what `experiment.prepare` knew of the data. files: "bytes", "sha256" of each."""
+    """What manifest.json says. source: what `experiment.prepare` knew of the data. files: "bytes", "sha256" of each.
+    gin: the overrides that were typed; older recordings do not have them."""
 
     experiment: str  # as it is typed
     streams: Mapping[str, StreamRecord]
     source: Mapping[str, Any]
     versions: Mapping[str, str | None]
     files: Mapping[str, Mapping[str, Any]]
+    gin: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """What manifest.json holds."""
@@ -82,13 +84,15 @@ class Recording:
         for name, file in value["files"].items():
             if Path(name).name != name or type(file["bytes"]) is not int or not isinstance(file["sha256"], str):
                 raise ValueError(f"files: {name}")
-        return cls(str(value["experiment"]), streams, value["source"], dict(value["versions"]), value["files"])
+        gin = str(value.get("gin", ""))
+        return cls(str(value["experiment"]), streams, value["source"], dict(value["versions"]), value["files"], gin)
 
     def command(self, folder: Path, steps: int | str | None = None) -> str:
         """What to type to record into `folder` anew. steps: a number, or "n"; None for as many as there are."""
         steps = self.streams["train"].batches if steps is None else steps
         name, output = shlex.quote(self.experiment), shlex.quote(shown(folder))
-        return f"make record EXP={name} STEPS={steps} OUTPUT={output} FORCE=1"
+        gin = f" GIN={shlex.quote(self.gin)}" if self.gin else ""
+        return f"make record EXP={name} STEPS={steps}{gin} OUTPUT={output} FORCE=1"
 
     def damaged(self, folder: Path, what: str) -> UserError:
         """The error that says what is wrong with the files in `folder`, and what to do."""

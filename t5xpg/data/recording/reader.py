@@ -18,6 +18,8 @@ from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.stream.client import BatchStream, TaskDescription, check_shards, what_differs
 from t5xpg.data.vocab.files import vocabulary_of_record
 
+_ANOTHER = "record with the settings of this run into another folder: make record EXP=… STEPS=n GIN=… OUTPUT=…"
+
 
 class RecordedData(contextlib.AbstractContextManager["RecordedData"]):
     """The streams of a recording: a context manager, with what `client.DataService` offers to training. UserError for a
@@ -65,7 +67,7 @@ class RecordedData(contextlib.AbstractContextManager["RecordedData"]):
             raise UserError(
                 f"{shown(self.folder)} holds {record.batches} batches of the split {config.split!r} of "
                 f"{config.mixture_or_task_name}, and this run reads {'all' if limit is None else limit} (EVAL_STEPS). "
-                f"Record with the settings of this run: {self.recording.command(self.folder)}"
+                f"Read fewer, or {_ANOTHER}"
             )
         if reader.spec != config.batch_spec(vocab_size=reader.spec.vocab_size):
             what = f"{index_path(self.folder, name)} holds batches of another shape than the manifest says"
@@ -99,8 +101,7 @@ class RecordedData(contextlib.AbstractContextManager["RecordedData"]):
             was = streams[nearest].settings
             listed = "; ".join(f"{key} was {was[key]}, is {wanted.get(key)}" for key in differing[nearest])
             raise UserError(
-                f"{shown(self.folder)} was recorded with other settings: {listed}. Train with those, or record with "
-                f"the settings of this run: {self.recording.command(self.folder)}"
+                f"{shown(self.folder)} was recorded with other settings: {listed}. Train with those, or {_ANOTHER}"
             )
         return nearest
 

@@ -1,6 +1,7 @@
 """The vocabulary of any SentencePiece model or Hugging Face tokenizer by its path."""
 
 import dataclasses
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,8 @@ def vocabulary_of_file(
     gets a new id behind all others. Raises UserError where there is no such file, or no end token, or text would be
     taken for padding.
     """
-    file = next((path / name for name in FILES if (path / name).is_file()), path).resolve()
+    file = next((path / name for name in FILES if (path / name).is_file()), path)
+    file = Path(os.path.abspath(file))  # not resolved: a link of the hub's cache leads to a file without an ending
     if not file.is_file():
         what = f"holds none of {', '.join(FILES)}" if path.is_dir() else "is not there"
         raise UserError(f"{path} {what}. Expected a SentencePiece model, or a tokenizer.json of Hugging Face.")

@@ -34,6 +34,11 @@ def definition_of(path: Path, names: Mapping[int, str], size: int) -> tuple[dict
         why = "it is of words or characters, and pieces by unigram or BPE can be"
     elif model.trainer_spec.treat_whitespace_as_suffix or not model.normalizer_spec.escape_whitespaces:
         why = "it does not write spaces before words"
+    elif model.trainer_spec.model_type == _BPE:
+        defined = sentencepiece_model_pb2.ModelProto.SentencePiece.USER_DEFINED
+        symbols = [one.piece for token, one in enumerate(model.pieces) if one.type == defined and token not in names]
+        if long := [symbol for symbol in symbols if len(symbol) > 1]:
+            why = f"its BPE has user-defined symbols of several characters, such as {long[0]!r}, which no merge makes"
     if why is not None:
         raise UserError(f"The SentencePiece model {path} cannot be written as a tokenizer.json: {why}.")
     like_t5 = _is_like_t5(model)

@@ -36,12 +36,23 @@ class LazyTensors(Mapping[str, np.ndarray]):
 def _safetensors(path: Path) -> LazyTensors:
     try:
         file = safe_open(str(path), framework="numpy")
-        return LazyTensors({name: partial(file.get_tensor, name) for name in file.keys()})  # noqa: SIM118
+        names = list(file.keys())
     except SafetensorError as error:
         raise UserError(
             f"{path} is not a whole safetensors file ({error}): {path.stat().st_size:,} bytes are there. Copy or "
             "download it again."
         ) from None
+
+    def tensor(name: str) -> np.ndarray:
+        try:
+            return np.asarray(file.get_tensor(name))
+        except (AttributeError, TypeError):  # NumPy has no such type
+            kind = file.get_slice(name).get_dtype()
+            raise UserError(
+                f"{name} in {path} is of {kind}: expected float32, bfloat16 or float16. Save it as one of them."
+            ) from None
+
+    return LazyTensors({name: partial(tensor, name) for name in names})
 
 
 _KINDS: Mapping[str, Callable[[Path], Mapping[str, np.ndarray]]] = {SAFETENSORS: _safetensors, TORCH: TorchFile}

@@ -28,6 +28,8 @@ def differences(decoding: DecodingConfig) -> list[str]:
     is_other_beam = decoding.method == "beam" and not is_beam(decoding)
     missing = ["beam search with T5X's length penalty"] if is_other_beam and decoding.length_penalty == T5X else []
     missing += ["choice of the sample that is most like the others"] if decoding.ranked_by == CONSENSUS else []
+    is_ranked = decoding.method == "sample" and decoding.decodes > 1 and decoding.ranked_by != CONSENSUS
+    missing += ["choice of the likeliest sample"] if is_ranked else []
     missing += [] if decoding.extra_length is None else ["limit for an answer that is longer than its input"]
     verb, instead = "are" if missing[1:] else "is", "answers greedily" if is_other_beam else "does without"
     return [f"Its {' and its '.join(missing)} {verb} not in transformers: `generate` {instead}."] if missing else []

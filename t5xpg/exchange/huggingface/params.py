@@ -14,7 +14,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from t5xpg.base.errors import UserError, nearest
 from t5xpg.exchange.formats.weights import as_float32, first_names
-from t5xpg.exchange.huggingface.config import feed_forward_proj, head_factor_to_transformers
+from t5xpg.exchange.huggingface.config import config_to_transformers, feed_forward_proj, head_factor_to_transformers
 from t5xpg.models.config import T5Config
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
 from t5xpg.models.model import Params
@@ -176,8 +176,8 @@ def from_tensors(
 
 def module_names(config: T5Config) -> dict[str, str]:
     """{"encoder/layers_0/attention/query/kernel": "encoder.block.0.layer.0.SelfAttention.q"}: the linear modules of
-    transformers whose matrices are ours, transposed."""
-    feed_forward_proj(config)
+    transformers whose matrices are ours, transposed. Raises UserError where transformers' T5 is another model."""
+    config_to_transformers(config)
     return {
         tensor.ours: tensor.theirs.removesuffix(".weight")
         for tensor in _tensors(config, 1.0 / head_factor_to_transformers(config))
@@ -192,6 +192,8 @@ def params_to_transformers(params: Params, config: T5Config) -> dict[str, np.nda
 
 
 def to_tensors(params: Params, tensors: Iterable[Tensor]) -> dict[str, np.ndarray]:
-    """The inverse of `from_tensors`."""
-    flat = flatten_dict(params, sep="/")
+    """The inverse of `from_tensors`. Raises UserError for parameters that none of the tensors is made of."""
+    flat, tensors = flatten_dict(params, sep="/"), list(tensors)
+    if left := sorted(flat.keys() - {tensor.ours for tensor in tensors}):
+        raise UserError(f"transformers has no model with these parameters: {first_names(left)}.")
     return {tensor.theirs: tensor.written(flat[tensor.ours]) for tensor in tensors}

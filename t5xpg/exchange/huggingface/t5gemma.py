@@ -77,14 +77,20 @@ def from_transformers(config: Json, tensors: Mapping[str, np.ndarray]) -> tuple[
     """T5Config and our parameters (numpy float32) of a checkpoint. Raises UserError where no model here is the same."""
     tensors = {name.replace("model.encoder.text_model.", "model.encoder."): tensors[name] for name in tensors}
     tensors = {name: array for name, array in tensors.items() if not name.startswith(_IMAGES)}
-    read = _Config(config)
-    ours = read.config(tensors)
+    try:
+        read = _Config(config)
+        ours, query_scale = read.config(tensors), read.query_scale
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise UserError(
+            f"The checkpoint's config.json lacks a setting of {config['model_type']}, or has another kind of value for "
+            f"it ({type(error).__name__}: {error}). Copy or download it again."
+        ) from None
     if is_decoder(config):
         ignored: tuple[str, ...] = (_DECODERS_HEAD,) if ours.logits_via_embedding else ()
-        return ours, from_tensors(tensors, ours, list(_decoder_tensors(ours, read.query_scale)), ignored)
+        return ours, from_tensors(tensors, ours, list(_decoder_tensors(ours, query_scale)), ignored)
     ignored = () if not ours.share_embeddings else _EMBEDDINGS
     ignored = (*ignored, _HEAD) if ours.logits_via_embedding else ignored
-    return ours, from_tensors(tensors, ours, list(_tensors(ours, read.query_scale)), ignored)
+    return ours, from_tensors(tensors, ours, list(_tensors(ours, query_scale)), ignored)
 
 
 class _Config:

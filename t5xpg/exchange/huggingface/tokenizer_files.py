@@ -110,6 +110,8 @@ def _tokenizer_with_ids(vocabulary: Vocabulary, names: Mapping[int, str]) -> dic
     """The tokenizer's own definition, with the ids that training used: see `vocabulary.Vocabulary`."""
     assert vocabulary.model_file is not None
     own = tokenizers.Tokenizer.from_file(vocabulary.model_file)
+    own.no_truncation()
+    own.no_padding()
     definition: dict[str, Any] = json.loads(own.to_str())
     model = definition["model"]
     swap = {0: vocabulary.tokenizer_pad_id, vocabulary.tokenizer_pad_id: 0}
@@ -122,12 +124,12 @@ def _tokenizer_with_ids(vocabulary: Vocabulary, names: Mapping[int, str]) -> dic
     if isinstance(model["vocab"], dict):
         model["vocab"] = {text: token for token, text in sorted(texts.items())}
     else:
-        scores = dict(map(tuple, model["vocab"]))
-        lowest = min(scores.values(), default=0.0)
+        scores = dict.fromkeys(texts.values(), 0.0) | dict(map(tuple, model["vocab"]))
+        lowest = min(scores.values())
         unknown = model.get("unk_id")
         # an id that nothing uses has to be there, too: the list is the numbering
-        listed = [texts.get(token, f"<unused_{token}>") for token in range(max(texts) + 1)]
-        model["vocab"] = [[text, scores.get(text, 0.0 if text in texts.values() else lowest)] for text in listed]
+        listed = (texts.get(token, f"<unused_{token}>") for token in range(max(texts) + 1))
+        model["vocab"] = [[text, scores.get(text, lowest)] for text in listed]
         model["unk_id"] = None if unknown is None else swap.get(unknown, unknown)
     return definition
 

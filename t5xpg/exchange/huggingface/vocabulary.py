@@ -42,7 +42,8 @@ def vocabulary_of_folder(
         raise UserError(
             f"The padding of the tokenizer in {folder} is {found.tokenizer_pad_id}, and that of the model 0."
         )
-    if (end := config.get("eos_token_id")) not in (None, found.eos_id):
+    end = config.get("eos_token_id")  # or a list of several
+    if end is not None and found.eos_id not in (end if isinstance(end, list) else [end]):
         raise UserError(f"The end token of {folder} is {end} by its config.json, and {found.eos_id} by its tokenizer.")
     return found
 

@@ -87,6 +87,14 @@ def test_pieces_of_words(folder: Path, bytes_file: Path) -> None:
     assert of_bytes.encode("\ud800") == of_bytes.encode("?")
 
 
+def test_a_link_of_the_hubs_cache(folder: Path) -> None:
+    """To a file whose name is a digest, without an ending."""
+    blob = word_pieces(folder / "linked").rename(folder / "0f1e2d")
+    (folder / "linked" / "tokenizer.json").symlink_to(blob)
+    vocabulary = vocabulary_of_file(folder / "linked", eos_token="bad")
+    assert vocabulary.model_file == str(folder / "linked" / "tokenizer.json")
+
+
 def test_sentinels_behind_the_tokens(bytes_file: Path, spaces_file: Path) -> None:
     for file in (bytes_file, spaces_file):
         vocabulary = vocabulary_of_file(file, extra_ids=7)

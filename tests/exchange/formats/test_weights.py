@@ -1,8 +1,10 @@
 """Files of tensors: one or several, safetensors or PyTorch's own, and what is said of those that are not whole."""
 
+import json
 import pickle
 import pickletools
 import shutil
+import struct
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -95,6 +97,13 @@ def test_safetensors_that_end_too_early(tmp_path: Path, size: int) -> None:
     (tmp_path / "model.safetensors").write_bytes(data[:size])
     with pytest.raises(UserError, match=rf"is not a whole safetensors file .* {len(data[:size]):,} bytes are there"):
         open_weights(tmp_path)
+
+
+def test_types_that_numpy_lacks(tmp_path: Path) -> None:
+    header = json.dumps({"a": {"dtype": "F8_E4M3", "shape": [2], "data_offsets": [0, 2]}}).encode()
+    (tmp_path / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + bytes(2))
+    with pytest.raises(UserError, match=r"a in .*model\.safetensors is of F8_E4M3: expected float32"):
+        open_weights(tmp_path)["a"]
 
 
 @pytest.mark.parametrize("layout", ["archive_bin", "old_bin"])

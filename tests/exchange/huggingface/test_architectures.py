@@ -126,6 +126,10 @@ def test_what_transformers_has_nothing_for() -> None:
 
     with pytest.raises(UserError, match=r"equal to MyModel: SharedEncoderDecoderModel, .* can be exported"):
         exported(MyModel(model.config), params)
+    gemma = {"rotary_base": 1e4, "layer_norms": "both", "relative_attention_bias": False}
+    more = EncoderDecoderModel(T5Config(**{**vars(model.config), **gemma, "ngram_lengths": (3,)}))
+    with pytest.raises(UserError, match=r"transformers has no model with these parameters: .*ngram"):
+        exported(more, more.init(jax.random.key(0)))
     other = DecoderOnlyModel(T5Config(**{**vars(model.config), "mlp_activations": ("tanh",)}))
     with pytest.raises(UserError, match="no MLP with the activations"):
         exported(other, other.init(jax.random.key(0)))

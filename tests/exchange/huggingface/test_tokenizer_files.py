@@ -124,6 +124,20 @@ def test_what_cannot_be_said(tmp_path: Path) -> None:
     behind = pieces(tmp_path, treat_whitespace_as_suffix=True)
     with pytest.raises(UserError, match="does not write spaces before words"):
         write_tokenizer(tmp_path, behind, longest=64)
+    (tmp_path / "bpe").mkdir()  # a model stays loaded by its path
+    symbols = pieces(tmp_path / "bpe", model_type="bpe", user_defined_symbols=["+", "<sep>"])
+    with pytest.raises(UserError, match="BPE has user-defined symbols of several characters, such as '<sep>'"):
+        write_tokenizer(tmp_path, symbols, longest=64)
+
+
+def test_texts_are_neither_cut_nor_padded(tmp_path: Path) -> None:
+    tokenizer = tokenizers.Tokenizer.from_file(str(file := byte_level(tmp_path / "made")))
+    tokenizer.enable_truncation(4)
+    tokenizer.enable_padding(length=9)
+    tokenizer.save(str(file))
+    write_tokenizer(tmp_path, vocabulary_of_file(file, 8), longest=64)
+    written = json.loads((tmp_path / "tokenizer.json").read_text())
+    assert (written["truncation"], written["padding"]) == (None, None)
 
 
 def test_a_file_with_other_ids_is_noticed(tmp_path: Path) -> None:

@@ -48,6 +48,8 @@ def test_bytes_as_others_write_them(tmp_path: Path) -> None:
         found(tmp_path)
     (tmp_path / "tokenizer_config.json").unlink()
     assert found(tmp_path, tokenizer="bytes") == google
+    several = {"vocab_size": 1000, "eos_token_id": [1, 106]}
+    assert vocabulary_of_folder(tmp_path, several, tokenizer="bytes") == google
 
 
 def test_pieces_as_others_write_them(tmp_path: Path) -> None:
