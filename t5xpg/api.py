@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ from t5xpg.base.files import read_json
 from t5xpg.data.batch import with_targets
 from t5xpg.data.spec import unpacked
 from t5xpg.evaluate import evaluation
-from t5xpg.evaluate.predictor import LENGTH_MULTIPLE, Predictor
+from t5xpg.evaluate.predictor import Predictor, padded_length
 from t5xpg.evaluate.trained_model import Step, parameters_and_vocabulary
 from t5xpg.exchange import from_t5x, import_folders, importing
 from t5xpg.experiment import assembly, config
@@ -104,9 +105,9 @@ class Model:
         return self._predictors[chosen]
 
     def _tokens(self, texts: Sequence[str]) -> np.ndarray:
-        """int32 [B, S], each text with its end token, padded to a multiple of `LENGTH_MULTIPLE`."""
+        """int32 [B, S], each text with its end token, padded to the `padded_length`."""
         ids = [[*self.vocabulary.encode(text), self.vocabulary.eos_id] for text in texts]
-        S = -(-max(map(len, ids), default=1) // LENGTH_MULTIPLE) * LENGTH_MULTIPLE
+        S = padded_length(self.experiment, max(map(len, ids), default=1))
         tokens = np.full((len(ids), S), self.vocabulary.pad_id, np.int32)
         for row, one in zip(tokens, ids, strict=True):
             row[: len(one)] = one
@@ -167,7 +168,9 @@ class Experiment:
         signal stopped the training: the step is then saved, and the same call continues."""
         loaded = self.load()
         path = paths.run_directory(run or loaded.experiment.model_dir or loaded.name)
-        if training.train(loaded, path):
+        given = [*(f"--gin_file={file}" for file in self.gin_files), *(f"--gin.{one}" for one in self.overrides)]
+        command = shlex.join(["t5xpg", "train", self.name, *given, f"--run={paths.shown(path)}"])
+        if training.train(loaded, path, command=command):
             raise KeyboardInterrupt
         return Run(path)
 

@@ -55,6 +55,7 @@ class T5xpgLM(LM):
             self._dataset.converter,
             scoring,
             int(batch_size) if str(batch_size).isdigit() else _BATCH_SIZE,  # "auto" is none
+            self._dataset.task_feature_lengths.get("inputs"),
         )
 
     def loglikelihood(self, requests: Sequence[Instance], **_: Any) -> list[Score]:

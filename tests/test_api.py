@@ -1,6 +1,7 @@
 """`import t5xpg`: the documented lines, against the program's own numbers."""
 
 import json
+import shlex
 import shutil
 from pathlib import Path
 
@@ -11,6 +12,8 @@ import pytest
 import t5xpg
 from t5xpg.base.errors import UserError
 from t5xpg.base.page import one_line
+from t5xpg.run.directory import RunDirectory
+from t5xpg.run.options import overrides_of
 from tests.small_models import FAMILIES
 from tests.small_tokenizers import sentencepiece_model
 from tests.t5x_goldens import unpack
@@ -44,6 +47,10 @@ def test_a_run_is_trained_and_asked(workplace: Workplace, monkeypatch: pytest.Mo
         TRAIN_STEPS=2, WARMUP_STEPS=1, EVAL_PERIOD=1, EVAL_STEPS=None
     )
     run = experiment.train("asked")
+    given = ["--gin.TRAIN_STEPS=2", "--gin.WARMUP_STEPS=1", "--gin.EVAL_PERIOD=1", "--gin.EVAL_STEPS=None"]
+    typed = RunDirectory(run.path).read()["starts"][-1]["command"]
+    assert typed.startswith(f"t5xpg train {shlex.quote(str(workplace.experiment))} ")
+    assert list(overrides_of(typed)) == given
     losses = run.metrics.query("split == 'validation'")
     assert list(losses["step"]) == [0, 1, 2]
     evaluated = run.evaluate()
@@ -70,7 +77,6 @@ def test_a_run_is_trained_and_asked(workplace: Workplace, monkeypatch: pytest.Mo
     first, both = model.loss(["ab"], ["<extra_id_0>c"]), model.loss(["ab", "b"], ["<extra_id_0>c", "<extra_id_0>cccc"])
     assert both.shape == (2,)
     np.testing.assert_allclose(first[0], both[0], rtol=1e-5)
-    given = ["--gin.TRAIN_STEPS=2", "--gin.WARMUP_STEPS=1", "--gin.EVAL_PERIOD=1", "--gin.EVAL_STEPS=None"]
     said = workplace.run("infer", str(workplace.experiment), "--run=asked", f"--prompt={texts[1]}", *given)
     (answer,) = [line.removeprefix("prediction  ") for line in said.splitlines() if line.startswith("prediction")]
     assert one_line(model.generate(texts[1:])[0]) == answer

@@ -17,7 +17,6 @@ from t5xpg.distributed.mesh import (
     make_mesh,
     standard_logical_axis_rules,
 )
-from t5xpg.distributed.rows import shard_batch
 from t5xpg.distributed.sharding import (
     batch_parts,
     batch_parts_of,

@@ -30,7 +30,7 @@ class HeldRows:
         Batches of length buckets have another number of rows; every process has them whole.
         """
         if jax.process_count() == 1 and len(self.shards) * self.rows_per_shard == self.batch_size:
-            return shard_batch(batch, sharding)
+            return jax.device_put(dict(batch), sharding)
 
         if (count := len(next(iter(batch.values())))) != len(self.shards) * self.rows_per_shard:
             return HeldRows.of_all(count).place(batch, sharding)
@@ -53,11 +53,6 @@ class HeldRows:
         """The place of a row of the batch among the held rows. All shards between two rows of one device are held."""
         shard, place = divmod(row, self.rows_per_shard)
         return self.shards.index(shard) * self.rows_per_shard + place
-
-
-def shard_batch(batch: Mapping[str, np.ndarray], sharding: Sharding) -> dict[str, jax.Array]:
-    """Global arrays from the rows of this process, which are the whole batch or one block of it."""
-    return {name: jax.make_array_from_process_local_data(sharding, array) for name, array in batch.items()}
 
 
 def held_rows(sharding: Sharding, batch_size: int, num_virtual_shards: int, process: int) -> HeldRows:

@@ -55,8 +55,9 @@ class Score(NamedTuple):
 class LikelihoodScorer:
     """Scores texts with a model. converter: the feature converter of the batches that the model was trained on.
 
-    batch_size: rows at a time; with `mask` every token is a row. Raises UserError for an unknown scoring, a scoring
-    that the model does not have, and a model that gives texts no probability.
+    batch_size: rows at a time; with `mask` every token is a row. inputs_length: the length of inputs in training, which
+    inputs for a delete gate are padded to: it keeps a share of a row's positions. Raises UserError for an unknown
+    scoring, a scoring that the model does not have, and a model that gives texts no probability.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class LikelihoodScorer:
         converter: str = ENC_DEC,
         scoring: str = PLAIN,
         batch_size: int = 32,
+        inputs_length: int | None = None,
     ) -> None:
         if scoring not in SCORINGS:
             raise UserError(f"There is no scoring {scoring!r}.{nearest(scoring, SCORINGS)}")
@@ -78,6 +80,7 @@ class LikelihoodScorer:
             raise UserError(f"batch_size is {batch_size}; it must be at least 1.")
         self._vocabulary, self._params = vocabulary, params
         self._converter, self._scoring, self._batch_size = converter, scoring, batch_size
+        self._inputs_length = 0 if model.config.delete_gate_layer is None else inputs_length or 0
         self._score = jax.jit(functools.partial(_score, model))  # compiled once for each shape
 
     def scores(self, pairs: Sequence[tuple[str, str]]) -> list[Score]:
@@ -149,17 +152,18 @@ class LikelihoodScorer:
             weights[at, first : first + len(row.counted)] = 1
             attention[at, : len(prefix) + 1] = 1
         return {
-            "encoder_input_tokens": self._padded([row.inputs for row in rows]),
+            "encoder_input_tokens": self._padded([row.inputs for row in rows], self._inputs_length),
             "decoder_target_tokens": targets,
             "decoder_input_tokens": np.pad(targets[:, :-1], ((0, 0), (1, 0))),
             "decoder_loss_weights": weights,
             **({"decoder_causal_attention": attention} if self._converter == PREFIX_LM else {}),
         }
 
-    def _padded(self, rows: Sequence[list[int]]) -> np.ndarray:
-        """Rows of ids, padded to the batch size and to a power of two: int32 [B, T]."""
+    def _padded(self, rows: Sequence[list[int]], length: int = 0) -> np.ndarray:
+        """Rows of ids, padded to the batch size and to `length`, or where they are longer to a power of two."""
         longest = max(1, *map(len, rows))
-        tokens = np.full((self._batch_size, 1 << (longest - 1).bit_length()), self._vocabulary.pad_id, np.int32)
+        T = length if longest <= length else 1 << (longest - 1).bit_length()
+        tokens = np.full((self._batch_size, T), self._vocabulary.pad_id, np.int32)
         for row, ids in zip(tokens, rows, strict=False):  # further rows stay padding
             row[: len(ids)] = ids
         return tokens
@@ -169,6 +173,6 @@ def _score(model: Model, params: Params, batch: Batch) -> tuple[jax.Array, jax.A
     """For each row [B]: the log-likelihood (float32) of the counted tokens, and whether all are the most probable."""
     logits, targets = model.logits(params, batch), batch["decoder_target_tokens"]
     weights = token_weights(batch)
-    losses, _ = cross_entropy_with_logits(logits, targets)
+    losses = cross_entropy_with_logits(logits, targets)
     hits = (first_of_the_largest(logits) == targets) | (weights == 0)
     return -jnp.sum(losses * weights, axis=-1), jnp.all(hits, axis=-1)

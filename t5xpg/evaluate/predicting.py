@@ -16,7 +16,7 @@ from t5xpg.base import metric_values
 from t5xpg.base.errors import UserError
 from t5xpg.base.progress import Progress
 from t5xpg.data import batch
-from t5xpg.data.batch import MASKED_LM, Batch, inputs_and_targets, with_targets
+from t5xpg.data.batch import ENC_DEC, MASKED_LM, PREFIX_LM, Batch, inputs_and_targets, with_targets
 from t5xpg.data.spec import unpacked
 from t5xpg.data.stream.remote_evaluator import EvaluatedTask, RemoteEvaluator
 from t5xpg.data.vocab.sentinels import MASK
@@ -140,6 +140,8 @@ class InferEval:
         cannot be computed or recorded.
         """
         evaluator = self._evaluator
+        for task in evaluator.tasks:
+            _check_scores(task, evaluator.spec)
         examples = {task.name: task.examples for task in evaluator.tasks}
         with Progress("metrics", sum(examples.values()), "examples") as progress:
             outputs = {task.name: self._outputs_of(task, params, progress) for task in evaluator.tasks}
@@ -184,6 +186,20 @@ class InferEval:
             predicted = with_targets(padded, found["prediction"], self._evaluator.spec)
             found["prediction_scores"] = self._outputs.score(params, predicted)
         return found
+
+
+def _check_scores(task: EvaluatedTask, spec: batch.BatchSpec) -> None:
+    """Raise UserError where a metric of the task needs scores that batches of `spec` have not."""
+    if "score" in task.kinds and "decoder_target_tokens" not in spec.layout.arrays:
+        needs = "(targets, scores)"
+    elif "prediction_with_aux" in task.kinds and spec.feature_converter not in (ENC_DEC, PREFIX_LM):
+        needs = "(targets, predictions, aux_values)"
+    else:
+        return
+    raise UserError(
+        f"A metric of {task.name} is a function of {needs}, and a model of batches of {spec.feature_converter} gives "
+        "no such scores: set METRICS to metrics of (targets, predictions), as in METRICS=('exact_match',)."
+    )
 
 
 def metric_names(evaluator: RemoteEvaluator) -> list[str]:

@@ -35,6 +35,15 @@ from t5xpg.run.directory import RunDirectory
 LENGTH_MULTIPLE = 64
 
 
+def padded_length(experiment: Experiment, longest: int) -> int:
+    """The length that rows of at most `longest` tokens are padded to. A delete gate keeps a share of a row's positions,
+    padding among them: its rows are as long as in training."""
+    inputs = experiment.lengths.get("inputs", 0)
+    if experiment.model.config.delete_gate_layer is not None and longest <= inputs:
+        return inputs
+    return -(-longest // LENGTH_MULTIPLE) * LENGTH_MULTIPLE
+
+
 @dataclass(frozen=True)
 class Answer:
     """What decoding found for one input, as texts, the best first; and their scores, where the method has any."""
@@ -55,6 +64,7 @@ class Predictor:
         self.vocabulary = vocabulary
         self.batch_size = experiment.eval_dataset.batch_size
         self.lengths = dict(experiment.lengths)
+        self._padded_length = functools.partial(padded_length, experiment)
         self.decoding = experiment.decoding
         self.parameters = params
         check_predicts(experiment)
@@ -133,7 +143,7 @@ class Predictor:
     def encode(self, texts: Sequence[str], rows: int | None = None) -> np.ndarray:
         """Texts as int32 [B, S], with what the tasks put around them. rows: B, if rows of padding are to be added."""
         ids = [self.ids(text) for text in texts]
-        S = -(-max(map(len, ids)) // LENGTH_MULTIPLE) * LENGTH_MULTIPLE
+        S = self._padded_length(max(map(len, ids)))
         tokens = np.full((rows or len(texts), S), self.vocabulary.pad_id, np.int32)
         for index, row in enumerate(ids):
             tokens[index, : len(row)] = row

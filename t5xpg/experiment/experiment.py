@@ -29,7 +29,7 @@ class Experiment:
     """Everything that determines a run. gin configures it at the root (`gin/runs/*.gin`), the command line reads it.
 
     Periods and steps count optimiser updates. skip_nonfinite: how many updates of a run may have a loss or a gradient
-    that is not finite; such an update changes nothing. ema_decay: the decay of a moving average of the parameters,
+    that is not finite; such an update only counts. ema_decay: the decay of a moving average of the parameters,
     which is measured and used instead of them; None for no average. max_cut_share: the largest share of the examples of
     a supervised task that may be cut because they are longer than its feature lengths. infer_eval_period: updates
     between computations of the tasks' metrics, on predictions for `infer_eval_steps` batches of each task (None: all);
@@ -103,9 +103,11 @@ class Experiment:
         object.__setattr__(self, "needs", tuple(self.needs))
         if self.selection is not None:
             self._select(self.selection)
-        if self.model.config.prompt_tokens and (self.train_dataset.pack or self.eval_dataset.pack):
+        pack = self.train_dataset.pack or self.eval_dataset.pack
+        configs = [self.model.config, *([self.teacher.model.config] if self.teacher else [])]
+        if pack and any(each.prompt_tokens for each in configs):
             raise UserError("PACK=True puts several texts into a row, and a prompt stands before one: set PACK=False.")
-        if self.model.config.delete_gate_layer is not None and (self.train_dataset.pack or self.eval_dataset.pack):
+        if pack and any(each.delete_gate_layer is not None for each in configs):
             raise UserError("PACK=True puts several texts into a row, and a delete gate is for one: set PACK=False.")
         offset = getattr(self.optimizer, "step_offset", 0)
         if offset > 0 and (self.initial is None or self.initial.reset_optimizer):

@@ -84,7 +84,7 @@ def _of_chunk(
 ) -> tuple[jax.Array, TokenScores]:
     """As `_loss`, for a single chunk [B, N]."""
     logits = head(states, *constants)
-    found, _ = losses.cross_entropy_with_logits(logits, targets, config.label_smoothing, config.z_loss)
+    found = losses.cross_entropy_with_logits(logits, targets, config.label_smoothing, config.z_loss)
     return jnp.sum(found * weights), losses.token_scores(jax.lax.stop_gradient(logits), targets)
 
 

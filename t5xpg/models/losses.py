@@ -53,12 +53,11 @@ class LossConfig:
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
 def cross_entropy_with_logits(
     logits: jax.Array, targets: jax.Array, label_smoothing: float = 0.0, z_loss: float = 0.0
-) -> tuple[jax.Array, jax.Array]:
+) -> jax.Array:
     """Cross entropy of logits [..., V] float32 and targets [...] int32, with a stable gradient of its own.
 
-    Returns (loss, z), both [...] float32: z = z_loss * log(Z)^2 with Z the softmax's denominator, and
-    loss = the cross entropy with the smoothed targets, less their entropy (so that 0 stays the best), plus z.
-    Only the loss has a gradient; z is for the record, as in T5X.
+    [...] float32: the cross entropy with the smoothed targets, less their entropy (so that 0 stays the best), plus
+    z_loss * log(Z)^2 with Z the softmax's denominator.
     """
     return _cross_entropy_forward(logits, targets, label_smoothing, z_loss)[0]
 
@@ -85,7 +84,7 @@ def _log_normalizer_and_target(logits: jax.Array, targets: jax.Array) -> tuple[j
 
 def _cross_entropy_forward(
     logits: jax.Array, targets: jax.Array, label_smoothing: float, z_loss: float
-) -> tuple[tuple[jax.Array, jax.Array], tuple[jax.Array, jax.Array, jax.Array]]:
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array, jax.Array]]:
     if logits.ndim != targets.ndim + 1:
         raise ValueError(f"logits {logits.shape} and targets {targets.shape} do not belong together")
     on, off, entropy = _smoothed(label_smoothing, logits.shape[-1])
@@ -93,15 +92,14 @@ def _cross_entropy_forward(
     loss = log_z - on * target_logits - entropy
     if label_smoothing:
         loss = loss - off * (jnp.sum(logits, axis=-1) - target_logits)
-    z = z_loss * jnp.square(log_z)
-    return (loss + z, z), (logits, targets, log_z)
+    return loss + z_loss * jnp.square(log_z), (logits, targets, log_z)
 
 
 def _cross_entropy_backward(
     label_smoothing: float,
     z_loss: float,
     residuals: tuple[jax.Array, jax.Array, jax.Array],
-    gradient: tuple[jax.Array, jax.Array],
+    gradient: jax.Array,
 ) -> tuple[jax.Array, np.ndarray]:
     logits, targets, log_z = residuals
     on, off, _ = _smoothed(label_smoothing, logits.shape[-1])
@@ -109,7 +107,7 @@ def _cross_entropy_backward(
     soft_targets = jnp.where(_is_target(logits, targets), on, off).astype(logits.dtype)
     # d(z_loss * log_z^2) = 2 * z_loss * log_z * softmax
     derivative = (1.0 + 2.0 * z_loss * log_z)[..., None] * softmax - soft_targets
-    return gradient[0][..., None] * derivative, np.zeros(targets.shape, dtype=jax.dtypes.float0)
+    return gradient[..., None] * derivative, np.zeros(targets.shape, dtype=jax.dtypes.float0)
 
 
 cross_entropy_with_logits.defvjp(_cross_entropy_forward, _cross_entropy_backward)
@@ -176,7 +174,7 @@ def loss_and_metrics(
     """
     targets = batch[f"{side_of_targets(batch)}target_tokens"]
     weights, own_normalizer = loss_weights_and_normalizer(batch, config)
-    losses, _ = cross_entropy_with_logits(logits, targets, config.label_smoothing, config.z_loss)
+    losses = cross_entropy_with_logits(logits, targets, config.label_smoothing, config.z_loss)
     loss = jnp.sum(losses * weights) / (own_normalizer if normalizer is None else normalizer)
     return loss, metrics(loss, token_scores(jax.lax.stop_gradient(logits), targets), batch, config, token_bytes)
 

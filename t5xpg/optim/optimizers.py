@@ -4,9 +4,9 @@ Where an array stacks all layers, the rules for an array hold for each layer. `t
 logical axes of the parameters, a tree of tuples of names, because some rules depend on what a dimension stands for.
 `learning_rate` is a schedule; a number stands for a constant rate.
 
-`relpos_bias_factor` multiplies the updates of the relative position biases. Adam moves an entry by about the learning
-rate a step, whatever its size. These entries start near 0 and are added to attention logits unscaled. A head looks at
-its neighbours only when they reach several units; at a rate that suits a matrix, this takes hundreds of steps.
+`relpos_bias_factor` multiplies the updates of the relative position biases and keys. Adam moves an entry by about the
+learning rate a step, whatever its size. These biases start near 0 and are added to attention logits unscaled. A head
+looks at its neighbours only when they reach several units; at a rate that suits a matrix, this takes hundreds of steps.
 `embedding_factor` does the same for the token embeddings, which T5 initialises with a standard deviation of 1, ten
 times that of a matrix. Adafactor needs neither: its updates are relative to the size of the array.
 """
@@ -27,7 +27,7 @@ from t5xpg.optim.schedules import Schedule, as_schedule
 
 Axes = tuple[str, ...]
 AxesTree = Any  # nested dicts whose leaves are tuples of axis names
-TABLE_AXES = ("vocab", "relpos_buckets")  # axes of lookup tables and of the output head
+TABLE_AXES = ("vocab", "relpos_buckets", "length")  # axes of lookup tables, soft prompts and of the output head
 
 
 def is_stacked(axes: Axes) -> bool:

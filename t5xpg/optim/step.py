@@ -46,10 +46,11 @@ def make_train_step(
     "gradient_squares" ([number of arrays], in the order of the leaves: the square of each array's L2 norm) and
     "learning_rate". num_microbatches: the number of parts that a batch is computed in, one after the other, to save
     memory; the update is the same but for rounding and for dropout, whose masks are drawn part by part.
-    skip_nonfinite: where cross entropy or gradient is not finite, the step still counts, but parameters, their average
-    and the optimiser stay as they were. ema_decay: for the state's average of the parameters, see `moved_average`; None
-    for a state without one. adapter: makes the model's parameters from the trained ones; None where they are the same.
-    teacher: adds its divergence to the loss, and the sum "teacher_divergence" to the metrics.
+    skip_nonfinite: where cross entropy or gradient is not finite, the step still counts, for the optimiser's schedules
+    too, but parameters, their average and the optimiser's other arrays stay as they were. ema_decay: for the state's
+    average of the parameters, see `moved_average`; None for a state without one. adapter: makes the model's parameters
+    from the trained ones; None where they are the same. teacher: adds its divergence to the loss, and the sum
+    "teacher_divergence" to the metrics.
     """
     transformation = optimizer.transformation(trained_axes(model, adapter))
 
@@ -87,7 +88,7 @@ def make_train_step(
         if skip_nonfinite:
             finite = jnp.isfinite(metrics["cross_entropy"]) & jnp.isfinite(metrics["gradient_norm"])
             params, opt_state, average = jax.tree.map(
-                lambda new, old: jnp.where(finite, new, old),
+                lambda new, old: new if jnp.issubdtype(new.dtype, jnp.integer) else jnp.where(finite, new, old),
                 (params, opt_state, average),
                 (state.params, state.opt_state, state.average),
             )

@@ -25,7 +25,6 @@ from t5xpg.distributed import (
     jit_eval_step,
     jit_train_step,
     make_mesh,
-    shard_batch,
     standard_logical_axis_rules,
     state_shardings,
     with_shardings,
@@ -132,7 +131,7 @@ class Run:
 
     def train(self, first: int, last: int) -> Run:
         for number in range(first, last):
-            self.state, metrics = self.step(self.state, shard_batch(batch(number), batch_sharding(self.mesh)))
+            self.state, metrics = self.step(self.state, jax.device_put(batch(number), batch_sharding(self.mesh)))
             self.losses.append(float(metrics["loss"]))
         return self
 
@@ -275,7 +274,7 @@ def test_evaluation_predictions_and_scores_agree(runs, params) -> None:
     evaluate = make_eval_step(MODEL, LossConfig(), token_bytes=TOKEN_BYTES)
     found = []
     for run in (runs["Adafactor"][layout] for layout in (ALONE, Layout(2, 4, 4), Layout(8, 1, 2), FSDP_AND_TENSOR)):
-        on_devices = functools.partial(shard_batch, sharding=batch_sharding(run.mesh))
+        on_devices = functools.partial(jax.device_put, device=batch_sharding(run.mesh))
         experiment = SimpleNamespace(
             model=MODEL, eval_dataset=dataset, decoding=DecodingConfig(), mesh=SimpleNamespace(rules=run.rules)
         )

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from t5xpg.api import Model
 from t5xpg.base.errors import UserError
 from t5xpg.base.metric_values import Histogram
-from t5xpg.data.batch import Batch, BatchSpec, with_targets
+from t5xpg.data.batch import LM, MASKED_LM, Batch, BatchSpec, with_targets
 from t5xpg.data.stream.remote_evaluator import EvaluatedTask
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.evaluate.predicting import InferEval, ModelOutputs
@@ -81,6 +82,30 @@ def test_outputs_of_every_task_in_the_order_of_its_examples(capsys: pytest.Captu
     assert outputs["b"]["prediction_scores"].tolist() == [-41, -53]  # of what was predicted
     assert [(one.task, one.examples) for one in found] == [("a", 3), ("b", 2)]
     assert "metrics  5 examples" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("kind", "converter", "needs"),
+    [("score", MASKED_LM, "targets, scores"), ("prediction_with_aux", LM, "targets, predictions, aux_values")],
+)
+def test_scores_that_a_model_does_not_give_are_named_first(kind: str, converter: str, needs: str) -> None:
+    evaluator: Any = Evaluator()
+    evaluator.tasks = (EvaluatedTask("a", 3, ("prediction",)), EvaluatedTask("c", 1, (kind,)))
+    evaluator.spec = BatchSpec(2, {"inputs": S, "targets": S}, feature_converter=converter)
+    none: Any = None  # nothing is computed
+    with pytest.raises(UserError, match=rf"c is a function of \({needs}\).*{converter}.*METRICS=\('exact_match',\)"):
+        InferEval(lambda: evaluator, ModelOutputs(none, none)).measure(10, 3)
+
+
+def test_inputs_for_a_delete_gate_are_as_long_as_in_training() -> None:
+    gate = ["TASK_FEATURE_LENGTHS={'inputs': 100, 'targets': 16}", "encoder_decoder.T5Config.delete_gate_layer=1"]
+    for overrides, lengths in ((gate[:1], [64, 128, 128]), (gate, [100, 100, 128])):
+        model: Any = Model.__new__(Model)
+        model.experiment, model.vocabulary = config.load("byt5_tiny_demo", overrides).experiment, Vocabulary()
+        predictor = Predictor(model.experiment, None, model.vocabulary)
+        texts = ["a" * length for length in (3, 80, 110)]
+        assert [predictor.encode([text]).shape[1] for text in texts] == lengths
+        assert [model._tokens([text]).shape[1] for text in texts] == lengths
 
 
 def test_a_language_model_has_nothing_to_continue_where_the_text_is_empty() -> None:

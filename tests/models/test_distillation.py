@@ -106,6 +106,15 @@ def test_an_update_is_on_both_losses_and_leaves_the_teacher() -> None:
             ("teacher/encoder_decoder.T5Config.vocab_size=400",),
             "The teacher has logits of 400 ids and the model of 384",
         ),
+        (("PACK=True", "teacher/encoder_decoder.T5Config.prompt_tokens=3"), "a prompt stands before one"),
+        (
+            (
+                "PACK=True",
+                "teacher/encoder_decoder.T5Config.delete_gate_layer=1",
+                "encoder_decoder.T5Config.num_encoder_layers=2",
+            ),
+            "a delete gate is for one",
+        ),
     ],
 )
 def test_a_teacher_of_something_else_is_refused(tmp_path: Any, overrides: tuple[str, ...], message: str) -> None:

@@ -260,3 +260,4 @@ def test_a_width_is_above_0():
 def test_muon_takes_only_the_matrices_inside_the_layers():
     axes = jax.tree_util.tree_leaves_with_path(AXES, is_leaf=lambda node: isinstance(node, tuple))
     assert [path[-1].key for path, names in axes if is_hidden_matrix(names)] == ["query", "wo"]
+    assert not is_hidden_matrix(("length", "embed"))  # a soft prompt

@@ -213,7 +213,7 @@ def _of_one_device(config: T5Config, model_devices: int) -> T5Config:
     def part(size: int) -> int:
         return math.ceil(size / model_devices)
 
-    sizes: dict[str, Any] = {"vocab_size": part(config.vocab_size)}
+    sizes: dict[str, Any] = {"vocab_size": part(config.vocab_size), "decoder_start_token_id": 0}
     for prefix, stack in {"": config, "encoder_": config.encoder}.items():
         if prefix and stack is config:
             continue  # as wide as the decoder

@@ -45,7 +45,7 @@ def score(model: Model, params: Params, batch: Batch) -> jax.Array:
     """
     if packed := sorted(name for name in batch if name.endswith("_segment_ids")):
         raise UserError(f"Scores are of one example a row, and these rows are packed ({packed[0]}): read without PACK.")
-    losses, _ = cross_entropy_with_logits(model.logits(params, batch), batch["decoder_target_tokens"])
+    losses = cross_entropy_with_logits(model.logits(params, batch), batch["decoder_target_tokens"])
     return -jnp.sum(losses * token_weights(batch), axis=-1)
 
 

@@ -115,7 +115,7 @@ def test_state_and_gradients_are_exact(tmp_path) -> None:
     "sizes",
     [
         {},
-        {"num_kv_heads": 1},
+        {"num_kv_heads": 1, "decoder_start_token_id": 383},
         {"share_embeddings": False, "encoder_emb_dim": 96, "encoder_num_heads": 6, "encoder_num_kv_heads": 3},
     ],
 )
