@@ -240,7 +240,7 @@ def _require_arrays(
             "the whole model, and `make import` of that makes a run to start from."
         )
     adapts = initial is not None and initial.adapt_decoder
-    others = _other_settings(meta, model, adapts)
+    others = _other_settings(meta, model, initial)
     misfits = {item: _misfits(found[item], expected[item]) for item in found}
     if not others and not any(misfits.values()):
         return meta
@@ -265,12 +265,17 @@ def _stored(params: Params, initial: InitialCheckpoint) -> Params:
     return adaptation.decoder_alone(params) if initial.adapt_decoder else params
 
 
-def _other_settings(meta: Mapping[str, Any], model: Model, adapts: bool) -> list[str]:
-    """The differences from the checkpoint in model settings that change what parameters mean, even where they fit."""
+def _other_settings(meta: Mapping[str, Any], model: Model, initial: InitialCheckpoint | None) -> list[str]:
+    """The differences from the checkpoint in model settings that change what parameters mean, even where they fit.
+
+    A model that is trained on may see its inputs otherwise: that of a language model, which has none, is not decided.
+    """
     recorded = meta["settings"]
     now = settings(model)
     known = {name: now[name] for name in now if name in recorded and decides_predictions(f"model.{name}")}
-    if adapts:
+    if initial is not None:
+        known.pop("inputs_bidirectional_attention", None)
+    if initial is not None and initial.adapt_decoder:
         of_both = {f"config.{name}" for name in (*OF_TWO_STACKS, *OF_ENCODER, "num_encoder_layers")}
         known = {name: value for name, value in known.items() if name not in of_both}
     return [

@@ -163,6 +163,8 @@ def test_a_decoder_alone(build: Any, tmp_path: Path, monkeypatch: pytest.MonkeyP
     named = "INITIAL_CHECKPOINT=decoder"
     with pytest.raises(UserError, match=r"\nIt is of a decoder alone: ADAPT_DECODER=True begins an encoder-decoder"):
         initial_state.begin(build(named))
+    causal = "decoder_only.DecoderOnlyModel.inputs_bidirectional_attention=False"
+    assert initial_state.begin(build(named, "TASK_FEATURE_LENGTHS={'targets': 64}", causal, files=alone)).origin
     wider = build(named, "TASK_FEATURE_LENGTHS={'targets': 64}", "encoder_decoder.T5Config.mlp_dim=24", files=alone)
     with pytest.raises(UserError, match=r"\nUse the model that it was trained with\.$"):
         initial_state.begin(wider)
