@@ -188,7 +188,7 @@ def test_an_interrupted_file_is_gone_on_with(
     if stops_at:
         assert len(partial.read_bytes().splitlines()) == 1 + stops_at
         assert "out.jsonl.partial keeps what is done" in capsys.readouterr().err
-        with pytest.raises(UserError, match=r"(?s)partial holds the first .*\n  input\.sha256: \w+… there, .* start"):
+        with pytest.raises(UserError, match=r"(?s)partial holds the first .*\n  input\.sha256: .\w+… there, .* start"):
             predict(tmp_path, lines[:4])
     echo.asked, echo.stops_at = 0, 1_000
     assert predict(tmp_path, lines) == whole
