@@ -275,11 +275,11 @@ def _other_settings(meta: Mapping[str, Any], model: Model, initial: InitialCheck
     known = {name: now[name] for name in now if name in recorded and decides_predictions(f"model.{name}")}
     if initial is not None:
         known.pop("inputs_bidirectional_attention", None)
-    if initial is not None and initial.adapt_decoder:
-        of_both = {f"config.{name}" for name in (*OF_TWO_STACKS, *OF_ENCODER, "num_encoder_layers")}
-        known = {name: value for name, value in known.items() if name not in of_both}
+        of_encoder = (*OF_TWO_STACKS, *OF_ENCODER, "num_encoder_layers") if initial.adapt_decoder else ()
+        known = {name: value for name, value in known.items() if name.removeprefix("config.") not in of_encoder}
     return [
-        f"T5Config.{name.removeprefix('config.')} {old} in the checkpoint, {new} now"
+        f"{name.replace('config', 'T5Config', 1) if '.' in name else f'{type(model).__name__}.{name}'} {old} in the "
+        f"checkpoint, {new} now"
         for name, (old, new) in differing({name: recorded[name] for name in known}, known).items()
     ]
 

@@ -165,6 +165,9 @@ def test_a_decoder_alone(build: Any, tmp_path: Path, monkeypatch: pytest.MonkeyP
         initial_state.begin(build(named))
     causal = "decoder_only.DecoderOnlyModel.inputs_bidirectional_attention=False"
     assert initial_state.begin(build(named, "TASK_FEATURE_LENGTHS={'targets': 64}", causal, files=alone)).origin
+    otherwise = {"settings": {"inputs_bidirectional_attention": False}}  # of a teacher
+    said = "DecoderOnlyModel.inputs_bidirectional_attention False in the checkpoint, True now"
+    assert initial_state._other_settings(otherwise, before.experiment.model, None) == [said]
     wider = build(named, "TASK_FEATURE_LENGTHS={'targets': 64}", "encoder_decoder.T5Config.mlp_dim=24", files=alone)
     with pytest.raises(UserError, match=r"\nUse the model that it was trained with\.$"):
         initial_state.begin(wider)
