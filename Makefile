@@ -38,7 +38,8 @@ GPUS := $(if $(filter cuda,$(IMAGE)),--gpus all)
 IMAGE_REVISION = $(shell git rev-parse HEAD 2>/dev/null)$(shell [ -z "$$(git status --porcelain 2>/dev/null)" ] || echo +)
 
 PROGRAM := .venv/bin/python -m t5xpg
-PYTEST := .venv/bin/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+# A worker that crashes ends the run: with another in its place, xdist can wait for ever.
+PYTEST := .venv/bin/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 IS_FITTING := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))
 # Make says whether it is given: in bash, SECONDS is never empty.
 FUZZ_SECONDS := $(if $(value SECONDS),--seconds="$$SECONDS")

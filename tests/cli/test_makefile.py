@@ -93,7 +93,10 @@ def test_values_arrive_as_they_were_typed(folder: Path, text: str) -> None:
 
 @process
 def test_tests_are_words(folder: Path) -> None:
-    every = ["-m", "pytest", "-n", "auto", "--maxprocesses", "4", "--dist", "loadfile", "--no-loadscope-reorder"]
+    every = [
+        "-m", "pytest", "-n", "auto", "--maxprocesses", "4", "--dist", "loadfile", "--no-loadscope-reorder",
+        "--max-worker-restart", "0",
+    ]  # fmt: skip
     assert called(folder, "test") == [*every, "--tier=units"]
     assert called(folder, "test-all", "TESTS=tests/a* tests/b.py::c[1]") == [
         *every, "--tier=processes", "tests/a*", "tests/b.py::c[1]",

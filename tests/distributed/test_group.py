@@ -144,6 +144,7 @@ def test_a_process_that_gives_no_sign_of_life(monkeypatch: pytest.MonkeyPatch, c
     first.start()
     assert ended.wait(60)
     first._ended.set()
+    first._watcher.join()  # it must not end once more, with the real os._exit
     expected = "Process 1 of 2 (node7) has given no sign of life for 1 s: it was killed"
     assert f"t5xpg: error: {expected}" in capfd.readouterr().err
     assert expected in store.values["t5xpg/notice/failed/1"].decode()

@@ -5,7 +5,7 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType, SimpleNamespace
 from typing import Any
@@ -83,10 +83,12 @@ class Way:
 
 
 @pytest.fixture
-def data_process_in_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def data_process_in_this_one(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The data process as a thread, so that one profile sees both sides of the socket."""
+    started, ended = threading.Event(), threading.Event()
 
     def start(command: list[str], *, pass_fds: list[int], **_: Any) -> Any:
+        started.set()
         monkeypatch.setattr(sys, "argv", ["worker", str(os.dup(pass_fds[0]))])
         threading.Thread(target=worker.main, daemon=True).start()
         return SimpleNamespace(pid=0, poll=lambda: None, wait=lambda timeout=None: 0)
@@ -95,7 +97,15 @@ def data_process_in_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("set_intra_op_parallelism_threads", "set_inter_op_parallelism_threads"):
         monkeypatch.setattr(tf.config.threading, name, lambda count: None)  # it may be in use here
     monkeypatch.setattr(signal, "signal", lambda *_: None)  # of the main thread alone
-    monkeypatch.setattr(os, "_exit", lambda code: threading.Event().wait())  # a daemon thread that has nothing to do
+
+    def end(code: int) -> None:
+        ended.set()
+        threading.Event().wait()  # a daemon thread that has nothing to do
+
+    monkeypatch.setattr(os, "_exit", end)
+    yield
+    if started.is_set():  # it would end this process once os._exit is itself again
+        assert ended.wait(timeout=300)
 
 
 @pytest.mark.usefixtures("data_process_in_this_one")
