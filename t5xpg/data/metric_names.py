@@ -19,7 +19,7 @@ def metric_of(name: str) -> Callable[..., Any]:
         found: Callable[..., Any] = getattr(importlib.import_module(module) if module else metrics, function)
     except (ModuleNotFoundError, AttributeError) as error:
         raise UserError(f"METRICS names {name}, which Python does not find: {error}.") from error
-    if not callable(found) or list(inspect.signature(found).parameters)[:2] not in _ARGUMENTS:
+    if not _is_metric(found):
         raise UserError(f"METRICS names {name}: expected a function of (targets, predictions) or (targets, scores).")
     return found
 
@@ -28,6 +28,13 @@ def check_metric_name(name: str) -> None:
     """Raise UserError, with the nearest names, for a name without a module that is none of a metric."""
     functions = inspect.getmembers(metrics, inspect.isfunction)
     public = ((one, function) for one, function in functions if not one.startswith("_"))
-    known = {one for one, function in public if list(inspect.signature(function).parameters)[:2] in _ARGUMENTS}
+    known = {one for one, function in public if _is_metric(function)}
     if "." not in name and name not in known:
         raise UserError(f"METRICS names {name}, which is no function of {metrics.__name__}.{nearest(name, known)}")
+
+
+def _is_metric(function: Any) -> bool:
+    try:
+        return list(inspect.signature(function).parameters)[:2] in _ARGUMENTS
+    except (TypeError, ValueError):  # no function, or one that does not say its parameters
+        return False

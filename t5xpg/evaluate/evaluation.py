@@ -257,11 +257,12 @@ def _evaluation_identity(
     return {**identity, "settings": {**settings, **kept}}
 
 
-def is_up_to_date(directory: RunDirectory, step: int) -> bool:
-    """Whether evaluation.json and samples.json are about the checkpoint of `step`."""
+def is_up_to_date(directory: RunDirectory, step: int, mean_of: int | None = None) -> bool:
+    """Whether evaluation.json and samples.json are about the checkpoint of `step`, or the mean of `mean_of` to it."""
     if not directory.evaluation_json.exists() or not directory.samples_json.exists():
         return False
-    return bool(read_json(directory.evaluation_json).get("step") == step)
+    found = read_json(directory.evaluation_json)
+    return (found.get("step"), found.get("mean_of_checkpoints")) == (step, mean_of)
 
 
 def _spread_rows(stream: Stream, batches: int, count: int) -> dict[str, np.ndarray]:

@@ -69,10 +69,9 @@ def reproduce(loaded: LoadedConfig, path: Path, *, steps: int | None = None) -> 
     if code:
         return code
     measured = published.get("evaluation") or {}
-    evaluated = measured.get("step")
+    evaluated, count = measured.get("step"), measured.get("mean_of_checkpoints")
     whole = steps == published["steps"]
-    if whole and evaluated is not None and not evaluation.is_up_to_date(directory, evaluated):
-        count = measured.get("mean_of_checkpoints")
+    if whole and evaluated is not None and not evaluation.is_up_to_date(directory, evaluated, count):
         step = f"mean:{count}" if count else None if evaluated == steps else "best"
         evaluation.evaluate(_decoding_as(measured, loaded), path, step=step)
     here = collect(directory, train_points=published["curves"]["train"]["step"])

@@ -9,9 +9,10 @@ from unittest.mock import Mock
 import pytest
 
 from t5xpg.base.errors import UserError
-from t5xpg.base.files import sha256_of_file
+from t5xpg.base.files import sha256_of_file, write_json
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.vocab.vocabulary import Vocabulary
+from t5xpg.evaluate.evaluation import is_up_to_date
 from t5xpg.evaluate.trained_model import check_same_vocabulary
 from t5xpg.experiment import prepare
 from t5xpg.run.directory import RunDirectory
@@ -289,3 +290,13 @@ def test_another_vocabulary_is_refused(tmp_path: Path) -> None:
     check_same_vocabulary(Vocabulary(), Vocabulary(), run)
     with pytest.raises(UserError, match=r"trained with another vocabulary .* sentinels transformers in the run"):
         check_same_vocabulary(Vocabulary(), Vocabulary(sentinels="transformers"), run)
+
+
+def test_an_evaluation_of_a_mean_is_none_of_its_last_checkpoint(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path)
+    assert not is_up_to_date(run, 8)
+    write_json(run.samples_json, [])
+    for recorded, mean_of in ({"step": 8}, None), ({"step": 8, "mean_of_checkpoints": 3}, 3):
+        write_json(run.evaluation_json, recorded)
+        found = [is_up_to_date(run, step, count) for step in (8, 4) for count in (None, 3)]
+        assert found == [mean_of is None, mean_of == 3, False, False]

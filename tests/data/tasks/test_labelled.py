@@ -232,7 +232,7 @@ def test_an_experiment_chooses_metrics(tmp_path: Path, monkeypatch: pytest.Monke
         with pytest.raises(UserError, match=f"METRICS names {name}, which Python does not find"):
             providers.find_provider(config("quiz_text_to_text", metrics=(name,)))
     (tmp_path / "other_metrics.py").write_text("def swapped(predictions, targets):\n    return {}\n\n\nnumber = 3\n")
-    for name in ("other_metrics.swapped", "other_metrics.number"):
+    for name in ("other_metrics.swapped", "other_metrics.number", "builtins.max"):
         with pytest.raises(UserError, match=rf"METRICS names {name}: expected a function of \(targets, predictions\)"):
             providers.find_provider(config("quiz_text_to_text", metrics=(name,)))
 
