@@ -22,8 +22,10 @@ class Progress:
 
     On a terminal one line is rewritten, cut to its width: label, bar, percent, count, rate, time left and the note.
     Elsewhere (a file, a pipe, TERM=dumb) a plain line comes at most every five seconds, the first after a second,
-    and one at the end. total: the count at the end, None where unknown. unit: the plural of what is counted ("steps").
-    initial: the count at the start where earlier work is continued. stream: by default the standard error at the time.
+    and one at the end. Rate and time left begin with the first count: what takes long before it, such as compilation,
+    says nothing about the rest. total: the count at the end, None where unknown. unit: the plural of what is counted
+    ("steps"). initial: the count at the start where earlier work is continued. stream: by default the standard error
+    at the time.
     """
 
     _active: ClassVar[list["Progress"]] = []  # the innermost is last: the one whose line stands on the terminal
@@ -50,11 +52,11 @@ class Progress:
         self._lock = threading.RLock()
         self._started = time.monotonic()
         self._next_drawing = self._started
-        self._samples: collections.deque[tuple[float, int]] = collections.deque()  # time, count
+        self._first = (0.0, 0)  # time and count
+        self._samples: collections.deque[tuple[float, int]] = collections.deque()
 
     def __enter__(self) -> Self:
         self._started = time.monotonic()
-        self._samples.append((self._started, self.count))
         self._active.append(self)
         if self._terminal:
             self._draw(self._started)
@@ -77,6 +79,9 @@ class Progress:
         if note:
             self.note = note
         now = time.monotonic()
+        if not self._samples:
+            self._first = now, self.count
+            self._samples.append(self._first)
         if now >= self._next_drawing:
             with self._lock:
                 self._draw(now)
@@ -116,6 +121,8 @@ class Progress:
             self._write(self._line(rate, bar=False) + "\n")
 
     def _recent_rate(self, now: float) -> float:
+        if not self._samples:
+            return 0.0
         if now - self._samples[-1][0] >= 1.0:
             self._samples.append((now, self.count))
             while self._samples[1][0] <= now - _RATE_SECONDS:
@@ -137,7 +144,8 @@ class Progress:
             parts.append(_rate_text(rate, self.unit))
             if self.total is not None and self.total > self.count:
                 # by the mean of the whole: the last half minute may have been an evaluation
-                mean = (time.monotonic() - self._started) / (self.count - self._initial)
+                since, count = self._first
+                mean = (time.monotonic() - since) / (self.count - count)
                 parts.append(f"{duration((self.total - self.count) * mean)} left")
         if self.note:
             parts.append(self.note)

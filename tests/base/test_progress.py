@@ -66,14 +66,16 @@ def test_plain_lines_come_at_most_every_interval_and_once_at_the_end(clock: Fake
     assert "\r" not in stream.getvalue()
 
 
-def test_continued_work_rates_only_its_own_count(clock: FakeClock) -> None:
+def test_the_rate_is_that_of_the_own_counts_after_the_first(clock: FakeClock) -> None:
     stream = io.StringIO()
     with Progress("train", 1000, "steps", stream=stream, initial=500) as progress:
-        clock.now += 10
-        progress.advance(100)
+        for seconds in (90, 10):  # the first count is compiled
+            clock.now += seconds
+            progress.advance(100)
     assert stream.getvalue().splitlines() == [
-        "train   60%  600/1,000 steps  10 steps/s  40 s left",
-        "train  600 steps  100 of them in 10 s (10 steps/s)",
+        "train   60%  600/1,000 steps",
+        "train   70%  700/1,000 steps  10 steps/s  30 s left",
+        "train  700 steps  200 of them in 1 min 40 s (2 steps/s)",
     ]
 
 
