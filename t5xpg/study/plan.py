@@ -53,7 +53,8 @@ def _existing_gin_file(file: str) -> str:
     return file
 
 
-def _binding(text: str) -> str:
+def binding(text: str) -> str:
+    """The text of a gin binding. Raises ValueError for one that binds nothing."""
     if not _BINDING.fullmatch(text):
         raise ValueError(f"{text!r} binds nothing: NAME=value is needed.")
     return text
@@ -62,7 +63,7 @@ def _binding(text: str) -> str:
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
 Text = Annotated[str, Field(min_length=1)]
 GinFile = Annotated[str, AfterValidator(_existing_gin_file)]
-Binding = Annotated[str, AfterValidator(_binding)]
+Binding = Annotated[str, AfterValidator(binding)]
 Steps = Annotated[int, Field(ge=1)]
 Seed = Annotated[int, Field(ge=0)]
 AtLeastOne = Field(min_length=1)

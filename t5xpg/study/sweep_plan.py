@@ -37,7 +37,11 @@ from pydantic import AfterValidator, Field
 
 from t5xpg.base.errors import UserError, nearest
 from t5xpg.run.best import BestMetric
-from t5xpg.study.plan import AtLeastOne, GinFile, Mistake, Name, Plan, Seed, Steps, Table, Text
+from t5xpg.study.plan import AtLeastOne, GinFile, Mistake, Name, Plan, Seed, Steps, Table, Text, binding
+
+
+def _bindings(text: str) -> str:
+    return " ".join(map(binding, text.split()))
 
 
 def _each_once(values: list[Any]) -> list[Any]:
@@ -91,7 +95,7 @@ class Recipe(Table):
 
     title: str | None = None
     gin_file: GinFile | None = None
-    candidates: Annotated[list[Annotated[str, AfterValidator(lambda text: " ".join(text.split()))]], AtLeastOne]
+    candidates: Annotated[list[Annotated[str, AfterValidator(_bindings)]], AtLeastOne]
 
 
 class SweepPlan(Plan):

@@ -157,6 +157,7 @@ SWEEP_MISTAKES = [
     ),
     ("[recipes.prefix_lm]", "[recipes.'Fast one']", "[recipes] Fast one: String should match pattern"),
     (f'["MIXTURE_OR_TASK_NAME={SPANS}"]', "[]", "[recipes.spans] candidates: List should have at least 1 item"),
+    (f"={SPANS}", f" {SPANS}", "'MIXTURE_OR_TASK_NAME' binds nothing: NAME=value is needed."),
     ("muon.gin", "muonn.gin", "Did you mean gin/optimizers/muon.gin"),
     (json.dumps(JUDGED), '["one", "one"]', "[judged] tasks: each is needed once"),
     ("seeds = [0, 1]\nref", "seeds = [0, 0]\nref", "[final] seeds: each is needed once, and it is [0, 0]."),
