@@ -68,7 +68,8 @@ def test_the_image_runs_as_a_user_who_writes_in_three_folders() -> None:
 def test_compose_and_the_development_container_use_the_file() -> None:
     services = yaml.safe_load((FOLDER / "compose.yaml").read_text(encoding="utf-8"))["services"]
     for name, machine in (("train", "cuda"), ("train-cpu", "cpu")):
-        build = {"context": "..", "dockerfile": "docker/Dockerfile", "args": {"MACHINE": machine}}
+        arguments = {"MACHINE": machine, "REVISION": "${REVISION:-unknown}"}
+        build = {"context": "..", "dockerfile": "docker/Dockerfile", "args": arguments}
         assert (services[name]["build"], services[name]["image"]) == (build, f"t5xpg:{machine}")
         assert services[name]["volumes"] == ["../data:/data", "../cache:/cache", "../runs:/runs"]
         assert (REPOSITORY / "requirements" / f"{machine}.txt").is_file()
