@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import os
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -199,7 +200,7 @@ def _imported(name: str) -> Path:
     """The run that holds an imported checkpoint of another program; the checkpoint is imported the first time."""
     runs = paths.runs_directory()
     stores.pull_all(runs, RunDirectory.is_record)
-    wanted = {name, str(Path(name).expanduser().resolve())}
+    wanted = {name, str(Path(os.path.expanduser(name)).resolve())}
     for path in runs.glob("*"):
         run = RunDirectory(path)
         if run.exists() and (found := run.imported()):

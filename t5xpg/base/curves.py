@@ -154,7 +154,7 @@ def _end_of_cliff(curves: Sequence[Curve]) -> float | None:
 
 def ticks(low: float, high: float, *, whole: bool = False) -> list[float]:
     """Between four and eight round numbers, evenly spaced, around `low` and `high`. whole: only whole numbers."""
-    if high <= low:
+    if high - low <= 1e-9 * max(1.0, abs(low), abs(high)):  # they may differ by rounding alone
         low, high = low - 0.5, high + 0.5
     rough = (high - low) / _TICKS
     if whole:

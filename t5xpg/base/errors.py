@@ -31,6 +31,12 @@ def printable(text: str) -> str:
     return _UNPRINTABLE.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), text)
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message, or the error's class where the message is empty."""
+    text = str(error).strip()
+    return text.splitlines()[0][:300] if text else type(error).__name__
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """A sentence with the known names that are closest to `name`; if none is close, with all known ones, or a few.
 

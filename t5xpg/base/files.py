@@ -106,6 +106,14 @@ def copy_file(source: Path, target: Path) -> None:
         shutil.copyfileobj(file, copy)
 
 
+def read_text(path: Path) -> str:
+    """The text of a file. Raises UserError where it is not UTF-8."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is not UTF-8 ({error.reason} at byte {error.start}). Save it as UTF-8.") from None
+
+
 def write_text(path: Path, text: str) -> None:
     """Write `text` as UTF-8, whole or not at all."""
     with write_atomically(path) as file:

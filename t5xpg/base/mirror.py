@@ -30,7 +30,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from t5xpg.base import digests, files, locks
-from t5xpg.base.errors import UserError
+from t5xpg.base.errors import UserError, first_line
 from t5xpg.base.progress import Progress
 
 _RECORD, _MANIFESTS = ".t5xpg_store.json", "manifests"
@@ -96,8 +96,7 @@ class Mirror:
         except Exception as error:  # each library has its own
             if isinstance(error, (UserError, *passing)):
                 raise
-            text = (str(error).strip() or type(error).__name__).splitlines()[0]
-            raise UserError(f"{self.url} cannot be {doing} ({type(error).__name__}: {text[:300]}).") from error
+            raise UserError(f"{self.url} cannot be {doing} ({type(error).__name__}: {first_line(error)}).") from error
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[_Record]:

@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from t5xpg.base.errors import UserError
+from t5xpg.base.errors import UserError, first_line
 from t5xpg.base.signals import StopRequest
 
 LOST_VARIABLE = "T5XPG_LOST_SECONDS"  # seconds without a heartbeat until a process counts as lost
@@ -299,9 +299,3 @@ def _named(error: BaseException) -> str:
     if isinstance(error, KeyboardInterrupt | SystemExit):
         return "it was interrupted."
     return f"{type(error).__name__}: {first_line(error)}"
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of an error's message, or the error's class where the message is empty."""
-    text = str(error).strip()
-    return text.splitlines()[0][:300] if text else type(error).__name__

@@ -6,9 +6,9 @@ import sys
 import threading
 from collections.abc import Iterator
 
-from t5xpg.base.errors import UserError
+from t5xpg.base.errors import UserError, first_line
 from t5xpg.base.requested_hosts import RequestedHosts
-from t5xpg.distributed.group import ALONE, Group, Processes, first_line, lost_seconds
+from t5xpg.distributed.group import ALONE, Group, Processes, lost_seconds
 
 WAIT_SECONDS = 300.0  # how long to wait for the other processes
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from safetensors.numpy import save_file
 
-from t5xpg.base.errors import UserError
+from t5xpg.base.errors import UserError, first_line
 from t5xpg.base.files import directory_atomically, write_json, write_text
 from t5xpg.base.paths import shown
 from t5xpg.data.batch import PREFIX_LM
@@ -99,10 +99,9 @@ def push(folder: Path, name: str) -> None:
         name = api.create_repo(name, exist_ok=True).repo_id
         commit = api.upload_folder(repo_id=name, folder_path=folder, commit_message="A checkpoint exported by t5xpg")
     except Exception as error:  # of the network, of the hub and of names: they share no base class
-        why = str(error).strip().splitlines() or [type(error).__name__]
         raise UserError(
-            f"{shown(folder)} is written, and {api.endpoint} did not take it as {name}: {why[0][:200]} Expected is "
-            "PUSH=owner/name and a token that may write there: HF_TOKEN=…, or `hf auth login`."
+            f"{shown(folder)} is written, and {api.endpoint} did not take it as {name}: {first_line(error)} Expected "
+            "is PUSH=owner/name and a token that may write there: HF_TOKEN=…, or `hf auth login`."
         ) from None
     print(f"pushed: {commit.repo_url}, commit {commit.oid}", flush=True)
 

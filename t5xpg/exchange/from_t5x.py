@@ -4,6 +4,7 @@ Such checkpoints contain neither the activations of their MLPs nor the meaning o
 both are looked for.
 """
 
+import os
 import re
 from collections.abc import Mapping
 from glob import escape
@@ -50,7 +51,7 @@ def read(checkpoint: str, *, tokenizer: str | None, sentinels: str | None, optim
 
     Raises UserError where it is not whole, or no encoder-decoder of T5's families.
     """
-    given = Path(checkpoint).expanduser().resolve()
+    given = Path(os.path.expanduser(checkpoint)).resolve()
     found = open_checkpoint(given)
     folders = folders_of(found.path if found.path.is_dir() else found.path.parent)
     beside = (folder / name for folder in folders for name in (*_GIN_FILES, RECORD, *TOKENIZER_FILES))

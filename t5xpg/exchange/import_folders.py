@@ -1,12 +1,13 @@
 """What is read from a checkpoint of another program, and where the checkpoint is: in a folder, or on the hub."""
 
+import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from t5xpg.base.errors import UserError, nearest
+from t5xpg.base.errors import UserError, first_line, nearest
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.exchange.formats import weights
 from t5xpg.models.model import Model, Params
@@ -85,7 +86,7 @@ def find(checkpoint: str) -> CheckpointFolder:
     """
     if not checkpoint:
         raise UserError("Name a checkpoint: CHECKPOINT=google/byt5-small, or the path of a folder.")
-    path = Path(checkpoint).expanduser()
+    path = Path(os.path.expanduser(checkpoint))
     if path.is_dir():
         return CheckpointFolder(path, str(path.resolve()))
     if path.is_file():
@@ -133,9 +134,8 @@ def _snapshot(name: str, revision: str | None, patterns: list[str] | None) -> Pa
     except Exception as error:  # of the network, of the hub and of the cache: they share no base class
         if local:
             return None
-        why = str(error).strip().splitlines() or [type(error).__name__]
         raise UserError(
-            f"{name} cannot be had from the Hugging Face hub ({why[0][:200]}), and this machine has no copy. Without a "
-            "network, copy the folder (config.json, parameters, tokenizer) and name it: CHECKPOINT=path"
+            f"{name} cannot be had from the Hugging Face hub ({first_line(error)}), and this machine has no copy. "
+            "Without a network, copy the folder (config.json, parameters, tokenizer) and name it: CHECKPOINT=path"
         ) from None
     return Path(found)

@@ -1,5 +1,6 @@
 """A checkpoint of another program as a run of ours: parameters, vocabulary, and gin files to use it with."""
 
+import os
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -83,7 +84,7 @@ def import_checkpoint(
 
 def _read(checkpoint: str, *, tokenizer: str | None, sentinels: str | None, optimizer: bool) -> ImportedCheckpoint:
     """Read a checkpoint. A folder with a config.json counts as one of transformers, whatever else it holds."""
-    path = Path(checkpoint).expanduser()
+    path = Path(os.path.expanduser(checkpoint))
     if checkpoint and holds_checkpoint(path) and not (path / CONFIG).is_file():
         return from_t5x.read(checkpoint, tokenizer=tokenizer, sentinels=sentinels, optimizer=optimizer)
     if checkpoint.startswith("gs://"):

@@ -142,10 +142,14 @@ class T5Config:
             check(isinstance(getattr(self, name), bool), name, "True or False")
         check(chunk is None or not self.relative_attention_keys, "attention_chunk_size", "None with relative keys")
         check(0.0 <= self.dropout_rate < 1.0, "dropout_rate", "at least 0 and below 1")
-        check(buckets >= 4 and buckets % 4 == 0, "relative_attention_num_buckets", "a multiple of 4 (T5 has 32)")
+        check(
+            is_count(buckets, 4) and buckets % 4 == 0, "relative_attention_num_buckets", "a multiple of 4 (T5 has 32)"
+        )
         # half of the buckets of one direction stand for one distance each; the rest divides what lies beyond
-        reaches_on = self.relative_attention_max_distance > buckets // 2
-        check(reaches_on, "relative_attention_max_distance", f"above {buckets // 2} with {buckets} buckets")
+        reaches_on = is_count(self.relative_attention_max_distance, buckets // 2 + 1)
+        check(
+            reaches_on, "relative_attention_max_distance", f"a whole number above {buckets // 2} with {buckets} buckets"
+        )
         check(bool(self.mlp_activations), "mlp_activations", 'some names; T5 1.1 has ("gelu", "linear")')
         choices: list[tuple[str, str, tuple[str, ...]]] = [("dtype", self.dtype, DTYPES)]
         choices += [("attention_kernel", self.attention_kernel, ATTENTION_KERNELS)]

@@ -6,6 +6,7 @@ from typing import Any
 
 from t5xpg.base.errors import UserError, nearest
 from t5xpg.base.page import UNKNOWN, cell, decimals, escape, table
+from t5xpg.run.results import TRIVIAL
 from t5xpg.run.seeds import Key, evaluations, values
 
 MEASURES = {  # how the columns of a curve are called
@@ -14,7 +15,6 @@ MEASURES = {  # how the columns of a curve are called
     "loss": "nats per target token",
     "accuracy": "accuracy",
 }
-_ANSWERS = {"copy": "copying the input", "majority": "the most frequent answer"}
 
 Results = Mapping[str, Any]
 
@@ -91,7 +91,7 @@ def trivial(results: Results) -> dict[str, dict[Key, float]]:
         for task, answers in evaluation.get("trivial", {}).items():
             for name, metrics in answers.items():
                 numbers = {(task, one, split): x for one, x in metrics.items() if isinstance(x, int | float)}
-                found.setdefault(_ANSWERS.get(name, escape(name)), {}).update(numbers)
+                found.setdefault(TRIVIAL.get(name, escape(name)), {}).update(numbers)
     return found
 
 

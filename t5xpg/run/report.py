@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from t5xpg.base.errors import UserError
-from t5xpg.base.files import read_json, replaced_together, write_text
+from t5xpg.base.files import read_json, read_text, replaced_together, write_text
 from t5xpg.base.page import with_block
 from t5xpg.base.paths import shown
 from t5xpg.run import sources
@@ -55,7 +55,7 @@ class Page:
     def texts(self, home: Path, board: Board) -> dict[Path, str]:
         """What the files of a page in the folder `home` hold. A README keeps everything outside its block."""
         readme = home / README_FILE
-        text = readme.read_text(encoding="utf-8") if readme.exists() else f"# {board['experiment']}\n"
+        text = read_text(readme) if readme.exists() else f"# {board['experiment']}\n"
         pictures = {home / name: svg for name, svg in self.pictures(board).items()}
         return {readme: with_block(text, self.block(board), *self.markers, readme), **pictures}
 

@@ -1,7 +1,7 @@
 """A run's records as one JSON value: all that a results page shows.
 
-The run determines everything in it, except what stands under "timing", "hardware", "versions", "git" and
-"sources".
+The run determines everything in it, except what stands under "timing", "hardware", "versions", "git", "sources",
+"command", "starts" and "changed_between_starts".
 """
 
 import bisect
@@ -29,7 +29,7 @@ Results = dict[str, Any]
 FORMAT = 1
 PREDICTED = ("examples", "decoding")  # what decides predicted metrics, besides the state and the split
 # Answers without a model: their names in evaluation.json, and their names for people.
-TRIVIAL = {"copy": "copying the input", "majority": "most frequent target"}
+TRIVIAL = {"copy": "copying the input", "majority": "the most frequent answer"}
 SIGNIFICANCE, _COMPARED = "significance.json", ("mean", "other_mean", "difference")
 TRAIN_POINTS = 200  # of the thinned training curve
 _CURVE_NAMES = ("loss", "nats_per_byte", "bits_per_byte", "accuracy")

@@ -10,7 +10,7 @@ from typing import Any
 from t5xpg.base import paths
 from t5xpg.base.environment import output_of
 from t5xpg.base.errors import UserError
-from t5xpg.base.files import json_object_if_any, read_json, sha256_of_file
+from t5xpg.base.files import json_object_if_any, read_json, read_text, sha256_of_file
 from t5xpg.run.comparisons import MEASURES, keys_of, trivial
 from t5xpg.run.directory import RunDirectory
 from t5xpg.run.report import README_FILE, RESULTS_FILE
@@ -121,7 +121,7 @@ def experiments(runs: Sequence[SiteRun]) -> list[SiteExperiment]:
         readme = folder / README_FILE
         if not (readme.exists() or any(folder.glob("*.gin"))):
             continue
-        text = readme.read_text(encoding="utf-8") if readme.exists() else f"# {folder.name}\n"
+        text = read_text(readme) if readme.exists() else f"# {folder.name}\n"
         own = [run for run in runs if run.results["experiment"] == folder.name]
         published = folder / RESULTS_FILE
         if published.exists():

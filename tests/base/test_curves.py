@@ -78,6 +78,12 @@ def test_ticks_cover_their_range_and_steps_are_whole() -> None:
             assert all(tick == int(tick) for tick in ticks(0, high, whole=True))
 
 
+@pytest.mark.parametrize("values", [(20.0, 20.000000000000004), (100 / 3, 33.33333333333334), (1e-13, 3e-13)])
+def test_values_that_differ_by_rounding_alone_are_drawn(values: tuple[float, float]) -> None:
+    assert len(ticks(*values)) >= 4
+    assert "<svg" in draw("t", "x", "y", [Curve("v", "own", [1, 2], values)])
+
+
 def test_labels_are_moved_apart_as_little_as_possible() -> None:
     assert spread([100, 200, 300], 20, 0, 400) == [100, 200, 300]
     assert spread([200, 200], 20, 0, 400) == [190, 210]

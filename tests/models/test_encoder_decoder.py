@@ -152,7 +152,12 @@ def test_the_count_of_operations_is_that_of_the_program(settings):
         ({"mlp_activations": ()}, "mlp_activations"),
         ({"dropout_rate": 1.0}, "dropout_rate"),
         ({"relative_attention_num_buckets": 6}, "multiple of 4"),
+        (
+            {"relative_attention_num_buckets": "32"},
+            "relative_attention_num_buckets is '32'; it must be a multiple of 4",
+        ),
         ({"relative_attention_max_distance": 16}, "above 16"),
+        ({"relative_attention_max_distance": 128.0}, "is 128.0; it must be a whole number above 16"),
         ({"attention_chunk_size": 0}, "attention_chunk_size"),
         ({"attention_chunk_size": "64"}, "attention_chunk_size"),
         ({"scan_layers": 1}, r"T5Config.scan_layers is 1; it must be True or False"),

@@ -47,6 +47,7 @@ def test_by_name_and_by_path(runs: Path, named: str, step: int | None) -> None:
             f"EXP={paths.EXPERIMENTS}/java_csharp/csharp_java.gin RUN=csharp_java",
         ),
         ("elsewhere/pretrained", "there is no run elsewhere/pretrained."),
+        ("~nosuchuser/pretrained", "there is no run ~nosuchuser/pretrained."),
         ("begun", "runs/begun holds no checkpoint. Train it first. Known: pretrained."),
         ("runs/pretrained/checkpoints/8", "runs/pretrained has no checkpoint of step 8; there are: [4, 12]."),
     ],

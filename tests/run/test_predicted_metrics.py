@@ -49,7 +49,7 @@ def test_what_needs_no_model_stands_beside_it(tmp_path: Path) -> None:
     write_json(run.evaluation_json, evaluation(GREEDY, 38.44) | trivial)
     write_json(run.evaluation / "test" / "evaluation.json", evaluation(GREEDY, 39.5, 1000) | {"split": "test"})
     page = PAGE.block(collect(run))
-    assert "| metric | split |  | copying the input | most frequent target | examples |\n" in page
+    assert "| metric | split |  | copying the input | the most frequent answer | examples |\n" in page
     assert "| bleu | validation | 38.44 | 3.25 | 0.5 | 1,014 |\n" in page
     assert "| bleu | test | 39.5 | - | - | 1,000 |\n\nDecoding: greedy, max_decode_length 80, inputs" in page
     assert "| blanks of validation, exact match in % | model | model, shown another text | most" in page

@@ -155,6 +155,9 @@ def test_publishing_refuses_what_does_not_belong(tmp_path: Path) -> None:
     (other / "README.md").write_text(f"{END} {BEGIN}", encoding="utf-8")
     with pytest.raises(UserError, match=r"README.md must hold .* once each, in this order"):
         write_report(run, other)
+    (other / "README.md").write_bytes("# Größe\n".encode("latin-1"))
+    with pytest.raises(UserError, match=r"README.md is not UTF-8 \(.* at byte 4\)"):
+        write_report(run, other)
     assert [entry.name for entry in other.iterdir()] == ["README.md"]  # nothing half-written
 
 

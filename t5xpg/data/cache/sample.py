@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from t5xpg.base.errors import UserError
+from t5xpg.base.errors import UserError, first_line
 from t5xpg.base.files import json_object_if_any
 
 _DOCUMENTS = 32  # of a split
@@ -89,8 +89,7 @@ def _records(shards: Sequence[Path], limit: int | None, remedy: str) -> Iterator
                     return
                 yield _features(tf.train.Example.FromString(record))
         except (tf.errors.OpError, ValueError) as error:  # a record's checksum, or what it holds
-            said = str(error).splitlines()[0]
-            raise UserError(f"The cache file {path} is damaged ({said}). {remedy}") from error
+            raise UserError(f"The cache file {path} is damaged ({first_line(error)}). {remedy}") from error
 
 
 def _features(example: Any) -> dict[str, Any]:

@@ -31,7 +31,7 @@ from flax import serialization
 from flax.traverse_util import flatten_dict
 
 from t5xpg.base.environment import memory_limit
-from t5xpg.base.errors import UserError
+from t5xpg.base.errors import UserError, first_line
 from t5xpg.data.tensorflow_checkpoint import INDEX, TensorFlowCheckpoint
 
 MESSAGE, METADATA, STATE = "checkpoint", "_METADATA", "state"
@@ -98,9 +98,8 @@ def open_checkpoint(path: Path) -> StoredCheckpoint:
         read = _of_metadata if found.name == METADATA else _of_message
         return StoredCheckpoint(found.parent, T5X, dict(read(found)), _files(found))
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, SyntaxError, RecursionError) as error:
-        why = str(error).splitlines()[0][:200] if str(error) else ""
         raise UserError(
-            f"{found} is not whole, or of no layout that is known ({type(error).__name__}: {why})."
+            f"{found} is not whole, or of no layout that is known ({type(error).__name__}: {first_line(error)})."
         ) from None
 
 
@@ -239,7 +238,7 @@ def _zarr(folder: Path, shape: tuple[int, ...] | None, name: str | None, driver:
         try:
             array = tensorstore.open(spec, open=True, read=True).result()
         except ValueError as error:
-            raise UserError(f"{where} cannot be read: {str(error).splitlines()[0][:200]}") from None
+            raise UserError(f"{where} cannot be read: {first_line(error)}") from None
         chunk = _chunk(array)
         if shape not in (None, array.shape) or math.prod(chunk) > max(math.prod(array.shape), _SMALL_CHUNK):
             raise UserError(f"{where} is {array.shape} in parts of {chunk}: no such array was written with the others.")
@@ -260,7 +259,7 @@ def _zarr(folder: Path, shape: tuple[int, ...] | None, name: str | None, driver:
         try:
             array = opened().read().result()
         except ValueError as error:
-            raise UserError(f"{folder} is not whole: {str(error).splitlines()[0][:200]}") from None
+            raise UserError(f"{folder} is not whole: {first_line(error)}") from None
         # before June 2021 T5X wrote bfloat16 as 16-bit integers of the same bits
         return array.view(jnp.bfloat16) if array.dtype == np.uint16 else array
 

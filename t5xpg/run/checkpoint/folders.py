@@ -26,7 +26,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from t5xpg.base.errors import UserError
+from t5xpg.base.errors import UserError, first_line
 from t5xpg.base.files import json_object_if_any, remove, sha256_of_file, write_text
 from t5xpg.base.paths import require_no_pattern
 
@@ -181,8 +181,7 @@ class CheckpointFolders:
         except UserError as error:
             problems = [str(error)]
         except Exception as error:  # whatever the reading of broken files raises
-            text = str(error).strip() or type(error).__name__
-            problems = [f"it cannot be read ({text.splitlines()[0][:200]})"]
+            problems = [f"it cannot be read ({first_line(error)})"]
         if not problems:
             _found_whole[folder] = stats
             return None

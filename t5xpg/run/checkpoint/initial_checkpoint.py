@@ -57,7 +57,7 @@ class SavedStep:
 
 def find(checkpoint: str, setting: str = "INITIAL_CHECKPOINT") -> SavedStep:
     """The checkpoint that a setting names. Raises UserError, with the nearest names, where there is no such one."""
-    named, step = paths.local(checkpoint).expanduser(), None
+    named, step = paths.local(os.path.expanduser(checkpoint)), None
     if named.name == _FOLDER:
         named = named.parent
     elif named.parent.name == _FOLDER and re.fullmatch("[0-9]{1,18}", named.name):

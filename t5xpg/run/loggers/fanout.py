@@ -10,6 +10,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+from t5xpg.base.errors import first_line
 from t5xpg.base.files import read_json, write_json
 from t5xpg.base.metric_values import MetricValue
 from t5xpg.run.loggers import Logger, StartedRun
@@ -92,8 +93,7 @@ class LoggerThread:
                 self._log(waiting)
             self._logger.finish()
         except (Exception, SystemExit) as error:  # a logger must not end the run, whatever it does
-            first = (str(error).splitlines() or [""])[0]
-            self._fail(f"{type(error).__name__}: {first}" if first else type(error).__name__)
+            self._fail(f"{type(error).__name__}: {first_line(error)}")
 
     def _log(self, record: Record) -> None:
         step, values = record
