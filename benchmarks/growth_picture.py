@@ -10,6 +10,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from t5xpg.base.curves import number, text
+
 WIDTH = 1120
 _LEFT, _TOP, _GAP = 64, 92, 22
 _PANEL_HEIGHT, _BETWEEN = 190, 62
@@ -65,16 +67,16 @@ def draw(title: str, panels: Sequence[Panel]) -> str:
         f'role="img" aria-labelledby="title">',
         f'<title id="title">{html.escape(title)}</title>',
         f"<style>{_STYLE}</style>",
-        _text(14, 24, title, "title"),
+        text(14, 24, title, "title"),
         *_legend(every),
     ]
     lower = _TOP + _PANEL_HEIGHT + _BETWEEN
     for top, scale, what, unit in ((_TOP, seconds, "time of a step", _time), (lower, memory, "memory", _memory)):
-        parts.append(_text(14, top - 14, what))
+        parts.append(text(14, top - 14, what))
         for tick in scale.ticks():
             y = top + _PANEL_HEIGHT * (1 - scale.part(tick))
-            parts.append(f'<path class="grid" d="M{_LEFT} {_number(y)}H{WIDTH - 16}"/>')
-            parts.append(_text(_LEFT - 8, y + 4, unit(tick), "tick", "end"))
+            parts.append(f'<path class="grid" d="M{_LEFT} {number(y)}H{WIDTH - 16}"/>')
+            parts.append(text(_LEFT - 8, y + 4, unit(tick), "tick", "end"))
     for index, panel in enumerate(drawn):
         left = _LEFT + index * (width + _GAP)
         across = _Scale([float(size) for series in panel.series for size in series.sizes])
@@ -90,8 +92,8 @@ def draw(title: str, panels: Sequence[Panel]) -> str:
         for size in (ends[0], ends[-1]):
             anchor = "start" if size == ends[0] else "end"
             x = left + 8 + (width - 16) * across.part(size)
-            parts.append(_text(x, bottom + 18, f"{size:,}", "tick", anchor))
-        parts.append(_text(left + width / 2, bottom + 40, panel.label, "name", "middle"))
+            parts.append(text(x, bottom + 18, f"{size:,}", "tick", anchor))
+        parts.append(text(left + width / 2, bottom + 40, panel.label, "name", "middle"))
     parts.append("</svg>")
     return "\n".join(parts) + "\n"
 
@@ -125,18 +127,18 @@ def _legend(every: Sequence[Series]) -> list[str]:
     names = {series.kind: series.name for series in every} | {"arithmetic": "as the matrix products' operations grow"}
     for kind in ("own", "other", "arithmetic"):
         if kind in names:
-            parts.append(f'<path class="line {kind}" d="M{_number(x)} 46h26"/>')
-            parts.append(_text(x + 34, 50, names[kind]))
+            parts.append(f'<path class="line {kind}" d="M{number(x)} 46h26"/>')
+            parts.append(text(x + 34, 50, names[kind]))
             x += 64 + 7 * len(names[kind])
     return parts
 
 
 def _line(xs: Sequence[float], ys: Sequence[float], kind: str, mark: bool = True) -> list[str]:
-    points = [f"{_number(x)} {_number(y)}" for x, y in zip(xs, ys, strict=True)]
+    points = [f"{number(x)} {number(y)}" for x, y in zip(xs, ys, strict=True)]
     found = [f'<path class="line {kind}" d="M{"L".join(points)}"/>'] if len(points) > 1 else []
     if mark:
         found += [
-            f'<circle class="{kind}-mark" cx="{_number(x)}" cy="{_number(y)}" r="3"/>'
+            f'<circle class="{kind}-mark" cx="{number(x)}" cy="{number(y)}" r="3"/>'
             for x, y in zip(xs, ys, strict=True)
         ]
     return found
@@ -148,13 +150,3 @@ def _time(seconds: float) -> str:
 
 def _memory(size: float) -> str:
     return f"{size / 1e9:g} GB" if size >= 1e9 else f"{size / 1e6:g} MB"
-
-
-def _text(x: float, y: float, text: str, kind: str = "", anchor: str = "") -> str:
-    kind = f' class="{kind}"' if kind else ""
-    anchor = f' text-anchor="{anchor}"' if anchor else ""
-    return f'<text{kind} x="{_number(x)}" y="{_number(y)}"{anchor}>{html.escape(text)}</text>'
-
-
-def _number(value: float) -> str:
-    return f"{value:.2f}".rstrip("0").rstrip(".")

@@ -15,18 +15,13 @@ WARM_UP = 5
 def main() -> None:
     name, steps, overrides = sys.argv[1], int(sys.argv[2]), sys.argv[3]
     set_xla_flags()  # before jax is imported
-    import numpy as np
-
     from benchmarks.own_step import OwnStep
-    from t5xpg.data.batch import BatchSpec
+    from t5xpg.check.estimate import made_up_batches
     from t5xpg.experiment import config
 
     experiment = config.load(name, *config.split_overrides(overrides)).experiment
     step = OwnStep(experiment)
-    dataset = experiment.train_dataset
-    spec = BatchSpec(dataset.batch_size, dataset.task_feature_lengths, dataset.pack)
-    ones = {feature: np.ones(shape, dtype) for feature, (shape, dtype) in spec.features().items()}
-    batch = step.on_devices(ones)
+    batch = step.on_devices(next(made_up_batches(experiment, experiment.train_dataset)))
     for _ in range(WARM_UP):
         step(batch)
     began = time.perf_counter()

@@ -2,7 +2,7 @@
 
 import contextlib
 import threading
-from collections.abc import Iterator
+import time
 from pathlib import Path
 
 SAMPLE_SECONDS = 0.1
@@ -52,23 +52,10 @@ class Peak:
 def watch(pid: int) -> Peak:
     """Sample a process's memory in a thread of its own, until the process ends."""
     peak = Peak(pid)
-    threading.Thread(target=_sample, args=(peak, threading.Event()), daemon=True).start()
+    threading.Thread(target=_sample, args=(peak,), daemon=True).start()
     return peak
 
 
-@contextlib.contextmanager
-def watched(pid: int) -> Iterator[Peak]:
-    """Sample a process's memory while the block runs."""
-    peak, ended = Peak(pid), threading.Event()
-    thread = threading.Thread(target=_sample, args=(peak, ended), daemon=True)
-    thread.start()
-    try:
-        yield peak
-    finally:
-        ended.set()
-        thread.join()
-
-
-def _sample(peak: Peak, ended: threading.Event) -> None:
-    while peak.sample() and not ended.wait(SAMPLE_SECONDS):
-        pass
+def _sample(peak: Peak) -> None:
+    while peak.sample():
+        time.sleep(SAMPLE_SECONDS)

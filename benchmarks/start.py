@@ -77,10 +77,8 @@ def measure_memory() -> tuple[int, int]:
     """The largest proportional set sizes of a training run in bytes: of all processes together, and of the trainer."""
     with tempfile.TemporaryDirectory() as folder:
         steps = f"--gin.TRAIN_STEPS={MEMORY_STEPS} --gin.EVAL_PERIOD=20 --gin.CHECKPOINT_PERIOD=20 --gin.WARMUP_STEPS=5"
-        with (
-            _training(Path(folder), {}, (), f"--gin-overrides={steps}") as process,
-            memory.watched(process.pid) as peak,
-        ):
+        with _training(Path(folder), {}, (), f"--gin-overrides={steps}") as process:
+            peak = memory.watch(process.pid)
             if process.wait(timeout=_SECONDS):
                 raise NotMeasuredError(f"the training ended with exit code {process.returncode}")
     return peak.total, peak.own

@@ -101,25 +101,15 @@ def install_lock(command: list[str], environment: dict[str, str], lock: Path) ->
         fail(f"the packages of requirements/{lock.name} could not be installed; the lines above say why.")
 
 
-def install_packages(command: list[str], environment: dict[str, str], lock: Path) -> None:
-    """The lock, and the stand-in for editdistance where that has no wheel."""
-    local = [*command, *LOCAL]
-    install_lock(command, environment, lock)
-    if sys.version_info >= (3, 13) and not run([*local, str(HERE / "editdistance")], environment):
-        fail("the stand-in for editdistance could not be installed; the lines above say why.")
-
-
-def install_project(command: list[str], environment: dict[str, str]) -> None:
-    """The project itself, editable."""
-    if not run([*command, *LOCAL, "--editable", str(REPOSITORY)], environment):
-        fail("the project itself could not be installed; the lines above say why.")
-
-
 def install(python: Path, lock: Path, part: str | None = None) -> None:
-    """Both, or one of them: "packages" or "project"."""
+    """The packages of a lock and the project itself, or one of them: "packages" or "project"."""
     command, environment = installer(python)
+    local = [*command, *LOCAL]
     if part != "project":
-        install_packages(command, environment, lock)
+        install_lock(command, environment, lock)
+        # It has no wheel for Python 3.13.
+        if sys.version_info >= (3, 13) and not run([*local, str(HERE / "editdistance")], environment):
+            fail("the stand-in for editdistance could not be installed; the lines above say why.")
         # Headers for operations of one's own, 290 MB, which nothing here compiles.
         for folder in python.parents[1].glob("lib/python*/site-packages/tensorflow/include"):
             shutil.rmtree(folder)
@@ -129,22 +119,17 @@ def install(python: Path, lock: Path, part: str | None = None) -> None:
         done = subprocess.run(imported, capture_output=True, text=True, cwd=REPOSITORY, env=writing)
         if done.returncode:
             fail(f"what was installed cannot be imported:\n{done.stderr.strip()}")
-    if part != "packages":
-        install_project(command, environment)
+    if part != "packages" and not run([*local, "--editable", str(REPOSITORY)], environment):
+        fail("the project itself could not be installed; the lines above say why.")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("lock", help="name of the lock: cpu, cuda, tpu or apple")
+    parser.add_argument("lock", choices=("cpu", "cuda", "tpu", "apple"), help="name of the lock")
     parts = ("packages", "project", "tools")
     parser.add_argument("--part", choices=parts, help="install this alone; tools: into what is installed")
     options = parser.parse_args()
     lock = HERE / f"{options.lock}.txt"
-    if not lock.is_file():
-        known = ", ".join(
-            sorted(path.stem for path in HERE.glob("*.txt") if path.stem in {"cpu", "cuda", "tpu", "apple"})
-        )
-        fail(f"there is no lock requirements/{lock.name}. Known: {known}.")
     if not MINIMUM <= sys.version_info[:2] < LIMIT:
         fail(f"Python {sys.version.split()[0]} at {sys.executable}: 3.11, 3.12 or 3.13 is needed. Name one: PYTHON=…")
     started = time.monotonic()

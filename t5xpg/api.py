@@ -18,7 +18,7 @@ from t5xpg.base.files import read_json
 from t5xpg.data.batch import with_targets
 from t5xpg.data.spec import unpacked
 from t5xpg.evaluate import evaluation
-from t5xpg.evaluate.predictor import Predictor, padded_length
+from t5xpg.evaluate.predictor import Predictor, padded
 from t5xpg.evaluate.trained_model import Step, parameters_and_vocabulary
 from t5xpg.exchange import from_t5x, import_folders, importing
 from t5xpg.experiment import assembly, config
@@ -106,13 +106,9 @@ class Model:
         return self._predictors[chosen]
 
     def _tokens(self, texts: Sequence[str]) -> np.ndarray:
-        """int32 [B, S], each text with its end token, padded to the `padded_length`."""
+        """Each text with its end token, as `padded` rows."""
         ids = [[*self.vocabulary.encode(text), self.vocabulary.eos_id] for text in texts]
-        S = padded_length(self.experiment, max(map(len, ids), default=1))
-        tokens = np.full((len(ids), S), self.vocabulary.pad_id, np.int32)
-        for row, one in zip(tokens, ids, strict=True):
-            row[: len(one)] = one
-        return tokens
+        return padded(self.experiment, ids, self.vocabulary.pad_id)
 
 
 @dataclass(frozen=True)
@@ -203,7 +199,11 @@ def _imported(name: str) -> Path:
     wanted = {name, str(Path(os.path.expanduser(name)).resolve())}
     for path in runs.glob("*"):
         run = RunDirectory(path)
-        if run.exists() and (found := run.imported()):
+        try:
+            found = run.imported() if run.exists() else None
+        except UserError:  # of another run, whose record cannot be read
+            continue
+        if found:
             names = {found["source"], found["source"].partition("@")[0]}  # a hub name also without its commit
             if found["format"] != "huggingface":  # also the folders that hold the checkpoint
                 names |= {str(folder) for folder in from_t5x.folders_of(Path(found["source"]))}

@@ -15,7 +15,7 @@ from t5xpg.base.page import one_line
 from t5xpg.run.directory import RunDirectory
 from t5xpg.run.options import overrides_of
 from tests.small_models import FAMILIES
-from tests.small_tokenizers import sentencepiece_model
+from tests.small_tokenizers import pieces_beside
 from tests.t5x_goldens import unpack
 from tests.workplace import Workplace
 
@@ -91,6 +91,8 @@ def test_a_folder_of_transformers_is_imported_once(tmp_path: Path, monkeypatch: 
     assert t5xpg.load(f"./{FOLDER.name}").run == first.run
     record = json.loads((first.run / "run.json").read_text())
     record["identity"]["imported"]["source"] = "google/byt5-small@68377bd"
+    (first.run.parent / "a_broken_one").mkdir()
+    (first.run.parent / "a_broken_one" / "run.json").write_text("{")
     (first.run / "run.json").write_text(json.dumps(record))
     assert t5xpg.load("google/byt5-small").run == first.run
     monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_, **__: snapshot)
@@ -109,7 +111,6 @@ def test_checkpoints_of_t5x_and_mesh_tensorflow_are_imported_once(
     for entry in (t5x / "checkpoint_5").iterdir():  # as orbax lays it out
         if entry.name != "state":
             entry.rename(t5x / "checkpoint_5" / "state" / entry.name)
-    sentencepiece_model(mesh / "spiece.model", vocab_size=40)
-    (mesh / "tokenizer_config.json").write_text('{"extra_ids": 8}')
+    pieces_beside(mesh)
     for folder, checkpoint in ((t5x, t5x / "checkpoint_5"), (mesh, mesh / "model.ckpt-5")):
         assert t5xpg.load(str(folder)).run == t5xpg.load(str(folder)).run == t5xpg.load(str(checkpoint)).run

@@ -102,25 +102,25 @@ def draw(title: str, x_label: str, y_label: str, curves: Sequence[Curve], *, wit
         f'<title id="title">{html.escape(title)}</title>',
         f'<desc id="description">{html.escape(_description(y_label, shown))}</desc>',
         f"<style>{_STYLE}{_COMPARED_STYLE if any(one.kind in COMPARED for one in shown) else ''}</style>",
-        _text(_LEFT - 40, 24, title, "title"),
-        _text(_LEFT - 40, 50, y_label),
+        text(_LEFT - 40, 24, title, "title"),
+        text(_LEFT - 40, 50, y_label),
     ]
     for tick in y_ticks:
         parts.append(_rule("grid", _LEFT, y(tick), WIDTH - right, y(tick)))
-        parts.append(_text(_LEFT - 10, y(tick) + 4.5, _tick_text(tick, y_ticks), "tick", "end"))
+        parts.append(text(_LEFT - 10, y(tick) + 4.5, _tick_text(tick, y_ticks), "tick", "end"))
     bottom = HEIGHT - _BOTTOM
     parts.append(_rule("axis", _LEFT, bottom, WIDTH - right, bottom))
     for tick in x_ticks:
         if tick <= x_end:
             parts.append(_rule("axis", x(tick), bottom, x(tick), bottom + 5))
-            parts.append(_text(x(tick), bottom + 21, _tick_text(tick, x_ticks), "tick", "middle"))
-    parts.append(_text((_LEFT + WIDTH - right) / 2, HEIGHT - 9, x_label, anchor="middle"))
+            parts.append(text(x(tick), bottom + 21, _tick_text(tick, x_ticks), "tick", "middle"))
+    parts.append(text((_LEFT + WIDTH - right) / 2, HEIGHT - 9, x_label, anchor="middle"))
 
     for curve in shown:
         edges = [(x(step), *pair) for step, pair in zip(curve.steps, curve.band, strict=False) if pair is not None]
         if len(edges) > 1:
             outline = [(at, y(low)) for at, low, _ in edges] + [(at, y(high)) for at, _, high in reversed(edges)]
-            path = "L".join(f"{_number(at)} {_number(height)}" for at, height in outline)
+            path = "L".join(f"{number(at)} {number(height)}" for at, height in outline)
             parts.append(f'<path class="band {curve.kind}" d="M{path}Z"/>')
     for kind in ("wide", "thin", "own", *reversed(COMPARED)):
         for curve in shown:
@@ -131,11 +131,11 @@ def draw(title: str, x_label: str, y_label: str, curves: Sequence[Curve], *, wit
     heights = spread([y(value) for _, value in ends], _LABEL_DISTANCE, _TOP, HEIGHT - _BOTTOM)
     for (curve, value), height in zip(ends, heights, strict=True):
         start = WIDTH - right + 14
-        parts.append(f'<path class="line {curve.kind}" d="M{start} {_number(height)}h20"/>')
+        parts.append(f'<path class="line {curve.kind}" d="M{start} {number(height)}h20"/>')
         if curve.kind == "own":
-            parts.append(f'<circle class="mark" cx="{start + 10}" cy="{_number(height)}" r="3"/>')
+            parts.append(f'<circle class="mark" cx="{start + 10}" cy="{number(height)}" r="3"/>')
         parts.append(
-            f'<text x="{start + 30}" y="{_number(height + 5)}"><tspan class="value">{value:.3f}</tspan>'
+            f'<text x="{start + 30}" y="{number(height + 5)}"><tspan class="value">{value:.3f}</tspan>'
             f'<tspan class="name" dx="6">{html.escape(curve.name)}</tspan></text>'
         )
     parts.append("</svg>")
@@ -204,14 +204,14 @@ def _line(kind: str, points: Sequence[tuple[float, float] | None]) -> list[str]:
     elements = []
     for piece in pieces:
         if len(piece) > 1:
-            path = "L".join(f"{_number(x)} {_number(y)}" for x, y in piece)
+            path = "L".join(f"{number(x)} {number(y)}" for x, y in piece)
             elements.append(f'<path class="line {kind}" d="M{path}"/>')
         elif piece and kind != "own":  # a point alone: a dot of the line's own width
-            elements.append(f'<path class="line {kind}" d="M{_number(piece[0][0])} {_number(piece[0][1])}h.01"/>')
+            elements.append(f'<path class="line {kind}" d="M{number(piece[0][0])} {number(piece[0][1])}h.01"/>')
     if kind == "own":
         marked = [point for piece in pieces for point in piece]
         for x, y in marked if len(marked) <= _MARKED_POINTS else marked[-1:]:
-            elements.append(f'<circle class="mark" cx="{_number(x)}" cy="{_number(y)}" r="3"/>')
+            elements.append(f'<circle class="mark" cx="{number(x)}" cy="{number(y)}" r="3"/>')
     return elements
 
 
@@ -226,15 +226,17 @@ def _tick_text(tick: float, all_ticks: Sequence[float]) -> str:
     return f"{tick:,.{decimals}f}"
 
 
-def _text(x: float, y: float, text: str, kind: str = "", anchor: str = "") -> str:
+def text(x: float, y: float, words: str, kind: str = "", anchor: str = "") -> str:
+    """An SVG element with words that begin at a point; anchor: "middle" or "end" of them instead."""
     kind = f' class="{kind}"' if kind else ""
     anchor = f' text-anchor="{anchor}"' if anchor else ""
-    return f'<text{kind} x="{_number(x)}" y="{_number(y)}"{anchor}>{html.escape(text)}</text>'
+    return f'<text{kind} x="{number(x)}" y="{number(y)}"{anchor}>{html.escape(words)}</text>'
 
 
 def _rule(kind: str, x1: float, y1: float, x2: float, y2: float) -> str:
-    return f'<path class="{kind}" d="M{_number(x1)} {_number(y1)}L{_number(x2)} {_number(y2)}"/>'
+    return f'<path class="{kind}" d="M{number(x1)} {number(y1)}L{number(x2)} {number(y2)}"/>'
 
 
-def _number(value: float) -> str:
+def number(value: float) -> str:
+    """A coordinate of an SVG picture, in at most two decimals."""
     return f"{value:.2f}".rstrip("0").rstrip(".")

@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib.metadata
+import importlib.util
 import os
 import platform
 import re
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import t5xpg
+from t5xpg.base.errors import UserError
 
 # What `make report` writes, and other pages: they change no run.
 _PAGES = (":(exclude)*.md", ":(exclude)*.svg", ":(exclude)experiments/*/*.json")
@@ -26,10 +28,26 @@ def versions() -> dict[str, str | None]:
 
     They are read from the installed metadata: nothing is imported.
     """
-    found: dict[str, str | None] = {"python": platform.python_version(), "t5xpg": t5xpg.__version__}
-    for name in _LIBRARIES:
-        found[name] = next((version for one in _DISTRIBUTIONS.get(name, (name,)) if (version := _version(one))), None)
-    return found
+    libraries = {name: version_of(*_DISTRIBUTIONS.get(name, (name,))) for name in _LIBRARIES}
+    return {"python": platform.python_version(), "t5xpg": t5xpg.__version__, **libraries}
+
+
+def version_of(*distributions: str) -> str | None:
+    """The version of the first of these distributions that is installed; None where none is."""
+    for name in distributions:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            if version := importlib.metadata.version(name):
+                return version
+    return None
+
+
+def require_package(option: str, package: str, install: str = "") -> None:
+    """Raise UserError where a package that an option needs is not installed. install: for pip, by default its name."""
+    with contextlib.suppress(ModuleNotFoundError):  # its parent package is not installed
+        if importlib.util.find_spec(package) is not None:
+            return
+    typed = f".venv/bin/python -m pip install {install or package}"
+    raise UserError(f"{option} needs the package {package}, which is not installed: {typed}")
 
 
 def host() -> dict[str, Any]:
@@ -106,13 +124,6 @@ def git_state(folder: Path | None = None) -> dict[str, Any] | None:
 def command_line() -> str:
     """The command of this process as one would type it again: `t5xpg` and its arguments, quoted for a shell."""
     return shlex.join(["t5xpg", *sys.argv[1:]])
-
-
-def _version(distribution: str) -> str | None:
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def _memory_bytes() -> int | None:

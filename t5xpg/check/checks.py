@@ -178,8 +178,8 @@ def _memory(needed: memory.Memory, mesh: Mesh, device: Device | None) -> Finding
         return Finding("memory", text)
     # devices simulated on one CPU share its memory
     sharing = max(1, len(mesh.local_devices)) if first.platform == "cpu" and device is None else 1
-    least = (needed.state + needed.gradients + needed.batch + needed.activations * memory.BAND[0]) * sharing
-    if least > available:
+    verdict = memory.fits(needed.total * sharing, available)
+    if verdict == memory.DOES_NOT_FIT:
         return Finding(
             "memory",
             f"A step takes {text}{f' on each of {sharing}' if sharing > 1 else ''}, and there are "
@@ -187,6 +187,6 @@ def _memory(needed: memory.Memory, mesh: Mesh, device: Device | None) -> Finding
             "the model over more devices.",
             problem=True,
         )
-    tight = " and may not suffice" if needed.total * sharing * memory.BAND[1] > available else ""
+    tight = "" if verdict == memory.FITS else " and may not suffice"
     where = "are there" if device is None else f"of a {device.name} can be used"
     return Finding("memory", f"{text}; {available / _GIB:,.1f} GiB {where}{tight}")

@@ -90,7 +90,6 @@ def best_peak_flops(dtype: str, *, again: bool) -> float:
     best = max(now, known.get(key, 0.0))
     if best > known.get(key, 0.0):
         with contextlib.suppress(OSError):  # a home that cannot be written to: nothing depends on it
-            file.parent.mkdir(parents=True, exist_ok=True)
             write_json(file, known | {key: best})
     return best
 

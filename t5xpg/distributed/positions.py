@@ -28,9 +28,7 @@ def shared_position(own: Position, folder: Path, group: Group) -> Position:
     if not group.first:
         file = io.BytesIO()
         np.savez(file, allow_pickle=False, **own)
-        path = paths[group.process]
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with write_atomically(path) as target:
+        with write_atomically(paths[group.process]) as target:
             target.write(file.getvalue())
     group.barrier("positions")
     if not group.first:

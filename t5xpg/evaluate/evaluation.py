@@ -151,8 +151,7 @@ def evaluate(
     _write_history(directory, folder, "validation" if own else config.split, at, summary, by_task, measured)
     written = directory.evaluation_json if own else folder / directory.evaluation_json.name
     replaced = replaced_metrics(read_json(written), result) if written.exists() else []
-    if filled:
-        write_json(folder / blanks.FILE, examples)
+    write_json(folder / blanks.FILE, examples)
     if own:
         # evaluation.json names the step: it is written last, so that the samples beside it are of that step
         write_json(directory.attention_json, looked)

@@ -34,8 +34,7 @@ def fill_in(loaded: LoadedConfig, path: Path, prompt: str, step: Step = None, *,
     _check_tokens(predictor, prompt, "The prompt")
     answer = predictor.answers(predictor.encode([prompt]))[0]
     if as_json:
-        row = Row({"inputs": prompt}, prompt, fills=bool(blanks_of(prompt)))
-        print(json_line(_record(row, answer)).decode(), end="", flush=True)
+        print(json_line(_record(Row({"inputs": prompt}, prompt), answer)).decode(), end="", flush=True)
         return
     print(f"{loaded.name} after step {at:,}")
     print_filled(prompt, *answer.texts)

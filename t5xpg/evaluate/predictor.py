@@ -35,13 +35,16 @@ from t5xpg.run.directory import RunDirectory
 LENGTH_MULTIPLE = 64
 
 
-def padded_length(experiment: Experiment, longest: int) -> int:
-    """The length that rows of at most `longest` tokens are padded to. A delete gate keeps a share of a row's positions,
-    padding among them: its rows are as long as in training."""
-    inputs = experiment.lengths.get("inputs", 0)
-    if experiment.model.config.delete_gate_layer is not None and longest <= inputs:
-        return inputs
-    return -(-longest // LENGTH_MULTIPLE) * LENGTH_MULTIPLE
+def padded(experiment: Experiment, ids: Sequence[Sequence[int]], pad_id: int, rows: int | None = None) -> np.ndarray:
+    """Rows of ids as int32 [B, S]. rows: B, if rows of padding are to be added. A delete gate keeps a share of a row's
+    positions, padding among them: its rows are as long as in training."""
+    longest, inputs = max(map(len, ids), default=1), experiment.lengths.get("inputs", 0)
+    as_in_training = experiment.model.config.delete_gate_layer is not None and longest <= inputs
+    S = inputs if as_in_training else -(-longest // LENGTH_MULTIPLE) * LENGTH_MULTIPLE
+    tokens = np.full((rows or len(ids), S), pad_id, np.int32)
+    for row, one in zip(tokens, ids, strict=False):
+        row[: len(one)] = one
+    return tokens
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,7 @@ class Predictor:
         self.vocabulary = vocabulary
         self.batch_size = experiment.eval_dataset.batch_size
         self.lengths = dict(experiment.lengths)
-        self._padded_length = functools.partial(padded_length, experiment)
+        self._padded = functools.partial(padded, experiment)
         self.decoding = experiment.decoding
         self.parameters = params
         check_predicts(experiment)
@@ -142,9 +145,4 @@ class Predictor:
 
     def encode(self, texts: Sequence[str], rows: int | None = None) -> np.ndarray:
         """Texts as int32 [B, S], with what the tasks put around them. rows: B, if rows of padding are to be added."""
-        ids = [self.ids(text) for text in texts]
-        S = self._padded_length(max(map(len, ids)))
-        tokens = np.full((rows or len(texts), S), self.vocabulary.pad_id, np.int32)
-        for index, row in enumerate(ids):
-            tokens[index, : len(row)] = row
-        return tokens
+        return self._padded([self.ids(text) for text in texts], self.vocabulary.pad_id, rows)

@@ -1,5 +1,6 @@
 """What a run has trained: the parameters of a checkpoint, and the vocabulary of their ids."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,7 +20,7 @@ from t5xpg.run.checkpoint.items import sha256_of_arrays
 from t5xpg.run.directory import RunDirectory, differing
 
 Step = int | str | None  # of a checkpoint, "best", "mean:N" (the mean of the last N), or None: the last one
-_MEAN = "mean:"
+_MEAN = re.compile("mean:([1-9][0-9]*)")
 # Keys of a checkpoint's meta: the origins of the run's start and of its teacher, which are also in its identity; and
 # the kind of the adapter, where the checkpoint holds only an adapter's parameters.
 INITIAL, TEACHER, ADAPTER = "initial", "teacher", "adapter"
@@ -38,7 +39,7 @@ def parameters_and_vocabulary(
     directory.read()
     with Checkpointer(directory.checkpoints, experiment.checkpoints, read_only=True) as checkpointer:
         count = checkpoints_in_mean(step)
-        chosen = checkpointer.last(count) if count else [_chosen(checkpointer, experiment, step)]
+        chosen = checkpointer.last(count) if count else [chosen_step(checkpointer, experiment, step)]
         params, meta = checkpointer.restore_params(chosen[0], built.abstract_state.params)
         base = None if experiment.adapter is None else frozen_parameters(built, meta[INITIAL])
         params = built.weights(params, base)
@@ -77,12 +78,15 @@ def frozen_parameters(built: Assembly, recorded: Origin) -> Params:
 
 def checkpoints_in_mean(step: Step) -> int:
     """How many checkpoints "mean:N" names; 0 for any other step."""
-    return int(step.removeprefix(_MEAN)) if isinstance(step, str) and step.startswith(_MEAN) else 0
+    named = _MEAN.fullmatch(str(step))
+    return int(named[1]) if named else 0
 
 
-def _chosen(checkpointer: Checkpointer, experiment: Experiment, step: Step) -> int | None:
+def chosen_step(checkpointer: Checkpointer, experiment: Experiment, step: Step) -> int | None:
+    """The number of the step that is asked for. Raises UserError for other words, and "best" where there is none."""
     if step != "best":
-        assert not isinstance(step, str)
+        if isinstance(step, str):
+            raise UserError(f"step {step!r} is neither a number nor best nor mean:N.")
         return checkpointer.latest() if step is None else step
     best = checkpointer.best()
     if best is None:

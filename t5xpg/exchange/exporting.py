@@ -83,7 +83,7 @@ def export(loaded: LoadedConfig, path: Path, output: Path | None = None) -> tupl
                 write_text(folder / picture, svg)
     (architecture,) = exported.config["architectures"]
     print(f"{loaded.name} after step {step:,} as {architecture}: {shown(target)}")
-    print(f"compared: {checked}" if checked else NOT_CHECKED, flush=True)
+    print(f"compared: {checked.text}" if checked else NOT_CHECKED, flush=True)
     return target, checked
 
 

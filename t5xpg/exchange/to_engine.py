@@ -11,6 +11,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
+from t5xpg.base.environment import require_package
 from t5xpg.base.errors import UserError, nearest
 from t5xpg.base.files import directory_atomically, write_json
 from t5xpg.base.paths import shown
@@ -62,11 +63,7 @@ def export(
     output: the folder, which appears whole or not at all; one that an earlier export wrote is replaced. Raises
     UserError where the engine's package is not installed, or the engine has no model that computes the same.
     """
-    if importlib.util.find_spec(engine.name) is None:
-        raise UserError(
-            f"FORMAT={engine.name} needs the package {engine.name}, which is not installed: "
-            f".venv/bin/python -m pip install {engine.name}"
-        )
+    require_package(f"FORMAT={engine.name}", engine.name)
     quantization = quantization or engine.quantizations[0]
     if quantization not in engine.quantizations:
         raise UserError(f"QUANTIZATION={quantization} is not known.{nearest(quantization, engine.quantizations)}")

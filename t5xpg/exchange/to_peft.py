@@ -96,7 +96,7 @@ def export(loaded: LoadedConfig, path: Path, output: Path | None = None) -> tupl
     print(f"{loaded.name} after step {step:,} for peft: {shown(target)}")
     python = python_with_torch()
     not_checked = NOT_CHECKED if python is None else _NO_PEFT.format(python=python)
-    print(f"compared: {checked}" if checked else not_checked, flush=True)
+    print(f"compared: {checked.text}" if checked else not_checked, flush=True)
     return target, checked
 
 

@@ -13,6 +13,7 @@ The fields are the options of `make data` and `make vocab` in lower case; None s
 They do not affect what a run computes: its identity holds the digests of the text and of the vocabulary.
 """
 
+import dataclasses
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -52,11 +53,8 @@ class Data:
     @property
     def command(self) -> str:
         """The command that makes it, as a user types it."""
-        return self._command(self._files)
-
-    def _command(self, files: str | None) -> str:
         names = ("dataset", "fields", "files", "hub", "config", "revision", "limit", "max_mb", "min_characters")
-        return _typed("make data", {name: getattr(self, name) for name in names} | {"files": files})
+        return _typed("make data", {name: getattr(self, name) for name in names} | {"files": self._files})
 
     @property
     def _files(self) -> str | None:
@@ -73,7 +71,7 @@ class Data:
             files = None if self._files is None else local_files.parse_files(self._files)
         except UserError as error:
             published = f" They are published: {self.published}." if self.published else ""
-            yours = self._command(" ".join(f"{split}=…" for split in self.files or ()))
+            yours = dataclasses.replace(self, files=dict.fromkeys(self.files or (), "…")).command
             raise UserError(
                 f"{self.dataset} is made of your files: {str(error).removeprefix('FILES: ')}.{published} With files of "
                 f"other names, type: {yours}"

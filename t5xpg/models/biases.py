@@ -9,7 +9,6 @@ biases where it adds them.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -122,13 +121,7 @@ class Pairs:
     @property
     def visible(self) -> jax.Array:
         """Boolean [B, 1, 1 or Q, S]: which keys each query sees."""
-        visible = visible_keys(self.key_tokens, self.query_segments, self.key_segments)
-        if self.window is not None:
-            visible = visible & within(self.window, self.queries, self.key_tokens.shape[1], self.first)
-        if not self.is_causal:
-            return visible
-        before = causal(self.queries, self.key_tokens.shape[1], self.first)
-        return with_prefix(before, self.prefix, self.first) & visible
+        return _visible(self, self.queries, self.query_segments, self.first)
 
     def _whole(self) -> WholeBias:
         keys = self.key_tokens.shape[1]
@@ -149,14 +142,11 @@ class Pairs:
         )
 
     def _by_blocks(self, blocks: Blocks) -> BlockedBias:
-        def split(x: jax.Array | None, of: Callable[[jax.Array], jax.Array]) -> jax.Array | None:
-            return None if x is None else of(x)
-
         of_one = replace(
             self, queries=blocks.size, key_tokens=blocks.split_keys(self.key_tokens),
-            query_segments=split(self.query_segments, blocks.split_queries),
-            key_segments=split(self.key_segments, blocks.split_keys), prefix=split(self.prefix, blocks.split_keys),
-            first=blocks.behind,
+            query_segments=jax.tree.map(blocks.split_queries, self.query_segments),
+            key_segments=jax.tree.map(blocks.split_keys, self.key_segments),
+            prefix=jax.tree.map(blocks.split_keys, self.prefix), first=blocks.behind,
         )  # fmt: skip
         return BlockedBias(blocks, of_one._whole())
 
@@ -165,9 +155,7 @@ class Pairs:
         by_distance = None
         if self.positions is not None:
             by_distance = self.positions.by_distance(number * size, self.key_tokens.shape[1])
-        segments = self.query_segments
-        if segments is not None:
-            segments = split_queries(segments, size)
+        segments = jax.tree.map(functools.partial(split_queries, size=size), self.query_segments)
         return ChunkedBias(
             size, number, self.key_tokens, segments, self.key_segments, self.is_causal, by_distance, self.prefix,
             None if self.window is None else jnp.asarray(self.window, jnp.int32),
@@ -198,13 +186,7 @@ class ChunkedBias:
 
     def mask(self, chunk: jax.Array, segments: jax.Array | None) -> jax.Array:
         """0 or MASKED for one chunk's queries and all keys. chunk: its number, int32; segments: its own [B, size]."""
-        visible = visible_keys(self.key_tokens, segments, self.key_segments)
-        if self.is_causal:
-            before = causal(self.size, self.key_tokens.shape[1], chunk * self.size)
-            visible = with_prefix(before, self.prefix, chunk * self.size) & visible
-        if self.window is not None:
-            visible = visible & within(self.window, self.size, self.key_tokens.shape[1], chunk * self.size)
-        return as_bias(visible)
+        return as_bias(_visible(self, self.size, segments, chunk * self.size))
 
     def position(self, chunk: jax.Array, by_distance: jax.Array | None = None) -> jax.Array | None:
         """[1, H, size, S]: what distances add to one chunk's logits. by_distance: in place of its own."""
@@ -214,6 +196,16 @@ class ChunkedBias:
         start = (self.number - 1 - chunk) * self.size  # where the chunk's last query and the first key are
         near = lax.dynamic_slice_in_dim(table, start, self.size + keys - 1, axis=1)
         return toeplitz(near, self.size, keys)[None]
+
+
+def _visible(of: Pairs | ChunkedBias, queries: int, segments: jax.Array | None, first: int | jax.Array) -> jax.Array:
+    """Boolean [B, 1, 1 or queries, S]: which keys some queries see. segments: theirs. first: as in `causal`."""
+    visible, keys = visible_keys(of.key_tokens, segments, of.key_segments), of.key_tokens.shape[1]
+    if of.window is not None:
+        visible = visible & within(of.window, queries, keys, first)
+    if of.is_causal:
+        visible = with_prefix(causal(queries, keys, first), of.prefix, first) & visible
+    return visible
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from t5xpg.base.errors import UserError
 from t5xpg.models.losses import LossConfig, loss_weights_and_normalizer, token_weights
@@ -64,7 +65,8 @@ class Teacher:
         the whole batch. One sum is added, "teacher_divergence": nats, over tokens by their weights.
         """
         theirs = jax.lax.stop_gradient(self.model.logits(params, batch))
-        divergences = divergence(theirs, logits, self.temperature)
+        of_both = (jax.nn.log_softmax(each / self.temperature) for each in (logits, theirs))
+        divergences = optax.losses.kl_divergence_with_log_targets(*of_both)  # forward: KL(teacher || student)
         weights, _ = loss_weights_and_normalizer(batch, config)
         share = self.temperature**2 * jnp.sum(divergences * weights) / normalizer
         whole = (1 - self.weight) * loss + self.weight * share
@@ -73,9 +75,3 @@ class Teacher:
             "teacher_divergence": jax.lax.stop_gradient(jnp.sum(divergences * token_weights(batch))),
         }
         return whole, {**sums, **found}
-
-
-def divergence(teacher: jax.Array, student: jax.Array, temperature: float = 1.0) -> jax.Array:
-    """Forward KL(teacher || student) in nats of logits [..., V] float32, divided by the temperature: [...] float32."""
-    ours, theirs = (jax.nn.log_softmax(logits / temperature) for logits in (student, teacher))
-    return jnp.sum(jnp.exp(theirs) * (theirs - ours), axis=-1)

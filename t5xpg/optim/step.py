@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from t5xpg.base.errors import UserError
 from t5xpg.models import chunked_loss
 from t5xpg.models.adapters import Adapter, trained_axes
 from t5xpg.models.distillation import Teacher
@@ -109,10 +108,8 @@ def microbatched(gradient: GradientFunction, num_microbatches: int) -> WholeGrad
     """`gradient` over `num_microbatches` equal parts of a batch, with the results of the parts added up.
 
     If `gradient` is a sum over rows, the result is that of the whole batch. Part i has the rows i, i + n, i + 2n, ...:
-    rows split over devices then stay where they are. Raises UserError for n below 1, or if the batch does not divide.
+    rows split over devices then stay where they are. The batch has to divide.
     """
-    if num_microbatches < 1:
-        raise UserError(f"The number of microbatches is {num_microbatches}; it has to be 1 or more.")
 
     def whole(params: Params, batch: Batch, normalizer: jax.Array) -> tuple[Params, Metrics]:
         if num_microbatches == 1:
@@ -120,8 +117,6 @@ def microbatched(gradient: GradientFunction, num_microbatches: int) -> WholeGrad
 
         def split(array: jax.Array) -> jax.Array:
             B = array.shape[0]
-            if B % num_microbatches:
-                raise UserError(f"A batch of {B} rows does not divide into {num_microbatches} microbatches.")
             return jnp.swapaxes(array.reshape(B // num_microbatches, num_microbatches, *array.shape[1:]), 0, 1)
 
         def add(total: Any, part: tuple[jax.Array, Batch]) -> tuple[Any, None]:

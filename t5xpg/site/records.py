@@ -20,6 +20,7 @@ from t5xpg.study.kinds import KINDS
 from t5xpg.study.reproduce import OUTCOME_FILE
 
 _ANSWERS = {"another text shown": "exchanged", "most frequent word": "unigram"}  # beside words filled in
+UNREADABLE = (UserError, KeyError, OSError)  # of a run: only just begun, gone, or of another format
 LOCAL = "runs-"  # before the names of runs of this machine
 _SENTENCE = r"\*\*{}\.\*\* (.*?)(?:\n\n|\Z)"
 
@@ -141,7 +142,7 @@ def local_runs() -> Iterator[SiteRun]:
         if run.exists():
             try:
                 results = collect(run)
-            except (UserError, KeyError, OSError):  # only just begun, or of another format
+            except UNREADABLE:
                 continue
             yield SiteRun(LOCAL + path.name, results, published=False)
 

@@ -13,7 +13,7 @@ from t5xpg.base.errors import UserError
 from t5xpg.run.directory import RunDirectory
 from t5xpg.run.results import collect
 from t5xpg.site.build import build
-from t5xpg.site.records import LOCAL, SiteRun
+from t5xpg.site.records import LOCAL, UNREADABLE, SiteRun
 
 ADDRESS = "127.0.0.1"  # reachable from this machine only
 PORT = 8765
@@ -58,7 +58,7 @@ def watch(experiment: str, run: Path, folder: Path) -> int:
 def _begun(run: Path) -> bool:
     try:
         collect(RunDirectory(run))
-    except (UserError, OSError):
+    except UNREADABLE:
         return False
     return True
 
@@ -78,7 +78,7 @@ class Pages(SimpleHTTPRequestHandler):
         run = RunDirectory(path)
         try:
             data = SiteRun(LOCAL + path.name, collect(run), published=False).browser_data()
-        except (UserError, OSError):  # gone, or being written
+        except UNREADABLE:  # gone, or being written
             self.send_error(404)
             return
         text = f"t5xpg.add({json.dumps(data)});\n".encode()

@@ -35,7 +35,8 @@ def run(loaded: LoadedConfig, path: Path) -> int:
         print(f"evaluation: up to date, in {paths.shown(directory.evaluation_json)}")
     else:
         evaluation.evaluate(loaded, path)
-    _show(read_json(directory.evaluation_json), read_json(filled))
+    if records := read_json(filled):  # other objectives have no blanks
+        _show(read_json(directory.evaluation_json), records)
     report.write_report(directory, directory.report, loaded.gin_file.parent / report.RESULTS_FILE)
     print(f"done in {duration(time.perf_counter() - began)}; to look at it in a browser: make site SERVE=1", flush=True)
     return 0

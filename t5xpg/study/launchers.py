@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from t5xpg.base.environment import require_package
 from t5xpg.base.errors import UserError, nearest
 from t5xpg.base.signals import ENDS_WITH_INPUT
 
@@ -110,12 +111,9 @@ class Jobs(Launcher):
     """Jobs of a cluster that sees the same folders. submitit starts another job after one that is ended early."""
 
     def __init__(self, cluster: str, options: Mapping[str, Any], folder: Path) -> None:
-        try:
-            import submitit
-        except ModuleNotFoundError:
-            raise UserError(
-                f"LAUNCHER={cluster} needs submitit, which is not installed: .venv/bin/python -m pip install submitit"
-            ) from None
+        require_package(f"LAUNCHER={cluster}", "submitit")
+        import submitit
+
         try:
             self._executor = submitit.AutoExecutor(folder=folder, cluster=cluster)
             self._executor.update_parameters(**{"name": "t5xpg", **options})

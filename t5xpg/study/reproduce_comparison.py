@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from flax.traverse_util import flatten_dict
+
 from t5xpg.base import environment
 from t5xpg.run.directory import differing
 
@@ -234,7 +236,10 @@ def _evaluation(published: Results, here: Results, whole: bool, exact: bool) -> 
     if not whole:
         yield Row("evaluation", _UNSHOWN, _UNSHOWN, NOT_COMPARED), 0.0
         return
-    before, after = ({} if one is None else dict(_flat(one)) for one in (old, new))
+    before, after = (  # what was read is part of the identity
+        flatten_dict({name: value for name, value in (one or {}).items() if name != "data"}, sep="/")
+        for one in (old, new)
+    )
     distances = {name: distance(name, value, after.get(name)) for name, value in before.items()}
     worst = max(distances, key=lambda name: distances[name])
     shown = worst if distances[worst] or "loss" not in before else "loss"
@@ -251,16 +256,6 @@ def _samples(old: Any, new: Any, exact: bool) -> Iterator[tuple[Row, float]]:
     same = equal == len(old) == len(new or [])
     verdict = SAME if same else DIFFERENT if exact else NOT_COMPARED
     yield Row("sample predictions", str(len(old)), f"{equal} equal", verdict), 0.0 if same or not exact else math.inf
-
-
-def _flat(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """The leaves of an evaluation with their paths, without "data": what was read is part of the identity."""
-    for name, inner in value.items():
-        path = f"{prefix}{name}"
-        if not isinstance(inner, Mapping):
-            yield path, inner
-        elif path != "data":
-            yield from _flat(inner, f"{path}/")
 
 
 def distance(name: str, old: Any, new: Any) -> float:

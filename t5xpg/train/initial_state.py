@@ -241,7 +241,7 @@ def _require_arrays(
         )
     adapts = initial is not None and initial.adapt_decoder
     others = _other_settings(meta, model, initial)
-    misfits = {item: _misfits(found[item], expected[item]) for item in found}
+    misfits = {item: items.array_differences(expected[item], found[item]) for item in found}
     if not others and not any(misfits.values()):
         return meta
     lines = [f"The checkpoint {shown(folder)} does not fit the experiment:"]
@@ -282,18 +282,6 @@ def _other_settings(meta: Mapping[str, Any], model: Model, initial: InitialCheck
         f"checkpoint, {new} now"
         for name, (old, new) in differing({name: recorded[name] for name in known}, known).items()
     ]
-
-
-def _misfits(found: Mapping[str, str], expected: Mapping[str, str]) -> list[str]:
-    lines = []
-    for name in sorted(found.keys() | expected.keys()):
-        if name not in found:
-            lines.append(f"{name} is not in the checkpoint: {expected[name]}")
-        elif name not in expected:
-            lines.append(f"{name} is in the checkpoint alone: {found[name]}")
-        elif found[name] != expected[name]:
-            lines.append(f"{name} is {found[name]} in the checkpoint, {expected[name]} now")
-    return lines
 
 
 def _advice(model: Model, found: Mapping[str, str]) -> list[str]:

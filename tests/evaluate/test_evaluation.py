@@ -13,7 +13,7 @@ from t5xpg.base.files import sha256_of_file, write_json
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.evaluate.evaluation import is_up_to_date
-from t5xpg.evaluate.trained_model import check_same_vocabulary
+from t5xpg.evaluate.trained_model import check_same_vocabulary, checkpoints_in_mean, chosen_step
 from t5xpg.experiment import prepare
 from t5xpg.run.directory import RunDirectory
 from t5xpg.run.records import read_jsonl
@@ -290,6 +290,13 @@ def test_another_vocabulary_is_refused(tmp_path: Path) -> None:
     check_same_vocabulary(Vocabulary(), Vocabulary(), run)
     with pytest.raises(UserError, match=r"trained with another vocabulary .* sentinels transformers in the run"):
         check_same_vocabulary(Vocabulary(), Vocabulary(sentinels="transformers"), run)
+
+
+@pytest.mark.parametrize("step", ["last", "mean:0", "mean:x", "mean:", "mean:2 "])
+def test_steps_that_cannot_be(step: str) -> None:
+    assert checkpoints_in_mean(step) == 0
+    with pytest.raises(UserError, match=f"step '{step}' is neither a number nor best nor mean:N"):
+        chosen_step(Mock(), Mock(), step)
 
 
 def test_an_evaluation_of_a_mean_is_none_of_its_last_checkpoint(tmp_path: Path) -> None:

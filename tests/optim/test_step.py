@@ -8,7 +8,6 @@ import numpy as np
 import optax
 import pytest
 
-from t5xpg.base.errors import UserError
 from t5xpg.models.losses import LossConfig, loss_and_metrics
 from t5xpg.models.model import Outputs
 from t5xpg.models.rng import stream_key
@@ -145,13 +144,6 @@ def test_accumulation_equals_the_full_batch(factor, packed, counts):
         parts, metrics = updated(tiny(), Plain(), config, batches, num_microbatches=num_microbatches)
         assert distance(parts.params, whole.params) < 1e-6
         assert metrics == pytest.approx(whole_metrics, rel=1e-5)
-
-
-def test_a_batch_that_does_not_divide_is_refused():
-    with pytest.raises(UserError, match="A batch of 8 rows does not divide into 3 microbatches"):
-        updated(tiny(), AdamW(0.1), LossConfig(), [rows(8)], num_microbatches=3)
-    with pytest.raises(UserError, match="number of microbatches is 0"):
-        updated(tiny(), AdamW(0.1), LossConfig(), [rows(8)], num_microbatches=0)
 
 
 def test_the_average_follows_the_parameters():

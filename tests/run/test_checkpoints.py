@@ -162,11 +162,11 @@ def test_what_differs_is_named(tmp_path):
         with pytest.raises(UserError) as error:
             checkpoints.restore(None, abstract(other))
         message = str(error.value)
-        assert "params/encoder/layers_0/kernel: expected float32[3, 5], found float32[3, 4]" in message
-        assert "params/norm: expected float32[2], found nothing" in message
-        assert "optimizer/state/1/0/mu/encoder/layers_0/kernel: expected float32[3, 5]" in message
+        assert "params/encoder/layers_0/kernel is float32[3, 4] in the checkpoint, float32[3, 5] now" in message
+        assert "params/norm is not in the checkpoint: float32[2]" in message
+        assert "optimizer/state/1/0/mu/encoder/layers_0/kernel is float32[3, 4] in the checkpoint" in message
         assert "scale" not in message
-        with pytest.raises(UserError, match="params/norm: expected float32"):
+        with pytest.raises(UserError, match="params/norm is not in the checkpoint: float32"):
             checkpoints.restore_params(None, abstract(other).params)
 
 

@@ -16,7 +16,7 @@ from t5xpg.run.records import JsonlWriter
 from t5xpg.site import serve
 from t5xpg.site.records import headline, local_runs
 from t5xpg.site.serve import ADDRESS, Pages, watch
-from tests.run.test_report import make_run
+from tests.run.test_report import added_by, make_run
 
 
 @pytest.fixture
@@ -47,8 +47,7 @@ def test_a_run_is_shown_as_it_is_now(address: str, runs: Path) -> None:
     run = make_run(runs / "a run#1", steps=100)
 
     def curve() -> list[list[float]]:
-        text = read(f"{address}/data/runs-a%20run%231.js?1")
-        found = json.loads(text.removeprefix("t5xpg.add(").removesuffix(");\n"))
+        found = added_by(read(f"{address}/data/runs-a%20run%231.js?1"))
         assert found["id"] == "runs-a run#1"
         return found["curves"]["validation: nats per target token"]
 
@@ -61,9 +60,12 @@ def test_a_run_is_shown_as_it_is_now(address: str, runs: Path) -> None:
 
 def test_nothing_else_is_served(address: str, runs: Path, tmp_path: Path) -> None:
     (tmp_path / "secret.txt").write_text("secret")
+    other_format = make_run(runs / "older", steps=100).path / "run.json"
+    other_format.write_text(json.dumps({**json.loads(other_format.read_text()), "starts": [{}]}))
     assert read(f"{address}/") == "first page"
     for path in (
         "data/runs-nothing.js",
+        "data/runs-older.js",
         "data/runs-...js",
         "../secret.txt",
         "%2e%2e/secret.txt",

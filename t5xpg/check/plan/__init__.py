@@ -18,7 +18,7 @@ from t5xpg.base.files import write_json
 from t5xpg.base.paths import shown
 from t5xpg.base.progress import duration
 from t5xpg.check.plan import devices as device_table
-from t5xpg.check.plan import expected, page
+from t5xpg.check.plan import expected, memory, page
 from t5xpg.check.plan.collectives import Collective
 from t5xpg.check.plan.compiling import compile_step
 from t5xpg.check.plan.devices import REACHED, USABLE_MEMORY, Device
@@ -73,7 +73,7 @@ def plan(
         print("\n".join(page.lines(made)))
         if output is not None:
             print(f"\nwritten to {shown(output)}")
-    return 1 if made["memory"]["verdict"] == expected.DOES_NOT_FIT else 0
+    return 1 if made["memory"]["verdict"] == memory.DOES_NOT_FIT else 0
 
 
 def elsewhere(
@@ -110,19 +110,20 @@ def make(found: Mapping[str, Any], device: Device) -> dict[str, Any]:
     domain = min(device.domain, found["devices"] // found["mesh"].get("slice", 1))
     time = expected.expect(operations, collectives, device, dtype, domain)
     rows_per_second = found["rows"] / time.step
-    verdict = expected.fits(found["memory"]["total"], device)
+    usable = device.memory * USABLE_MEMORY
+    verdict = memory.fits(found["memory"]["total"], usable)
     step = ("mesh", "devices", "dtype", "parameters", "rows", "lengths", "microbatches", "unknown_loops")
     return {
         "step": {name: found[name] for name in step},
         "device": {**vars(device), "peak": peak, "domain": domain, "sources": list(device.sources)},
-        "memory": {**found["memory"], "usable": device.memory * USABLE_MEMORY, "verdict": verdict},
+        "memory": {**found["memory"], "usable": usable, "verdict": verdict},
         "collectives": _alike(collectives, device, domain),
         "flops": {"model": found["model_flops"], **found["flops"]},
         "bytes": found["bytes"],
         "reached": dict(REACHED),
         "time": {
             **{name: getattr(time, name) for name in ("compute", "memory", "waiting", "beside", "late", "step")},
-            "bound": verdict if verdict == expected.DOES_NOT_FIT else time.bound,
+            "bound": verdict if verdict == memory.DOES_NOT_FIT else time.bound,
             "rows_per_second": rows_per_second,
             "tokens_per_second": rows_per_second * sum(found["lengths"].values()),
             "mfu": found["model_flops"] / time.step / found["devices"] / peak,
@@ -155,7 +156,7 @@ def _alike(collectives: Mapping[Collective, int], device: Device, domain: int) -
 
 
 def _notes(device: Device, time: expected.Expected, verdict: str) -> Iterator[str]:
-    if verdict == expected.DOES_NOT_FIT:
+    if verdict == memory.DOES_NOT_FIT:
         yield (
             "lower BATCH_SIZE, raise NUM_MICROBATCHES, or split the model over more devices; the time is that of a "
             "device that had the memory"

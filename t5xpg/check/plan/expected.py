@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from t5xpg.check.plan.collectives import Collective
-from t5xpg.check.plan.devices import REACHED, USABLE_MEMORY, Device
-from t5xpg.check.plan.memory import BAND
+from t5xpg.check.plan.devices import REACHED, Device
 from t5xpg.check.plan.operations import Operation
 from t5xpg.distributed import MODEL
 
@@ -88,15 +87,3 @@ def sent_bytes(sent: Collective, domain: int) -> tuple[float, float]:
         return sent.bytes * (k - 1) / n, sent.bytes * (n - k) / n
     rounds = 2 if sent.kind == "all-reduce" else 1  # a reduce-scatter and an all-gather
     return rounds * sent.bytes * (k - 1) / k, rounds * sent.bytes / k * (m - 1) / m
-
-
-DOES_NOT_FIT = "does not fit"
-
-
-def fits(needed: float, device: Device) -> str:
-    """Says "fits", "may not fit" or "does not fit". needed: bytes, `Memory.total`; the true value lies between the two
-    multiples of it in `memory.BAND`."""
-    usable = device.memory * USABLE_MEMORY
-    if needed * BAND[0] > usable:
-        return DOES_NOT_FIT
-    return "fits" if needed <= usable else "may not fit"

@@ -33,6 +33,7 @@ from t5xpg.optim.state import TrainState
 
 # The memory of XLA's compiled steps lies between these multiples of `Memory.total` (tests/check/plan/test_memory.py).
 BAND = (0.8, 1.5)
+FITS, DOES_NOT_FIT = "fits", "does not fit"
 # Operations that fusing compilers do again instead of keeping their results.
 _CHEAP = frozenset(
     (
@@ -59,6 +60,16 @@ class Memory:
     @property
     def total(self) -> int:
         return self.state + self.gradients + self.activations + self.batch
+
+
+def fits(needed: float, usable: float) -> str:
+    """Says "fits", "may not fit" (the estimate is too large) or "does not fit" (the least of its band is, too).
+
+    needed: `Memory.total`. usable: what the device has for it. Both are bytes.
+    """
+    if needed * BAND[0] > usable:
+        return DOES_NOT_FIT
+    return FITS if needed <= usable else "may not fit"
 
 
 def least(experiment: Experiment, state: TrainState, shardings: TrainState) -> Memory:

@@ -1,8 +1,6 @@
 """The record of a cache, `t5xpg_identity.json` beside SeqIO's files: what it was made from, and what it holds. A cache
 is used only where it was made from what the task is now; `differences` says which parts differ."""
 
-import contextlib
-import importlib.metadata
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from t5xpg.base import digests
+from t5xpg.base.environment import version_of
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import read_json, write_json
 from t5xpg.data.tasks.task_names import cache_command
@@ -85,11 +84,7 @@ def check_files(folder: Path, record: Record, command: str) -> None:
 
 def versions() -> dict[str, str]:
     """The versions of the libraries that write and read caches here."""
-    found: dict[str, str] = {}
-    for name, package in ((name, package) for name, packages in PACKAGES.items() for package in packages):
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found.setdefault(name, importlib.metadata.version(package))
-    return found
+    return {name: version for name, packages in PACKAGES.items() if (version := version_of(*packages))}
 
 
 def other_versions(record: Record, now: Mapping[str, str]) -> list[str]:

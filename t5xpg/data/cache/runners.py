@@ -1,9 +1,9 @@
 """What can cache a task: this program itself on one machine ("local"), and the runners of Apache Beam."""
 
-import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from t5xpg.base.environment import require_package
 from t5xpg.base.errors import UserError, nearest
 
 LOCAL = "local"
@@ -53,10 +53,8 @@ def resolve_runner(name: str, options: Sequence[str], staging: str | None) -> st
             f"{nearest(name, [LOCAL, *RUNNERS])}"
         )
     runner = RUNNERS[name]
-    if runner.package is not None and not _is_installed(runner.package):
-        raise UserError(
-            f"RUNNER={name} needs packages that are not installed: .venv/bin/python -m pip install {runner.install}"
-        )
+    if runner.package is not None:
+        require_package(f"RUNNER={name}", runner.package, runner.install)
     given_names = {option.partition("=")[0] for option in options}
     if missing := [option for option in runner.options if option not in given_names]:
         raise UserError(
@@ -68,10 +66,3 @@ def resolve_runner(name: str, options: Sequence[str], staging: str | None) -> st
             "write, STAGING=gs://bucket/folder. The cache is fetched from there."
         )
     return runner.selector
-
-
-def _is_installed(module: str) -> bool:
-    try:
-        return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:  # its parent package is not installed
-        return False

@@ -186,7 +186,6 @@ class _Inferences(seqio.loggers.Logger):
 
 
 def _write_inferences(path: Path, task: seqio.Task, dataset: Any, targets: Any, inferences: Any) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
     found = {"target": targets, "prediction": inferences.get("prediction"), "score": inferences.get("score")}
     columns = {name: values for name, values in found.items() if values is not None}
     with write_atomically(path) as file:

@@ -85,7 +85,7 @@ def model_card(
         f"{escape(what)}, {escape(from_where)}. The vocabulary has {vocabulary.size:,} ids.{sentinels}",
         *(_with_code(note) for note in (*exported.notes, *notes)),
         code,
-        *([f"Compared when it was exported: {escape(str(checked))}."] if checked else []),
+        *([f"Compared when it was exported: {escape(checked.text)}."] if checked else []),
     ]
     if results is None:
         parts.append("Nothing was measured in the run that this was exported from.")

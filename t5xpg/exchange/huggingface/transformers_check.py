@@ -45,9 +45,6 @@ class Checked:
     difference: float
     largest: float
 
-    def __str__(self) -> str:
-        return self.text
-
 
 def python_with_torch() -> Path | None:
     """A Python with torch and transformers: the one named, this one, or that of `make bench-peers`; None without."""

@@ -30,6 +30,7 @@ import orbax.checkpoint as ocp
 from t5xpg.base import phases
 from t5xpg.base.errors import UserError
 from t5xpg.distributed.group import ALONE, Group
+from t5xpg.models.config import is_count
 from t5xpg.models.model import Params
 from t5xpg.optim.state import TrainState
 from t5xpg.run.checkpoint import items as checkpoint_items
@@ -58,12 +59,9 @@ class CheckpointConfig:
     asynchronous: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("period", "keep"):
+        for name, more in (("period", ""), ("keep", ", or None for all")):
             value = getattr(self, name)
-            if name == "keep" and value is None:
-                continue
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                more = ", or None for all" if name == "keep" else ""
+            if not is_count(value) and not (more and value is None):
                 raise UserError(
                     f"CheckpointConfig.{name} is {value!r}; it has to be a whole number of at least 1{more}."
                 )
@@ -324,7 +322,7 @@ class Checkpointer(Closing):
         differences = [
             f"  {item}/{line}"
             for item, tree in stored.items()
-            for line in checkpoint_items.array_differences(tree, found_items[item])
+            for line in checkpoint_items.array_differences(*map(checkpoint_items.described, (tree, found_items[item])))
         ]
         if differences:
             shown = differences[:20] + ([f"  ... and {len(differences) - 20} more"] if len(differences) > 20 else [])

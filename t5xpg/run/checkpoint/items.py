@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
+from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.sharding import NamedSharding, PartitionSpec
 
 from t5xpg.base.errors import UserError
@@ -112,39 +113,32 @@ def _whole(leaf: Any) -> Any:
     return multihost_utils.process_allgather(leaf, tiled=True)
 
 
-def array_differences(expected: Any, found: Any) -> list[str]:
-    """The arrays that are missing, superfluous, or of another shape or type: "name: expected …, found …"."""
-    wanted, there = described(expected), described(found)
-    return [
-        f"{name}: expected {wanted.get(name, 'nothing')}, found {there.get(name, 'nothing')}"
-        for name in sorted(wanted.keys() | there.keys())
-        if wanted.get(name) != there.get(name)
-    ]
+def array_differences(expected: Mapping[str, str], found: Mapping[str, str]) -> list[str]:
+    """A line for each array, as `described`, that a checkpoint lacks, has alone, or has of another shape or type."""
+    lines = []
+    for name in sorted(found.keys() | expected.keys()):
+        if name not in found:
+            lines.append(f"{name} is not in the checkpoint: {expected[name]}")
+        elif name not in expected:
+            lines.append(f"{name} is in the checkpoint alone: {found[name]}")
+        elif found[name] != expected[name]:
+            lines.append(f"{name} is {found[name]} in the checkpoint, {expected[name]} now")
+    return lines
 
 
 def optimizer_tree(state: TrainState) -> dict[str, Any]:
     """The step and the optimiser's arrays as nested dicts: the tuples of optax have no names on disk. Also "params",
     what is trained, if the item "params" of the checkpoint holds the average."""
-    tree: dict[str, Any] = {}
-    for path, leaf in jax.tree_util.tree_leaves_with_path(state.opt_state):
-        *parents, name = path_names(path)
-        node = tree
-        for parent in parents:
-            node = node.setdefault(parent, {})
-        node[name] = leaf
-    return {"step": state.step, "state": tree, **({} if state.average is None else {"params": state.params})}
+    leaves = {path_names(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(state.opt_state)}
+    averaged = {} if state.average is None else {"params": state.params}
+    return {"step": state.step, "state": unflatten_dict(leaves), **averaged}
 
 
 def state_from(params: Params, optimizer: Mapping[str, Any], abstract_state: TrainState) -> TrainState:
     """The state, from a checkpoint's `params` (`TrainState.measured`) and from what `optimizer_tree` made."""
     paths, treedef = jax.tree_util.tree_flatten_with_path(abstract_state.opt_state)
-    leaves = []
-    for path, _ in paths:
-        node = optimizer["state"]
-        for name in path_names(path):
-            node = node[name]
-        leaves.append(node)
-    opt_state = jax.tree.unflatten(treedef, leaves)
+    leaves = flatten_dict(optimizer["state"])
+    opt_state = jax.tree.unflatten(treedef, [leaves[path_names(path)] for path, _ in paths])
     if abstract_state.average is None:
         return TrainState(optimizer["step"], params, opt_state)
     return TrainState(optimizer["step"], optimizer["params"], opt_state, average=params)

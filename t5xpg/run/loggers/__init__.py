@@ -4,13 +4,11 @@
 logger of your own is a class with `record`: docs/logging.md has one.
 """
 
-import importlib.util
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from t5xpg.base.errors import UserError
 from t5xpg.base.metric_values import MetricValue
 
 
@@ -62,12 +60,3 @@ class Logger:
 
     def finish(self) -> None:
         """The process ends. Called after the last record."""
-
-
-def check_package(logger: str, package: str, install: str) -> None:
-    """Raise UserError where a logger's Python package is not installed. install: its name for pip."""
-    if importlib.util.find_spec(package) is None:
-        raise UserError(
-            f"LOGGER={logger} needs the package {package}, which is not installed: "
-            f".venv/bin/python -m pip install {install}"
-        )

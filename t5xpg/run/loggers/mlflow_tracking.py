@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from t5xpg.base.environment import require_package
 from t5xpg.base.metric_values import MetricValue, is_number
-from t5xpg.run.loggers import Logger, StartedRun, check_package
+from t5xpg.run.loggers import Logger, StartedRun
 
 _RUN_ID = "t5xpg.run_id"  # the tag by which a run is found again
 _MOST_PARAMETERS = 100  # of one request to the server
@@ -29,7 +30,7 @@ class MLflow(Logger):
 
     def check(self) -> None:
         """Raise UserError where the package is not installed."""
-        check_package("mlflow", "mlflow", "mlflow-skinny")
+        require_package("LOGGER=mlflow", "mlflow", "mlflow-skinny")
 
     def start(self, run: StartedRun) -> int | None:
         """Begin the run, or find it by its id and continue it."""

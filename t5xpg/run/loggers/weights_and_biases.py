@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from t5xpg.base.environment import require_package
 from t5xpg.base.errors import UserError
 from t5xpg.base.metric_values import Histogram, Image, MetricValue
-from t5xpg.run.loggers import Logger, StartedRun, check_package
+from t5xpg.run.loggers import Logger, StartedRun
 
 _TIMEOUT = 50.0  # seconds to begin and to end; less than what the end of a run waits for a logger
 _LAST_STEP = "last_step.txt"  # ours, in the folder of an offline process that has ended in order
@@ -52,7 +53,7 @@ class WeightsAndBiases(Logger):
         """Raise UserError if the package is not installed, or `mode` is unknown."""
         if self.mode not in (None, "online", "offline", "disabled"):
             raise UserError(f"WANDB_MODE is {self.mode!r}: it must be online, offline, disabled or None.")
-        check_package("wandb", "wandb", "wandb")
+        require_package("LOGGER=wandb", "wandb")
 
     def start(self, run: StartedRun) -> int | None:
         """Begin the run, or continue it."""

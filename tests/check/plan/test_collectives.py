@@ -11,6 +11,7 @@ import pytest
 
 from t5xpg.check.plan.collectives import Collective, collectives
 from t5xpg.check.plan.program import read
+from tests.workplace import PATIENCE
 
 MESH = {"data": 4, "model": 2}
 ALONG_DATA, ALONG_MODEL, ALL = (0, 2, 4, 6), (0, 1), tuple(range(8))
@@ -24,7 +25,7 @@ def programs() -> dict[str, str]:
         env={**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=PATIENCE,
         check=False,
     )
     assert done.returncode == 0, done.stderr

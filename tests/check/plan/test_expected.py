@@ -3,7 +3,7 @@
 import pytest
 
 from t5xpg.check.plan import devices as device_table
-from t5xpg.check.plan import expected
+from t5xpg.check.plan import expected, memory
 from t5xpg.check.plan.collectives import Collective
 from t5xpg.check.plan.devices import DEVICES, REACHED, Device
 from t5xpg.check.plan.operations import Operation
@@ -73,10 +73,7 @@ def test_a_smaller_domain_sends_more_over_the_network() -> None:
 
 
 def test_what_fits() -> None:
-    usable = DEVICE.memory * device_table.USABLE_MEMORY
-    assert expected.fits(usable * 0.9, DEVICE) == "fits"
-    assert expected.fits(usable * 1.1, DEVICE) == "may not fit"
-    assert expected.fits(usable * 1.3, DEVICE) == expected.DOES_NOT_FIT
+    assert [memory.fits(needed, 100) for needed in (90, 110, 130)] == [memory.FITS, "may not fit", memory.DOES_NOT_FIT]
 
 
 def test_the_table_has_what_a_plan_needs() -> None:

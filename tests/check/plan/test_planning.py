@@ -6,7 +6,7 @@ import pytest
 
 from t5xpg.base.errors import UserError
 from t5xpg.check import plan as planning
-from t5xpg.check.plan import expected, page
+from t5xpg.check.plan import memory, page
 from t5xpg.experiment import config
 from tests.workplace import EXPERIMENT
 
@@ -95,7 +95,7 @@ def test_what_does_not_fit_is_said_and_is_no_success(planned, monkeypatch, capsy
     monkeypatch.setattr(planning, "compile_step", lambda *given: fuses.append(given[-1]) or found)
     assert planning.plan(gin, [], [], device="h100") == 1
     printed = capsys.readouterr().out
-    assert f"bound by     {expected.DOES_NOT_FIT}" in printed
+    assert f"bound by     {memory.DOES_NOT_FIT}" in printed
     assert "raise NUM_MICROBATCHES" in printed
     assert planning.plan(gin, [], [], device="h200", as_json=True) == 0
     assert json.loads(capsys.readouterr().out)["memory"]["verdict"] == "may not fit"

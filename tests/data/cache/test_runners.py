@@ -34,7 +34,7 @@ def test_runners_as_beam_knows_them(installed: set[str]) -> None:
         ("DaskRuner", [], None, "no runner 'DaskRuner': RUNNER is local, .*Did you mean DaskRunner"),
         ("PortableRunner", [], None, 'needs --job_endpoint: BEAM_OPTIONS="--job_endpoint=…"'),
         ("DataflowRunner", DATAFLOW, None, "see no folder of this machine: .*STAGING=gs://bucket/folder"),
-        ("DaskRunner", [], "absent", "RUNNER=DaskRunner needs packages that are not installed: .*dask distributed"),
+        ("DaskRunner", [], "absent", "RUNNER=DaskRunner needs the package distributed, .*install dask distributed"),
     ],
 )
 def test_what_is_missing(installed: set[str], name: str, options: list[str], staging: str | None, said: str) -> None:
