@@ -6,6 +6,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from t5xpg.base import garbage, locks
 from t5xpg.base.xla_flags import set_xla_flags
@@ -20,6 +21,11 @@ os.environ[REVISION] = "0123456789" * 4
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {FAST_COMPILATION}".strip()
 set_xla_flags()
 garbage.collect_seldom()
+# The same examples in every run, however slow the machine.
+settings.register_profile(
+    "tests", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("tests")
 
 
 @pytest.hookimpl(optionalhook=True)

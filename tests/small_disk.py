@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.workplace import REPOSITORY
+from tests.workplace import PATIENCE, REPOSITORY
 
 _PAGE = 4096
 _SCRIPT = """
@@ -55,7 +55,7 @@ def run_on_small_disk(
         shutil.copytree(content, disk, dirs_exist_ok=True, symlinks=True)
         limit = functools.partial(resource.setrlimit, resource.RLIMIT_FSIZE, (largest, largest))
     done = subprocess.run(
-        command, env=environment, cwd=REPOSITORY, text=True, timeout=300, preexec_fn=limit,
+        command, env=environment, cwd=REPOSITORY, text=True, timeout=PATIENCE, preexec_fn=limit,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
     assert done.returncode not in (97, 98), done.stdout

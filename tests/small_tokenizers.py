@@ -23,6 +23,12 @@ def sentencepiece_model(path: Path, **options: Any) -> str:
     return str(path)
 
 
+def pieces_beside(checkpoint: Path) -> None:
+    """The 48 ids of a checkpoint that does not say what they mean: 40 pieces and 8 sentinels."""
+    sentencepiece_model(checkpoint / "spiece.model", vocab_size=40)
+    (checkpoint / "tokenizer_config.json").write_text('{"extra_ids": 8}')
+
+
 def byte_level(folder: Path, special: tuple[str, ...] = ("<pad>", "</s>"), **roles: str) -> Path:
     """Byte-level BPE, as GPT-2's: every text has tokens. `special` come first; roles go to tokenizer_config.json."""
     tokenizer = Tokenizer(models.BPE())

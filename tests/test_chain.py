@@ -65,13 +65,12 @@ def test_records_hold_what_the_run_determines(unbroken: tuple[Path, str]) -> Non
 @unit
 def test_a_killed_run_goes_on_to_the_same_numbers(workplace: Workplace, unbroken: tuple[Path, str]) -> None:
     folder = workplace.folder / "runs" / "killed"
-    with workplace.start("train", str(workplace.experiment), "--run=killed") as process:
+    with workplace.start("train", str(workplace.experiment), "--run=killed", held_at=4) as process:
         wait_until(process, (folder / "checkpoints" / "4").is_dir)
         process.send_signal(signal.SIGKILL)
         assert process.wait() == -signal.SIGKILL
-    assert not (folder / "checkpoints" / "12").is_dir(), "it ended before it was killed"
     printed = workplace.run("train", str(workplace.experiment), "--run=killed")
-    assert re.search(r"continues after step [48]\b", printed)
+    assert "continues after step 4\n" in printed
     assert_same_run(folder, unbroken[0], 12)
 
 
@@ -95,32 +94,3 @@ PROMPT = "the dog <extra_id_0> the river, and it's the <extra_id_1> that counts"
 def test_a_prompt_is_filled_in(workplace: Workplace, unbroken: tuple[Path, str]) -> None:
     printed = workplace.run("infer", str(workplace.experiment), "--run=unbroken", f"--prompt={PROMPT}")
     assert [line[:12].strip() for line in printed.splitlines()[-3:]] == ["input", "prediction", "filled in"]
-
-
-@pytest.mark.process
-def test_simulated_devices_give_the_same_losses(workplace: Workplace) -> None:
-    """Data and tensor parallel on four simulated devices; dropout off, as its masks are drawn device by device."""
-    losses, place = [], dataclasses.replace(workplace, fast_compilation=True)
-    four = {"JAX_NUM_CPU_DEVICES": "4"}
-    for name, files, devices in (("one", [], {}), ("four", ["--gin_file=gin/partitioning/two_dimensional.gin"], four)):
-        more = ["--gin.DROPOUT_RATE=0.0", "--gin.TRAIN_STEPS=6", f"--run=mesh_{name}", *files]
-        printed = place.run("train", str(workplace.experiment), *more, **devices)
-        assert ("4 simulated devices" in printed) == bool(devices)
-        lines = (workplace.folder / "runs" / f"mesh_{name}" / "metrics.jsonl").read_text().splitlines()
-        losses.append([json.loads(line)["loss"] for line in lines])
-    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
-
-
-NEXT_LINE = [  # of documents of one line
-    "--gin_file=gin/objectives/next_line.gin", "--gin.MIXTURE_OR_TASK_NAME=small_next_line",
-    "--gin.USE_CACHED_TASKS=False",
-]  # fmt: skip
-
-
-@pytest.mark.process
-def test_a_mistake_is_one_message(workplace: Workplace) -> None:
-    place = dataclasses.replace(workplace, fast_compilation=True)
-    printed = place.refused("train", str(workplace.experiment), *NEXT_LINE, "--run=other")
-    assert "small_next_line, split 'train', has no examples" in printed
-    assert "t5xpg: error: " in printed
-    assert "Traceback" not in printed

@@ -3,8 +3,6 @@
 import ast
 import functools
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
@@ -13,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import t5xpg
+from tests.workplace import run_python
 
 PACKAGE = Path(t5xpg.__file__).parent
 
@@ -227,6 +226,4 @@ def test_what_a_fresh_process_loads() -> None:
     ]
     assert NO_JAX
     assert TRAINS
-    command = [sys.executable, "-c", LOADED, json.dumps(groups)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr
+    run_python(LOADED, json.dumps(groups))

@@ -21,6 +21,7 @@ import pyarrow.parquet
 import pytest
 
 from t5xpg import cli
+from t5xpg.base import files
 
 # Programs of a few steps take longer to compile than to run; what they compute is held by the tests to tolerances, or
 # compared with another of them. test_chain.py does without this, as users do.
@@ -31,6 +32,9 @@ FAST_COMPILATION = (
 )
 
 REPOSITORY = Path(__file__).resolve().parents[1]
+# Seconds that a test waits for a program, also on a slow machine: only a program that hangs takes longer.
+PATIENCE = 1800.0
+DEAD = 2**22 + 1  # the number of no process: more than Linux gives
 
 EXPERIMENT = """
 from __gin__ import dynamic_registration
@@ -107,10 +111,14 @@ class Workplace:
         return [sys.executable, "-m", "t5xpg", *arguments]
 
     @contextmanager
-    def start(self, *arguments: str, **variables: str) -> Iterator[subprocess.Popen[str]]:
-        """A running program, its output in a pipe; it is killed when the block is left, however that comes."""
+    def start(self, *arguments: str, held_at: int | None = None, **variables: str) -> Iterator[subprocess.Popen[str]]:
+        """A running program, its output in a pipe; it is killed when the block is left, however that comes.
+
+        held_at: the step at which training waits for SIGCONT, once its checkpoint is written.
+        """
+        held = [sys.executable, "-m", "tests.train.held_training", str(held_at), *arguments]
         process = subprocess.Popen(
-            self.command(*arguments),
+            self.command(*arguments) if held_at is None else held,
             env={**self.environment, **variables},
             cwd=REPOSITORY,
             stdout=subprocess.PIPE,
@@ -133,7 +141,7 @@ class Workplace:
         """
         if variables or not self.fast_compilation:
             with self.start(*arguments, **variables) as process:
-                printed, found = process.communicate(timeout=900)[0], process.returncode
+                printed, found = process.communicate(timeout=PATIENCE)[0], process.returncode
         else:
             printed, found = self._run_here(arguments)
         assert found == code, f"{printed}\nended with {found}"
@@ -166,11 +174,30 @@ class Workplace:
 
 def wait_until(process: subprocess.Popen[str], holds: Callable[[], object]) -> None:
     """Return when `holds()` is true, as long as the process runs."""
-    deadline = time.monotonic() + 200
+    deadline = time.monotonic() + PATIENCE
     while not holds():
         assert process.poll() is None, process.communicate()[0]
         assert time.monotonic() < deadline
         time.sleep(0.002)
+
+
+def run_python(program: str, *arguments: str, env: Mapping[str, str] | None = None) -> str:
+    """What a program, given as its text, prints; it has to end well."""
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        env=env,
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def left_by(name: str, kind: str = ".tmp", process: int = DEAD) -> str:
+    """The name of a temporary file or folder that another process of this machine left."""
+    return files.temporary_prefix(name).replace(f"-{os.getpid()}.", f"-{process}.") + f"abcd1234{kind}"
 
 
 def program_of(name: str) -> ModuleType:

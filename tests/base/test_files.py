@@ -8,19 +8,11 @@ import pytest
 
 from t5xpg.base import files
 from t5xpg.base.errors import UserError
-from tests.workplace import REPOSITORY
+from tests.workplace import REPOSITORY, left_by
 
 
 def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
-
-
-DEAD = 2**22 + 1  # the number of no process: more than Linux gives
-
-
-def left_by(process: int, name: str, kind: str = ".tmp") -> str:
-    """The name of a temporary file of another process of this machine."""
-    return files.temporary_prefix(name).replace(f"-{os.getpid()}.", f"-{process}.") + f"abcd1234{kind}"
 
 
 def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
@@ -87,18 +79,18 @@ def test_files_that_belong_together_are_replaced_together(
 
 @pytest.mark.process
 def test_what_killed_processes_left_is_removed_and_nothing_else(tmp_path: Path) -> None:
-    (tmp_path / left_by(DEAD, "a.json")).write_text("half")
-    (tmp_path / left_by(DEAD, "folder")).mkdir()
-    (tmp_path / left_by(DEAD, "folder") / "a.txt").write_text("half")
-    kept = [left_by(os.getpid(), "mine"), ".hidden", "a.json", left_by(1, "of a living one")]
-    kept.append(left_by(DEAD, "elsewhere").replace(files.temporary_prefix("").split("-")[0][2:], "another_host", 1))
+    (tmp_path / left_by("a.json")).write_text("half")
+    (tmp_path / left_by("folder")).mkdir()
+    (tmp_path / left_by("folder") / "a.txt").write_text("half")
+    kept = [left_by("mine", process=os.getpid()), ".hidden", "a.json", left_by("of a living one", process=1)]
+    kept.append(left_by("elsewhere").replace(files.temporary_prefix("").split("-")[0][2:], "another_host", 1))
     for name in kept:
         (tmp_path / name).write_text("stays")
-    assert sorted(files.remove_abandoned(tmp_path)) == sorted([left_by(DEAD, "a.json"), left_by(DEAD, "folder")])
+    assert sorted(files.remove_abandoned(tmp_path)) == sorted([left_by("a.json"), left_by("folder")])
     assert names(tmp_path) == sorted(kept)
     assert files.remove_abandoned(tmp_path / "nowhere") == []
     # a folder whose replacement never came is put back
-    aside = tmp_path / left_by(DEAD, "folder", ".old")
+    aside = tmp_path / left_by("folder", ".old")
     (aside / "folder").mkdir(parents=True)
     (aside / "folder" / "a.txt").write_text("the only one")
     files.remove_abandoned(tmp_path)
@@ -109,11 +101,11 @@ def test_what_killed_processes_left_is_removed_and_nothing_else(tmp_path: Path) 
 @pytest.mark.process
 def test_what_killed_exports_and_reports_left_goes_with_the_next_one(tmp_path: Path) -> None:
     ignored = (REPOSITORY / ".gitignore").read_text().splitlines()
-    (tmp_path / left_by(DEAD, "export")).mkdir()
+    (tmp_path / left_by("export")).mkdir()
     with files.directory_atomically(tmp_path / "export"):
         (written,) = names(tmp_path)
         assert any(fnmatch(written, pattern) for pattern in ignored)
-    (tmp_path / left_by(DEAD, "README.md")).touch()
+    (tmp_path / left_by("README.md")).touch()
     with files.replaced_together(tmp_path / "README.md"):
         assert names(tmp_path) == ["export"]
 

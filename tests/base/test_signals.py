@@ -6,12 +6,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from t5xpg.base import signals
 from t5xpg.base.signals import NothingToSave, StopRequest
-from tests.workplace import REPOSITORY
+from tests.workplace import PATIENCE, REPOSITORY
 
 CHILD = """
 import signal, sys, time
@@ -19,20 +20,20 @@ from t5xpg.base.signals import end_with_parent
 signal.signal(signal.SIGTERM, lambda *_: (print("asked to stop", flush=True), sys.exit()))
 end_with_parent()
 print("started", flush=True)
-time.sleep(60)
+time.sleep(600)
 """
 PARENT = """
 import sys, time
 from pathlib import Path
 from t5xpg.study.launchers import start_logged
 process = start_logged([sys.executable, "-c", sys.argv[1]], Path(sys.argv[2]), start_new_session=True)
-time.sleep(60)
+time.sleep(600)
 """
 
 
 def test_a_second_sigterm_is_no_order_to_drop_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
-    monkeypatch.setattr(signals.time, "monotonic", lambda: now)
+    monkeypatch.setattr(signals, "time", SimpleNamespace(monotonic=lambda: now))
     with StopRequest() as request:
         assert not request.requested
         for number in (signal.SIGTERM, signal.SIGTERM, signal.SIGINT):  # as Make and its sender give it
@@ -59,7 +60,7 @@ def test_where_nothing_is_to_be_saved_a_request_ends_the_block(capfd: pytest.Cap
 
 @pytest.mark.process
 def test_a_child_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
-    log, end = tmp_path / "log", time.monotonic() + 30
+    log, end = tmp_path / "log", time.monotonic() + PATIENCE
 
     def wait_for(text: str) -> None:
         while text not in (log.read_text() if log.exists() else ""):

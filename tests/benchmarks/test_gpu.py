@@ -8,11 +8,12 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from benchmarks import gpu, gpu_checks, gpu_page, gpu_runs, gpu_speed
+from benchmarks import gpu, gpu_checks, gpu_device, gpu_page, gpu_runs, gpu_speed
 from benchmarks.gpu_device import Conditions, row
 from benchmarks.harness import REPOSITORY, NotMeasuredError, Row
 from benchmarks.jobs import JOBS
@@ -121,11 +122,11 @@ def test_a_step_that_does_not_fit_is_tried_in_microbatches(monkeypatch: pytest.M
         list(gpu_speed.plan(GIVEN))
 
 
-def test_what_has_no_time_is_not_begun() -> None:
-    given = dataclasses.replace(GIVEN, ends=time.monotonic() + 90.0)
-    assert given.share(3).left == pytest.approx(30.0, abs=5.0)
+def test_what_has_no_time_is_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_device, "time", SimpleNamespace(monotonic=lambda: 100.0))
+    assert dataclasses.replace(GIVEN, ends=190.0).share(3).left == 30.0
     with pytest.raises(NotMeasuredError, match="not begun"):
-        next(gpu_speed.step(dataclasses.replace(GIVEN, ends=time.monotonic())))
+        next(gpu_speed.step(dataclasses.replace(GIVEN, ends=100.0)))
 
 
 def test_devices_without_figures_are_not_planned() -> None:

@@ -1,14 +1,13 @@
 """malloc's settings: set for what computes, unless the user has decided; and what they do."""
 
 import os
-import subprocess
 import sys
 
 import pytest
 
 from t5xpg import __main__ as program
 from t5xpg.base import malloc
-from tests.workplace import REPOSITORY
+from tests.workplace import run_python
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the settings are glibc's")
 
@@ -56,11 +55,8 @@ def test_the_program_starts_again_with_the_settings_unless_the_user_has_some(mon
 
 @pytest.mark.process
 def test_what_threads_free_is_kept_up_to_128_mib() -> None:
-    environment = {**os.environ, "GLIBC_TUNABLES": malloc.TUNABLES}
-    printed = subprocess.run(
-        [sys.executable, "-c", FREED], cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=True
-    )
-    kept, released, given_back = map(float, printed.stdout.split())
+    printed = run_python(FREED, env={**os.environ, "GLIBC_TUNABLES": malloc.TUNABLES})
+    kept, released, given_back = map(float, printed.split())
     assert kept > 0.9
     assert released < 0.1
     assert given_back < 0.1

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.workplace import REPOSITORY, contents
+from tests.workplace import PATIENCE, REPOSITORY, contents
 
 AS_ANOTHER = """
 import os, sys
@@ -47,7 +47,7 @@ def try_without_permissions(open_folder: Path) -> None:
     for place in ("data", "open"):
         variables = {"PYTHONPATH": REPOSITORY, "T5XPG_DATA_DIR": open_folder / place, "PATH": os.environ["PATH"]}
         command = [sys.executable, "-c", AS_ANOTHER, *commands]
-        done = subprocess.run(command, cwd=open_folder, env=variables, capture_output=True, text=True, timeout=120)
+        done = subprocess.run(command, cwd=open_folder, env=variables, capture_output=True, text=True, timeout=PATIENCE)
         said.append((done.stdout.split()[-2:], done.stderr.splitlines()))
     assert said[0][0] == ["1", "1"], said
     assert all(re.search(r"error: Permission denied \(.*data", line) for line in said[0][1]), said

@@ -4,6 +4,7 @@ import itertools
 import json
 import os
 import random
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -83,6 +84,17 @@ def sample_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             (folder / "text" / f"{split}-{number}.txt").write_text("\n".join(text) + "\n")
         _write_cache(folder, split)
     return folder
+
+
+@pytest.fixture(scope="module")
+def sample_tasks(sample_folder: Path) -> Iterator[Path]:
+    """That folder, where `sample_tasks` can be imported, and has been."""
+    from t5xpg.data.tasks import providers
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(sample_folder)
+        providers.import_modules(["sample_tasks"])
+        yield sample_folder
 
 
 def _write_cache(folder: Path, split: str) -> None:

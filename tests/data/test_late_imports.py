@@ -1,9 +1,8 @@
 """The data process starts without libraries that a stream does not need, and has them when somebody uses them."""
 
-import subprocess
-import sys
-
 import pytest
+
+from tests.workplace import run_python
 
 pytestmark = pytest.mark.process
 
@@ -47,5 +46,4 @@ assert issubclass(tensorflow_text.keras.layers.ToDense, tf.keras.layers.Layer)
 
 
 def test_what_a_stream_does_not_need_is_imported_when_it_is_used() -> None:
-    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
+    run_python(PROGRAM)

@@ -22,13 +22,13 @@ def parsed(line: bytes) -> bytes:
     return _parse(tf.constant(line.rstrip(b"\n")))["text"].numpy()
 
 
-@settings(deadline=None, max_examples=120)
+@settings(max_examples=120)
 @given(st.text(st.characters(exclude_categories=["Cs"])) | st.text(st.sampled_from(_TRICKY)))
 def test_parsing_inverts_the_export(text: str) -> None:
     assert parsed(canonical_line(text)).decode("utf-8") == text
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(st.text(st.sampled_from('\\"nu0123abx ')))
 def test_agrees_with_json_on_what_it_accepts(body: str) -> None:
     line = f'{{"text": "{body}"}}'

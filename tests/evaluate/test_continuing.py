@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.workplace import REPOSITORY, Workplace
+from tests.workplace import PATIENCE, REPOSITORY, Workplace
 
 pytestmark = pytest.mark.process
 
@@ -23,7 +23,7 @@ def test_a_killed_file_has_the_bytes_of_an_unbroken_one(workplace: Workplace, pr
     workplace.run(*command, f"--output={unbroken}")
     killed = subprocess.run(
         [sys.executable, str(Path(__file__).parent / "killed_inference.py"), "8", *command, f"--output={target}"],
-        env={**workplace.environment, "PYTHONPATH": str(REPOSITORY)}, cwd=REPOSITORY, text=True, timeout=600,
+        env={**workplace.environment, "PYTHONPATH": str(REPOSITORY)}, cwd=REPOSITORY, text=True, timeout=PATIENCE,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
     assert killed.returncode == -signal.SIGKILL, killed.stdout

@@ -1,4 +1,4 @@
-"""Scores of continuations, against a forward pass of each row alone, and against transformers' logits."""
+"""Scores of continuations, against a forward pass of each row alone."""
 
 import functools
 
@@ -10,12 +10,11 @@ from t5xpg.base.errors import UserError
 from t5xpg.data.batch import LM, MASKED_LM, PREFIX_LM
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.evaluate.likelihood import MASK, PLAIN, PREFIX, LikelihoodScorer, Row
-from t5xpg.exchange.huggingface.params import params_from_transformers
 from t5xpg.models.config import T5Config
 from t5xpg.models.decoder_only import DecoderOnlyModel
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
 from t5xpg.models.model import Model
-from tests.small_models import GOLDENS, SIZES, golden
+from tests.small_models import SIZES
 
 BYTES = Vocabulary()
 M, E = BYTES.sentinel_id(0), BYTES.eos_id
@@ -112,23 +111,6 @@ def test_whole_texts_in_windows() -> None:
     np.testing.assert_allclose(found, wanted, rtol=1e-4)
     with pytest.raises(UserError, match="loglikelihood_rolling"):
         scorer(EncoderDecoderModel).rolling(["a"], window=4)
-
-
-@pytest.mark.parametrize("name", ["untied_gated_gelu", "tied_relu"])
-def test_plain_scores_are_those_of_transformers(name: str) -> None:
-    """Of its logits: every target that is no padding, with the end of each row among them."""
-    config, weights, tensors, _ = golden(GOLDENS / f"{name}.safetensors")
-    targets, logits = tensors["targets"], tensors["logits"].astype(np.float64)
-    log_probabilities = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
-    chosen = np.take_along_axis(log_probabilities, targets[..., None], axis=-1)[..., 0]
-    rows = [
-        Row([int(one) for one in inputs[inputs > 0]], [], [int(one) for one in row[row > 0]])
-        for inputs, row in zip(tensors["inputs"], targets, strict=True)
-    ]
-    params = params_from_transformers(weights, config)
-    found = LikelihoodScorer(EncoderDecoderModel(config), params, BYTES).score_rows(rows)
-    np.testing.assert_allclose([one for one, _ in found], (chosen * (targets > 0)).sum(axis=1), rtol=1e-4)
-    assert [greedy for _, greedy in found] == list(((logits.argmax(-1) == targets) | (targets == 0)).all(axis=1))
 
 
 @pytest.mark.parametrize(

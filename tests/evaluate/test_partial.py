@@ -9,7 +9,7 @@ import pytest
 
 from t5xpg.base.errors import UserError
 from t5xpg.evaluate.infer_resume import open_partial
-from tests.workplace import REPOSITORY
+from tests.workplace import PATIENCE, REPOSITORY
 
 IDENTITY = {"step": 3, "decoding": {"method": "greedy"}}
 
@@ -53,6 +53,6 @@ def test_one_process_writes(tmp_path: Path) -> None:
     with open_partial(tmp_path / "out.jsonl", IDENTITY, 3) as (file, _):
         file.write(b"0\n1\n2\n")
         second = [sys.executable, "-c", SECOND, str(tmp_path / "out.jsonl")]
-        ended = subprocess.run(second, cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=False)
+        ended = subprocess.run(second, cwd=REPOSITORY, capture_output=True, text=True, timeout=PATIENCE, check=False)
         assert "Another process writes" in ended.stderr
     assert (tmp_path / "out.jsonl").read_text() == "0\n1\n2\n"

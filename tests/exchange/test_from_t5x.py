@@ -13,7 +13,7 @@ from t5xpg.run.checkpoint import items
 from t5xpg.run.checkpoint.checkpointer import CheckpointConfig, Checkpointer
 from t5xpg.run.directory import RunDirectory
 from tests.small_models import FAMILIES
-from tests.small_tokenizers import sentencepiece_model
+from tests.small_tokenizers import pieces_beside, sentencepiece_model
 from tests.t5x_goldens import unpack
 
 
@@ -49,8 +49,7 @@ def test_a_checkpoint_of_mesh_tensorflow_becomes_a_run(runs: Path, tmp_path: Pat
 @pytest.mark.parametrize("part", ["model.ckpt-5.index", "model.ckpt-5.data-00000-of-00001"])
 def test_links_of_mesh_tensorflow_out_of_the_folder(part: str, runs: Path, tmp_path: Path) -> None:
     given = unpack("mesh_tensorflow", tmp_path)
-    sentencepiece_model(given / "spiece.model", vocab_size=40)
-    (given / "tokenizer_config.json").write_text('{"extra_ids": 8}')
+    pieces_beside(given)
     (given / part).rename(given / "within")
     (given / part).symlink_to("within")
     import_checkpoint(str(given), runs)

@@ -25,7 +25,7 @@ from t5xpg.models.encoder_decoder import EncoderDecoderModel
 from t5xpg.models.encoder_only import EncoderOnlyModel
 from tests.exchange.small_engine_models import BYTES, CASES, LENGTHS, USUAL, T, made, rows
 from tests.small_models import FAMILIES, seq2seq
-from tests.small_tokenizers import sentencepiece_model
+from tests.small_tokenizers import pieces_beside
 
 
 def translated(folder: Path, inputs: np.ndarray, compute_type: str = "default") -> tuple[np.ndarray, np.ndarray]:
@@ -87,8 +87,7 @@ def test_a_run_is_written_with_its_tokenizer(
     given_folder = Path(shutil.copytree(FAMILIES / name, tmp_path / name))
     if pieces:
         (given_folder / "tokenizer.json").unlink()
-        (given_folder / "tokenizer_config.json").write_text('{"extra_ids": 8}')
-        sentencepiece_model(given_folder / "spiece.model", vocab_size=40)
+        pieces_beside(given_folder)
     import_checkpoint(str(given_folder), runs)
     loaded = config.load(name)
     folder = export(ENGINE, loaded, runs / name)

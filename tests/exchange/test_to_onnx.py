@@ -132,10 +132,10 @@ def test_a_run_is_written_with_its_tokenizer(runs: Path, capsys: pytest.CaptureF
 
 
 @pytest.mark.process
-def test_what_int8_loses_is_printed(workplace: Workplace, pretrained: Path) -> None:
+def test_what_int8_loses_is_printed(workplace: Workplace, pretrained: Path, tmp_path: Path) -> None:
     for name in ("onnx", "ctranslate2"):
-        export = ("export", str(workplace.experiment), f"--run={pretrained}", f"--format={name}")
-        printed = workplace.run(*export, "--quantization=int8")
+        export = ("export", str(workplace.experiment), f"--run={pretrained}", f"--output={tmp_path / name}")
+        printed = workplace.run(*export, f"--format={name}", "--quantization=int8")
         found = re.search(r"loss of (\d+) examples of validation: (\S+) nats .* here, (\S+) in .* \((\S+)%\)", printed)
         assert found, printed
         here, there = float(found[2]), float(found[3])

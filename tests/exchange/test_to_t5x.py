@@ -27,7 +27,7 @@ from t5xpg.models.encoder_decoder import EncoderDecoderModel
 from t5xpg.models.encoder_only import EncoderOnlyModel
 from t5xpg.models.shared_encoder_decoder import SharedEncoderDecoderModel
 from tests.small_models import seq2seq
-from tests.small_tokenizers import sentencepiece_model
+from tests.small_tokenizers import pieces_beside
 from tests.t5x_goldens import CONTENTS, described, unpack
 
 SIZES: dict[str, Any] = {
@@ -47,8 +47,7 @@ def below(place: str, found: dict[str, str]) -> dict[str, str]:
 @pytest.mark.parametrize("case", ["t5_1_1", "t5_tied_bfloat16", "scalable_scanned"])
 def test_what_t5x_wrote_is_written_again(case: str, runs: Path, tmp_path: Path) -> None:
     given = unpack(case, tmp_path)
-    sentencepiece_model(given / "spiece.model", vocab_size=40)
-    (given / "tokenizer_config.json").write_text('{"extra_ids": 8}')
+    pieces_beside(given)
     import_checkpoint(str(given), runs)
     folder = to_t5x.export(config.load(case), runs / case)
     assert folder == runs / case / "t5x"

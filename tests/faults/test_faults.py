@@ -20,7 +20,7 @@ from t5xpg.data.stream.client import NoBatchYetError
 from t5xpg.experiment import config
 from t5xpg.run.batch_trail import read_trail
 from t5xpg.train import training
-from tests.workplace import Workplace, assert_same_run, wait_until
+from tests.workplace import PATIENCE, Workplace, assert_same_run, wait_until
 
 pytestmark = pytest.mark.process
 
@@ -75,21 +75,23 @@ def test_a_run_goes_on_after_its_data_process_was_killed_and_from_the_last_good_
     workplace: Workplace, unbroken: Path
 ) -> None:
     run, command = workplace.folder / "runs" / "damaged", ("train", str(workplace.experiment), *LONG, "--run=damaged")
-    with workplace.start(*command) as process:
+    with workplace.start(*command, held_at=40) as process:
         wait_until(process, lambda: 40 in saved_steps(run))
         os.kill(data_process_of(process), signal.SIGKILL)
-        printed, _ = process.communicate(timeout=100)
+        process.send_signal(signal.SIGCONT)
+        printed, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 1, printed
     assert "was ended by signal 9" in printed
     assert re.search(r"Step \d+ is saved: once that is mended, the same command goes on from there\.", printed)
     assert "Traceback" not in printed
     assert litter(workplace, "damaged") == []
     saved = saved_steps(run)[-1]
-    assert saved < STEPS, "it ended before its data process was killed"
-    with workplace.start(*command) as process:
+    assert saved < 80
+    with workplace.start(*command, held_at=80) as process:
         wait_until(process, lambda: saved_steps(run)[-1] > saved)
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=100)
+        process.send_signal(signal.SIGCONT)
+        process.communicate(timeout=PATIENCE)
     assert process.returncode == 128 + signal.SIGTERM
     *earlier, last = saved_steps(run)
     assert earlier
@@ -108,7 +110,7 @@ def test_a_run_that_is_interrupted_before_its_first_step(workplace: Workplace) -
     with workplace.start("train", str(workplace.experiment), "--run=not begun") as process:
         line_with(process, "device:")
         process.send_signal(signal.SIGINT)
-        printed, _ = process.communicate(timeout=100)
+        printed, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 128 + signal.SIGINT, printed
     assert "stopping after this step" not in printed
     assert "\nready " not in printed
@@ -143,7 +145,7 @@ def test_the_second_trainer_is_told_of_the_first_and_a_second_interrupt_stops_at
         line_with(process, "stopping after this step; once more stops at once")
         time.sleep(1.1)  # until then it is the same request
         process.send_signal(signal.SIGINT)
-        printed, _ = process.communicate(timeout=100)
+        printed, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 128 + signal.SIGINT, printed
     assert printed.endswith("t5xpg: interrupted\n")
     assert "Traceback" not in printed

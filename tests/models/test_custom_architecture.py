@@ -12,7 +12,7 @@ import pytest
 
 from t5xpg.run.records import read_jsonl
 from tests.docs.pages import INDEX, files_of
-from tests.workplace import REPOSITORY, sentences
+from tests.workplace import PATIENCE, REPOSITORY, sentences
 
 pytestmark = pytest.mark.process
 
@@ -34,7 +34,7 @@ def run(folder: Path, command: str, experiment: str, *options: str) -> str:
     done = subprocess.run(
         [sys.executable, "-m", "t5xpg", command, experiment, f"--run={folder / 'run'}", *sizes, *options],
         cwd=folder, env={**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{REPOSITORY}"},
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=600,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=PATIENCE,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout
     return done.stdout

@@ -2,8 +2,6 @@ import errno
 import math
 import multiprocessing
 import struct
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +10,7 @@ import pytest
 from t5xpg.base.errors import UserError
 from t5xpg.base.metric_values import Generic, Histogram, Image, MetricValue
 from t5xpg.run.records import JsonlWriter, TensorBoardWriter, open_tensorboard, read_jsonl
+from tests.workplace import run_python
 
 
 def test_records_are_readable_at_once_and_exact(tmp_path: Path) -> None:
@@ -112,7 +111,7 @@ def test_events_are_written_without_boto3(tmp_path: Path) -> None:
         "import pathlib, sys; from t5xpg.run.records import TensorBoardWriter as Writer; "
         "Writer(pathlib.Path(sys.argv[1])).close(); assert 'boto3' not in sys.modules; import boto3"
     )
-    subprocess.run([sys.executable, "-c", program, tmp_path], check=True)
+    run_python(program, str(tmp_path))
     assert events(tmp_path)
 
 

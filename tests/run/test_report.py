@@ -1,3 +1,4 @@
+import json
 import math
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
@@ -25,6 +26,11 @@ SAMPLES = [
 
 def measures(nats: float) -> dict[str, float]:
     return {"loss": nats * 0.9, "nats_per_byte": nats, "bits_per_byte": nats / LOG2, "accuracy": 1 - nats / 8}
+
+
+def added_by(script: str) -> Any:
+    """What a script of the site tells the page of a run."""
+    return json.loads(script.removeprefix("t5xpg.add(").removesuffix(");\n"))
 
 
 def make_run(path: Path, *, steps: int = 600, experiment: str = "tiny", starts: int = 1) -> RunDirectory:

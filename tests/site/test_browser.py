@@ -1,6 +1,5 @@
 """The site in a browser (Debian's Chromium, driven by Playwright): from its files, at three widths, without scripts."""
 
-import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +8,7 @@ import pytest
 
 from t5xpg.base.page import cell
 from t5xpg.site.build import build
+from tests.run.test_report import added_by
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 WIDTHS = (390, 820, 1400)
@@ -72,8 +72,7 @@ def test_runs_are_compared(page, site: Path) -> None:
     page.get_by_text("Without this curve").wait_for()
     assert "optimizers_tiny-muon" in page.get_by_text("Without this curve").inner_text()
     row = page.locator("tr", has=page.locator('input[value="nb_nn"]')).inner_text()
-    script = (site / "data" / "nb_nn.js").read_text()
-    data = json.loads(script.removeprefix("t5xpg.add(").removesuffix(");\n"))
+    data = added_by((site / "data" / "nb_nn.js").read_text())
     assert cell(data["parameters"]) in row
     assert cell(data["curves"]["validation: nats per target byte"][1][-1]) in row
 

@@ -18,7 +18,7 @@ from t5xpg.run.results import read_results
 from t5xpg.site.build import build, csv_of, recipe
 from t5xpg.site.markup import anchor, differences, html_of
 from t5xpg.site.records import experiments, headline
-from tests.run.test_report import make_run
+from tests.run.test_report import added_by, make_run
 
 MEGABYTE = 2**20
 
@@ -98,8 +98,7 @@ def test_numbers_are_those_of_the_records(site: Path) -> None:
     assert found.value == pytest.approx(mean)
     assert ("NorT5-x-small, pretrained", 82.1) in found.others
     assert f"<strong>{cell(mean)}</strong> bleu, {found.measured_on}" in (site / "index.html").read_text()
-    script = (site / "data" / "nb_nn.js").read_text()
-    data = json.loads(script.removeprefix("t5xpg.add(").removesuffix(");\n"))
+    data = added_by((site / "data" / "nb_nn.js").read_text())
     curve = results["curves"]["validation"]
     assert data["curves"]["validation: nats per target byte"] == [curve["step"], curve["nats_per_byte"]]
     assert json.loads((site / "data" / "nb_nn.json").read_text()) == results

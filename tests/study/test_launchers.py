@@ -8,6 +8,7 @@ import pytest
 
 from t5xpg.base.errors import UserError
 from t5xpg.study.launchers import Launched, launcher
+from tests.workplace import PATIENCE
 
 
 @pytest.mark.parametrize(
@@ -41,7 +42,7 @@ signal.pause()
 
 
 def wait(job: Launched) -> int:
-    deadline = time.monotonic() + 100
+    deadline = time.monotonic() + PATIENCE
     while (code := job.poll()) is None:
         assert time.monotonic() < deadline
         time.sleep(0.1)
@@ -51,7 +52,7 @@ def wait(job: Launched) -> int:
 @pytest.mark.process
 def test_a_job_has_the_exit_code_and_the_output_of_its_command(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    options = "timeout_min=2 mem_gb=0.5 stderr_to_stdout=True name=mine"
+    options = "timeout_min=60 mem_gb=0.5 stderr_to_stdout=True name=mine"
     jobs = launcher("local", options, 1, tmp_path / "jobs")
     assert wait(jobs.launch([sys.executable, "-c", "print('said'); raise SystemExit(3)"], log, 0)) == 3
     assert log.read_text() == "said\n"

@@ -35,14 +35,14 @@ def test_a_killed_reproduction_goes_on_and_is_bit_for_bit(
     workplace: Workplace, evaluated: tuple[Path, str], published: Path, tmp_path: Path
 ) -> None:
     folder = workplace.folder / "runs" / "again"
-    with workplace.start("reproduce", str(published), "--run=again") as process:
+    with workplace.start("reproduce", str(published), "--run=again", held_at=4) as process:
         wait_until(process, (folder / "checkpoints" / "4").is_dir)
         process.send_signal(signal.SIGKILL)
         assert process.wait() == -signal.SIGKILL
     refused = workplace.run("reproduce", str(published), "--run=again", "--steps=5", code=1)
     assert "holds an unfinished reproduction of small with 12 steps" in refused
     printed = workplace.run("reproduce", str(published), "--run=again")
-    assert "continues after step" in printed
+    assert "continues after step 4\n" in printed
     assert "same: bit for bit what was published" in printed
     outcome = read_json(folder / "reproduction.json")
     assert outcome["same"] is outcome["exact"] is True

@@ -11,7 +11,7 @@ from t5xpg.base.errors import UserError
 from t5xpg.base.files import read_json, write_json
 from t5xpg.study import judging, runs
 from t5xpg.study.sweep import Sweep
-from tests.workplace import EXPERIMENT, Workplace, make_workplace, wait_until
+from tests.workplace import EXPERIMENT, PATIENCE, Workplace, make_workplace, wait_until
 from tests.written_pages import wrong_files
 
 pytestmark = pytest.mark.process
@@ -62,11 +62,11 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Workplace, Sweep, st
     (place.folder / Sweep.plan_file).write_text(PLAN, encoding="utf-8")
     sweep = Sweep(str(place.experiment), place.folder / "runs" / "small")
     command = ("sweep", str(place.experiment), "--jobs=2")
-    jobs = ("--launcher=local", "--launcher-options=timeout_min=10")
+    jobs = ("--launcher=local", "--launcher-options=timeout_min=60")
     with place.start(*command, *jobs) as process:
         wait_until(process, lambda: list(sweep.folder.glob("*/run.json")))
         process.send_signal(signal.SIGTERM)
-        printed = process.communicate(timeout=60)[0]
+        printed = process.communicate(timeout=PATIENCE)[0]
         assert process.returncode == 128 + signal.SIGTERM, printed
     return place, sweep, place.run(*command)
 

@@ -4,8 +4,6 @@ import contextlib
 import errno
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +12,6 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-from t5xpg.base import files
 from t5xpg.base.errors import UserError
 from t5xpg.data.batch import Batch, hash_batch
 from t5xpg.data.recording.format import StreamReader, StreamWriter
@@ -28,7 +25,7 @@ from t5xpg.experiment.identity import data_config
 from t5xpg.run.batch_trail import read_trail
 from t5xpg.train import record as recording
 from tests.data.recording_samples import DESCRIPTION, batches, identity
-from tests.workplace import EXPERIMENT, REPOSITORY, Workplace, assert_same_run
+from tests.workplace import EXPERIMENT, Workplace, assert_same_run, left_by, run_python
 
 STEPS = 12
 
@@ -58,12 +55,8 @@ def test_the_run_is_the_same_without_tensorflow(workplace: Workplace, pretrained
     with StreamReader(folder, "train") as reader:
         assert [reader.digest(number) for number in range(len(reader))] == read_trail(pretrained / "batches.sha256")
     elsewhere = {"T5XPG_DATA_DIR": str(tmp_path / "no data"), "T5XPG_CACHE_DIR": str(tmp_path / "no cache")}
-    done = subprocess.run(
-        [sys.executable, "-c", WITHOUT_TENSORFLOW, str(workplace.experiment), str(pretrained.parent), str(folder)],
-        env={**workplace.environment, "PYTHONPATH": str(REPOSITORY), **elsewhere}, cwd=REPOSITORY, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=300, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout
+    places = map(str, (workplace.experiment, pretrained.parent, folder))
+    run_python(WITHOUT_TENSORFLOW, *places, env={**workplace.environment, **elsewhere})
     assert not list(tmp_path.iterdir())
     assert_same_run(pretrained.with_name("recorded"), pretrained, STEPS)
     arguments = ("train", str(workplace.experiment), f"--recorded={folder}", "--run=recorded_refused")
@@ -244,9 +237,7 @@ def test_an_interruption_leaves_nothing_new(
 
 @pytest.mark.process
 def test_what_a_killed_recording_left_goes_with_the_next(record: Record, tmp_path: Path) -> None:
-    gone = subprocess.Popen([sys.executable, "-c", ""])
-    gone.wait()
-    left = tmp_path / f".new.{files._host()}-{gone.pid}.abc.tmp"
+    left = tmp_path / left_by("new")
     left.mkdir()
     (left / "train.batches").write_bytes(b"unfinished")
     record(tmp_path / "new")

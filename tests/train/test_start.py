@@ -5,6 +5,7 @@ import dataclasses
 import os
 import signal
 import threading
+from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +19,7 @@ from t5xpg.experiment import config
 from t5xpg.experiment.prepare import DataIdentity
 from t5xpg.train import training
 from t5xpg.train.start import require_same
+from tests.workplace import PATIENCE
 
 DATA = {"data": {"task": "t", "sha256": {"train": "ab"}}, "cache": None}
 
@@ -61,14 +63,14 @@ def test_what_differs_is_named(experiment: Any, monkeypatch: pytest.MonkeyPatch)
 def test_a_request_to_stop_waits_for_no_library_and_no_compiler(
     own_place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    ready = threading.Event()
+    ready, compiler_outlived = threading.Event(), Future[bool]()
 
     def load_for_long(config: Any) -> None:
-        assert ready.wait(30), "it was waited for"
+        assert ready.wait(PATIENCE), "it was waited for"
 
     def compile_for_long(built: Any) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
-        ready.wait(60)
+        compiler_outlived.set_result(ready.wait(PATIENCE))
 
     monkeypatch.setattr(training, "_prepared", lambda *_: DataIdentity(DATA["data"]))
     monkeypatch.setattr(training, "_compile_train_step", compile_for_long)
@@ -76,4 +78,5 @@ def test_a_request_to_stop_waits_for_no_library_and_no_compiler(
     monkeypatch.setattr(training, "DataService", lambda log: contextlib.closing(service))
     code = training.train(config.load(str(own_place / "small.gin")), own_place / "runs" / "stopped")
     assert code == 128 + signal.SIGTERM
+    assert compiler_outlived.result(), "it was waited for"
     assert capsys.readouterr().out.endswith("stopped before the first step; the same command goes on from there\n")

@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -34,12 +33,10 @@ HERE = Path(__file__).parent
 
 def to_targets(lines):
     def waiting():
-        for _ in range(600):
-            if (HERE / "go on").exists() or not os.environ.get("WORKER"):
-                return 0
+        while os.environ.get("WORKER") and not (HERE / "go on").exists():
             (HERE / f"waits.{os.environ['WORKER']}").touch()
             time.sleep(0.05)
-        return 1
+        return 0
 
     def target(line):
         with tf.control_dependencies([tf.py_function(waiting, [], tf.int64)]):
@@ -94,12 +91,12 @@ def test_a_cluster_that_loses_a_worker_gives_the_local_cache(tmp_path: Path, mon
     monkeypatch.syspath_prepend(tmp_path)
     importlib.import_module("many_files")
     local.cache_task(seqio.TaskRegistry.get("in_several_files"), tmp_path / "local", "make cache", lambda *_: None)
+    waits, over = tmp_path / "waits.one", threading.Event()
     with cluster(tmp_path) as (address, workers):
 
         def kill_one_at_work() -> None:
-            end = time.monotonic() + 300
-            while not (tmp_path / "waits.one").exists() and time.monotonic() < end:
-                time.sleep(0.05)
+            while not waits.exists() and workers["one"].poll() is None and not over.wait(0.05):
+                pass
             workers["one"].send_signal(signal.SIGKILL)
             workers["one"].wait()
             (tmp_path / "go on").touch()
@@ -107,11 +104,15 @@ def test_a_cluster_that_loses_a_worker_gives_the_local_cache(tmp_path: Path, mon
         thread = threading.Thread(target=kill_one_at_work)
         thread.start()
         beam = [f"--dask_client_address={address}", "--dask_npartitions=4"]
-        cache_task(
-            "in_several_files", cache_dir=tmp_path / "cluster", data_dir=tmp_path / "data", log=lambda line: None,
-            module_import=["many_files"], runner="DaskRunner", beam_options=beam,
-        )  # fmt: skip
-        thread.join()
+        try:
+            cache_task(
+                "in_several_files", cache_dir=tmp_path / "cluster", data_dir=tmp_path / "data", log=lambda line: None,
+                module_import=["many_files"], runner="DaskRunner", beam_options=beam,
+            )  # fmt: skip
+        finally:
+            over.set()
+            thread.join()
+        assert waits.exists(), "it was killed before it worked"
         assert workers["one"].returncode == -signal.SIGKILL
         assert workers["two"].poll() is None
     distributed = tmp_path / "cluster" / "in_several_files"

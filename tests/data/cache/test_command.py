@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 import seqio
 
-from t5xpg.base import files, locks
+from t5xpg.base import locks
 from t5xpg.base.errors import UserError
 from t5xpg.data.cache import command, memory, process, record
 from t5xpg.data.cache.command import cache_task
 from t5xpg.data.tasks.table import register_tasks
 from t5xpg.data.text.export import export_dataset
 from t5xpg.data.text.manifest import read_manifest
+from tests.workplace import left_by
 
 TASK = "mine_span_corruption"
 
@@ -233,15 +234,12 @@ def test_an_interruption_ends_the_process_and_cleans_up(
 @pytest.mark.process
 def test_what_killed_processes_left_is_removed(tmp_path: Path, worker: Callable[[str], None]) -> None:
     cache = tmp_path / "cache"
-    ended = subprocess.Popen(["true"])
-    ended.wait()
-    ours = files.temporary_prefix("t.caching")
-    dead = ours.replace(f"-{os.getpid()}.", f"-{ended.pid}.")
-    for name in (f"{dead}abc.tmp", f"{ours}abc.tmp", ".t.elsewhere-1.abc.tmp"):
+    ours = left_by("t.caching", process=os.getpid())
+    for name in (left_by("t.caching"), ours, ".t.elsewhere-1.abc.tmp"):
         (cache / name).mkdir(parents=True)
     worker("plan(); report(count=3)")
     cache_task("t", cache_dir=cache, data_dir=tmp_path, log=lambda line: None)
-    assert visible(cache) == sorted([f"{ours}abc.tmp", ".t.elsewhere-1.abc.tmp", "t", "t.log"])
+    assert visible(cache) == sorted([ours, ".t.elsewhere-1.abc.tmp", "t", "t.log"])
 
 
 @pytest.mark.process

@@ -70,7 +70,7 @@ def of_all_kinds(dataset):
 
 def plain(dataset):
     def example(number):
-        long = tf.where(number % 30 == 3, 1_100_000, tf.cast(number, tf.int32) % 3)
+        long = tf.where(number == 3, 1_100_000, tf.cast(number, tf.int32) % 3)
         return {
             "inputs": number - 5,
             "targets": tf.range(long) % 290,

@@ -45,7 +45,7 @@ def recorded(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     sizes=st.tuples(st.integers(1, 4), st.integers(1, 9), st.integers(1, 9)),
     packed=st.booleans(),

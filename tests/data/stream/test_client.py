@@ -23,7 +23,7 @@ from t5xpg.data.stream import process
 from t5xpg.data.stream.client import BatchStream, DataService, NoBatchYetError
 from t5xpg.data.stream.process import DataProcessError
 from t5xpg.data.text.manifest import Manifest, SplitRecord, canonical_line
-from tests.workplace import REPOSITORY
+from tests.workplace import PATIENCE, REPOSITORY
 
 LENGTHS = {"inputs": 40, "targets": 24}
 
@@ -33,11 +33,9 @@ def service(folder: Path, **values: Any) -> DataService:
 
 
 @pytest.fixture(scope="module")
-def services(sample_folder: Path) -> Iterator[tuple[DataService, DataService]]:
-    sys.path.append(str(sample_folder))
-    with service(sample_folder) as one, service(sample_folder) as other:
+def services(sample_tasks: Path) -> Iterator[tuple[DataService, DataService]]:
+    with service(sample_tasks) as one, service(sample_tasks) as other:
         yield one, other
-    sys.path.remove(str(sample_folder))
 
 
 @pytest.fixture
@@ -237,7 +235,7 @@ def test_waiting_is_noticed_in_the_middle_of_a_frame(monkeypatch: pytest.MonkeyP
     """Where a data process is stopped while it sends, or while it is sent a position."""
     monkeypatch.setattr(process, "_PATIENCE", 0.01)
     ours, theirs = socket.socketpair()
-    ours.settimeout(10)
+    ours.settimeout(PATIENCE)
     with ours, theirs:
         process.send(theirs, {"number": 1}, {"row": np.arange(4)})
         frame = ours.recv(1000)
@@ -249,7 +247,7 @@ def test_waiting_is_noticed_in_the_middle_of_a_frame(monkeypatch: pytest.MonkeyP
         row, taken = np.arange(1_000_000), []
         receiving = threading.Thread(target=lambda: taken.append(process.receive(theirs)))
         process.send(ours, {}, {"row": row}, lambda: receiving.ident or receiving.start())
-        receiving.join(timeout=10)
+        receiving.join(timeout=PATIENCE)
         assert np.array_equal(taken[0][1]["row"], row)
 
 
@@ -290,7 +288,7 @@ def test_the_data_process_ends_when_its_parent_is_killed_and_leaves_no_files(
         service = DataService(data_dir=Path("data"), cache_dir=Path("cache"))
         next(service.open({config("sample_cached", use_cached=True, pack=True)!r}))
         print(service.pid, flush=True)
-        time.sleep(60)
+        time.sleep(600)
     """
     environment = os.environ | {"PYTHONPATH": f"{REPOSITORY}:{sample_folder}", "TMPDIR": str(tmp_path)}
     parent = subprocess.Popen(
@@ -303,7 +301,7 @@ def test_the_data_process_ends_when_its_parent_is_killed_and_leaves_no_files(
     parent.kill()
     parent.wait()
     parent.stdout.close()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE
     while _runs(worker) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not _runs(worker)

@@ -2,8 +2,6 @@
 
 import dataclasses
 import json
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,16 +15,11 @@ from t5xpg.data.stream import first_examples
 from t5xpg.data.stream.pipeline import ShardedBatches
 from t5xpg.data.tasks import providers
 
+pytestmark = pytest.mark.usefixtures("sample_tasks")
+
 LENGTHS = {"inputs": 240, "targets": 160}
 BUCKETS = (70, 110, 150, 240)
 ROWS = {70: 48, 110: 32, 150: 24, 240: 16}  # at most 16 x 240 tokens, in multiples of 8
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _tasks(sample_folder: Path) -> None:
-    sys.path.insert(0, str(sample_folder))
-    providers.import_modules(["sample_tasks"])
-    sys.path.remove(str(sample_folder))
 
 
 def config(**values: Any) -> DatasetConfig:

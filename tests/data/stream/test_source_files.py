@@ -4,6 +4,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -223,7 +224,7 @@ def test_checks_take_a_small_part_of_the_time(folder: Path, monkeypatch: pytest.
     clock = iter(float(second) for second in range(100))
     monkeypatch.setattr(source_files, "_PERIOD", 1.0)
     monkeypatch.setattr(source_files, "_PAUSES", 50)
-    monkeypatch.setattr(source_files.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(source_files, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     settings = config(TEXT)
     files = source_files.SourceFiles(providers.find_provider(settings), settings)  # at 0 s
     file_of(TEXT, folder).unlink()

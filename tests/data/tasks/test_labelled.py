@@ -266,7 +266,7 @@ def test_data_that_is_not_there(tmp_path: Path, folder: Path, monkeypatch: pytes
 
     for there in ("squad", "quiz_text_to_text"):
         assert sources.is_prepared(seqio.TaskRegistry.get(there))
-    seqio.set_tfds_data_dir_override(None)
+    monkeypatch.setattr(seqio.utils, "_TFDS_DATA_DIR_OVERRIDE", None)
     task = reading("squad/v1.1:3.0.0")
     reads = r"^squad reads squad/v1\.1:3\.0\.0 of TensorFlow Datasets, which "
     with pytest.raises(UserError, match=f"{reads}is not there"):

@@ -91,7 +91,7 @@ def test_counts_of_tokens_masked_one_by_one_are_those_that_hardly_any_example_ex
     assert longer[2].sentinels == 10 * longer[0].sentinels
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(
     inputs=st.integers(2, 3000),
     density=st.sampled_from([0.01, 0.1, 0.15, 0.25, 0.5, 0.75, 0.9]) | st.floats(0.01, 0.95),

@@ -1,7 +1,5 @@
 """The registered tasks, read by plain SeqIO."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,7 +12,7 @@ from t5xpg.data.tasks.task_names import cache_command, dataset_of, possible_data
 from t5xpg.data.text.datasets import built_in
 from t5xpg.data.text.export import export_dataset
 from t5xpg.data.text.labelled import TEXT, TFDS_TASKS
-from tests.workplace import REPOSITORY
+from tests.workplace import run_python
 
 LENGTHS = {"inputs": 64, "targets": 32}
 
@@ -84,9 +82,5 @@ def test_importing_the_module_registers_them_for_plain_seqio(data_dir: Path, tmp
         "print(seqio.utils.get_global_cache_dirs())\n"
     )
     folders = {"T5XPG_DATA_DIR": str(data_dir), "T5XPG_CACHE_DIR": str(tmp_path / "caches here")}
-    environment = {**folders, "PYTHONPATH": str(REPOSITORY), "CUDA_VISIBLE_DEVICES": "", "PATH": "/usr/bin:/bin"}
-    done = subprocess.run(
-        [sys.executable, "-c", program], env=environment, cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == ["True", str([str(tmp_path / "caches here")])]
+    printed = run_python(program, env={**folders, "CUDA_VISIBLE_DEVICES": "", "PATH": "/usr/bin:/bin"})
+    assert printed.splitlines() == ["True", str([str(tmp_path / "caches here")])]

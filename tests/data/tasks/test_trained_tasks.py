@@ -8,7 +8,7 @@ import seqio
 import tensorflow as tf
 
 from t5xpg.base.errors import UserError
-from t5xpg.data.batch import hash_batch, validate
+from t5xpg.data.batch import validate
 from t5xpg.data.cache import definition, local
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.stream.pipeline import ShardedBatches
@@ -45,20 +45,16 @@ def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", [TRAINED, TOKENIZER])
-def test_gives_batches_and_its_place_can_be_put_back(data_dir: Path, name: str) -> None:
+def test_gives_batches(data_dir: Path, name: str) -> None:
     vocabulary = row_of(name, "mine", vocabularies(data_dir)).vocabulary
     config = DatasetConfig(name, LENGTHS, batch_size=8, use_cached=False)
-    stream = ShardedBatches(providers.find_provider(config), config, [0])
-    batch = stream.next()
+    batch = ShardedBatches(providers.find_provider(config), config, [0]).next()
     assert batch is not None
     validate(batch, config.batch_spec(vocab_size=vocabulary.size))
     assert "<extra_id_0>" in vocabulary.decode(batch["encoder_input_tokens"][0])
     assert vocabulary.decode(batch["decoder_target_tokens"][0]).startswith("<extra_id_0>")
     spans = [set(map(vocabulary.sentinel_index, row)) - {None} for row in batch["encoder_input_tokens"].tolist()]
     assert all(found == set(range(len(found))) and len(found) >= 2 for found in spans)
-    position, following = stream.save(), hash_batch(stream.next() or {})
-    stream.restore(position)
-    assert hash_batch(stream.next() or {}) == following != hash_batch(batch)
 
 
 @pytest.mark.parametrize("name", [TRAINED, TOKENIZER])

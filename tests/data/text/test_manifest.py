@@ -3,7 +3,6 @@
 import dataclasses
 import hashlib
 import json
-import os
 import shlex
 from pathlib import Path
 
@@ -12,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from t5xpg.base.errors import UserError
-from t5xpg.base.files import temporary_prefix
 from t5xpg.data.text.lines import LeftOut
 from t5xpg.data.text.local_files import parse_files
 from t5xpg.data.text.manifest import (
@@ -24,6 +22,7 @@ from t5xpg.data.text.manifest import (
     write_manifest,
 )
 from t5xpg.data.text.sources import LocalFiles
+from tests.workplace import left_by
 
 TEXT = b"x" * 400
 SHA256 = hashlib.sha256(TEXT).hexdigest()
@@ -31,7 +30,7 @@ MANIFEST = Manifest("mine", {"kind": "files"}, {"min_characters": 101}, None, 9,
 
 
 def test_an_export_that_was_being_replaced_is_found(tmp_path: Path) -> None:
-    aside = tmp_path / f"{temporary_prefix('mine').replace(f'-{os.getpid()}.', f'-{2**22 + 1}.')}abcd.old"
+    aside = tmp_path / left_by("mine", ".old")
     (aside / "mine").mkdir(parents=True)
     write_manifest(aside / "mine", MANIFEST)
     assert find_manifests(tmp_path) == {"mine": tmp_path / "mine"}

@@ -80,7 +80,7 @@ def test_any_text_has_the_ids_of_training(tmp_path: Path, kind: str) -> None:
     # of T5Tokenizer, which splits at every white space, without the one that T5's table of characters leaves as it is
     texts = TEXTS.filter(lambda text: "\x85" not in text) if is_like_t5 else TEXTS
 
-    @settings(max_examples=60, deadline=None, database=None)
+    @settings(max_examples=60)
     @given(texts)
     def check(text: str) -> None:
         assert written.encode(text).ids == expected_ids(vocabulary, text)

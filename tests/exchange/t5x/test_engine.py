@@ -4,7 +4,6 @@ With T5X itself it is tried by `python -m benchmarks.t5x_agreement`.
 """
 
 import json
-import os
 import sys
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from t5xpg.data.objectives import SpanCorruption
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.exchange.t5x import engine
 from t5xpg.experiment import config, prepare
-from tests.workplace import Workplace
+from tests.workplace import Workplace, run_python
 
 # It is started as `python -m t5x.train`, says what T5X says, and notes how it was called.
 PROGRAM = """
@@ -127,8 +126,6 @@ def test_options_that_t5x_does_not_take(own_place: Path) -> None:
 @pytest.mark.process
 def test_tasks_are_registered_as_the_experiment_has_them(workplace: Workplace) -> None:
     """What T5X's process imports, in a process of its own."""
-    import subprocess
-
     objective = SpanCorruption(noise_density=0.5, mean_noise_span_length=4.0)
     config = DatasetConfig("small_span_corruption", {"inputs": 32, "targets": 32}, objective=objective)
     program = (
@@ -140,8 +137,4 @@ def test_tasks_are_registered_as_the_experiment_has_them(workplace: Workplace) -
         "assert engine_tasks.vocabulary('small_span_corruption') == task.output_features['inputs'].vocabulary\n"
     )
     told = {"T5XPG_ENGINE_OBJECTIVE": json.dumps(config.to_json()["objective"]), "T5XPG_ENGINE_MODULES": "json"}
-    environment = {**workplace.environment, **told}
-    environment["PYTHONPATH"] += os.pathsep + str(paths.REPOSITORY)
-    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1] == "[0.5]"
+    assert run_python(program, env={**workplace.environment, **told}).splitlines()[-1] == "[0.5]"

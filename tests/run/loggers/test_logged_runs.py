@@ -2,15 +2,13 @@
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from t5xpg.run.loggers.weights_and_biases import last_offline_step
 from t5xpg.run.records import read_jsonl, whole_split
-from tests.workplace import REPOSITORY, Workplace
+from tests.workplace import REPOSITORY, Workplace, run_python
 
 pytestmark = pytest.mark.process
 
@@ -56,8 +54,7 @@ def test_a_run_that_goes_on_is_told_whole_and_is_the_unbroken_one(
     """Its first half with one logger, its second with two more: one that has to be told what was before, and one that
     fails."""
     experiment, run = str(workplace.experiment), pretrained.with_name("logged")
-    first = [sys.executable, "-c", FIRST_HALF, experiment, str(run)]
-    subprocess.run(first, cwd=REPOSITORY, env={**workplace.environment, **variables}, check=True)
+    run_python(FIRST_HALF, experiment, str(run), env={**workplace.environment, **variables})
     options = ["--logger=wandb", "--run=logged", f"--gin_file={workplace.folder / 'loggers' / 'all.gin'}"]
     printed = workplace.run("train", experiment, *options, **variables)
     assert printed.count("warning: the logger Failing ended before the first record") == 1

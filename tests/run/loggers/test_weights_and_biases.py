@@ -16,7 +16,7 @@ from t5xpg.base.errors import UserError
 from t5xpg.base.metric_values import Histogram
 from t5xpg.run.loggers import StartedRun
 from t5xpg.run.loggers.weights_and_biases import WeightsAndBiases
-from tests.workplace import REPOSITORY
+from tests.workplace import PATIENCE, REPOSITORY
 
 # A process that logs some steps, and then is killed or closes.
 PROGRAM = """
@@ -112,7 +112,7 @@ def test_the_package_itself_offline_killed_and_continued(tmp_path: Path) -> None
         command = [sys.executable, "-c", PROGRAM, str(tmp_path), str(first), str(end), how]
         # into a file: what is left of a killed program's own processes would hold a pipe open
         with (tmp_path / "said.txt").open("w+", encoding="utf-8") as said:
-            done = subprocess.run(command, env=environment, cwd=REPOSITORY, stdout=said, stderr=said, timeout=300)
+            done = subprocess.run(command, env=environment, cwd=REPOSITORY, stdout=said, stderr=said, timeout=PATIENCE)
             said.seek(0)
             assert done.returncode == (-9 if how == "killed" else 0), said.read()
     from wandb.proto.wandb_internal_pb2 import Record

@@ -5,7 +5,6 @@ import os
 import random
 import signal
 import sys
-import time
 from collections import Counter
 from pathlib import Path
 
@@ -78,7 +77,8 @@ def prove(folder: Path, *overrides: str, kills: int = 5) -> int:
     return resume.prove_resume(str(folder.with_name("small.gin")), overrides, kills=kills, seed=0, path=folder)
 
 
-def test_every_phase_gets_its_share(trainer: Path, tmp_path: Path) -> None:
+def test_every_phase_gets_its_share(trainer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resume, "_FRUITLESS", 10_000)  # on a slow machine many kills come too late
     folder = tmp_path / "proof"
     assert prove(folder, kills=23) == 0
     receipt = json.loads((folder / "receipt.json").read_text())
@@ -158,14 +158,13 @@ def test_a_save_is_open_until_its_folder_has_its_name(tmp_path: Path) -> None:
 
 def test_a_process_that_another_one_outlives(tmp_path: Path) -> None:
     """The other one holds the pipe open."""
-    program = "subprocess.Popen(['sleep', '20'], close_fds=False); tell('begin compile\\n')"
-    began = time.monotonic()
+    program = "print(subprocess.Popen(['sleep', '600'], close_fds=False).pid); tell('begin compile\\n')"
     with start(tmp_path, program) as run:
         while not run.ended:
             run.listen(0.05)
+        os.kill(int((tmp_path / "log").read_text()), signal.SIGKILL)  # it still lived
         assert run.exit_code == 0
         assert run.steps["compile"] == [None]
-    assert time.monotonic() - began < 19
 
 
 def test_an_interrupted_proof_leaves_no_process(tmp_path: Path) -> None:
