@@ -37,9 +37,10 @@ def test_the_harness_gets_what_the_model_says(monkeypatch: pytest.MonkeyPatch) -
         return [f"{text}. More" for text in texts]
 
     asked: list[Any] = []
-    model, vocabulary = EncoderDecoderModel(T5Config(**{**SIZES, "vocab_size": 384})), Vocabulary()
+    gate = {"delete_gate_layer": 1, "deletion_rate": 0.5}  # its predictions depend on the length of training
+    model, vocabulary = EncoderDecoderModel(T5Config(**{**SIZES, "vocab_size": 384, **gate})), Vocabulary()
     params = model.init(jax.random.key(0))
-    dataset = SimpleNamespace(converter=ENC_DEC, task_feature_lengths={"inputs": 8, "targets": 8})
+    dataset = SimpleNamespace(converter=ENC_DEC, task_feature_lengths={"inputs": 24, "targets": 8})
     loaded = SimpleNamespace(
         experiment=SimpleNamespace(model=model, eval_dataset=dataset),
         params=params, vocabulary=vocabulary, generate=generate,
@@ -49,7 +50,7 @@ def test_the_harness_gets_what_the_model_says(monkeypatch: pytest.MonkeyPatch) -
     harness = create(f"run=mine,step=20,scoring={PREFIX}", {"batch_size": "auto", "device": None})
 
     pairs = [("the owl", "s"), ("", "owl")]
-    scorer = LikelihoodScorer(model, params, vocabulary, scoring=PREFIX)
+    scorer = LikelihoodScorer(model, params, vocabulary, scoring=PREFIX, inputs_length=24)
     assert harness.loglikelihood(requests("loglikelihood", *pairs)) == scorer.scores(pairs)
     with pytest.raises(UserError, match="language models"):
         harness.loglikelihood_rolling(requests("loglikelihood_rolling", ("a",)))
