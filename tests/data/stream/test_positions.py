@@ -118,17 +118,17 @@ def large_file(tmp_path: Path) -> Iterator[Path]:
     seqio.TaskRegistry.remove("large_file")
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the system does not tell what was read")
 def test_a_position_is_put_back_without_reading_up_to_it(large_file: Path) -> None:
     stream = opened(DatasetConfig("large_file", LENGTHS, batch_size=4))
     hashes(stream, LINES // 4 - 30)
     position = stream.save()
     expected = hashes(stream, 2)
-    before = bytes_read()
+    is_counted = sys.platform == "linux"  # other systems do not tell what was read
+    before = bytes_read() if is_counted else 0
     stream.restore(position)
     assert hashes(stream, 2) == expected
-    # the position itself is read from a file; of the text, only what comes next
-    assert bytes_read() - before - size(position) < large_file.stat().st_size / 3
+    if is_counted:  # the position itself is read from a file; of the text, only what comes next
+        assert 0 < bytes_read() - before - size(position) < large_file.stat().st_size / 3
 
 
 def bytes_read() -> int:
