@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -97,6 +98,7 @@ def data_process_in_this_one(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name in ("set_intra_op_parallelism_threads", "set_inter_op_parallelism_threads"):
         monkeypatch.setattr(tf.config.threading, name, lambda count: None)  # it may be in use here
     monkeypatch.setattr(signal, "signal", lambda *_: None)  # of the main thread alone
+    monkeypatch.setattr(tempfile, "tempdir", tempfile.gettempdir())  # the worker sets and removes its own
 
     def end(code: int) -> None:
         ended.set()
