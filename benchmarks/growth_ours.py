@@ -1,4 +1,4 @@
-"""One point of `benchmarks.growth`: the training step of one size, compiled, timed, and its memory watched."""
+"""One size of `benchmarks.growth`: its training step is compiled and timed, and its memory watched."""
 
 import argparse
 import contextlib
@@ -20,18 +20,17 @@ SECONDS, FEWEST, MOST = 1.5, 2, 15  # of timed steps: as many as fit
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("sizes", help="fields of benchmarks.jobs.Job as JSON")
-    parser.add_argument("--chunk", type=int, help="T5Config.attention_chunk_size")
+    parser.add_argument("settings", help="of T5Config, as JSON")
     given = parser.parse_args()
     set_xla_flags()  # before jax is imported
-    print(json.dumps(measure(Job(**json.loads(given.sizes)), given.chunk)))
+    print(json.dumps(measure(Job(**json.loads(given.sizes)), json.loads(given.settings))))
 
 
-def measure(job: Job, chunk: int | None) -> dict[str, Any]:
-    """Seconds of a step, the most bytes of the process during steps, bytes by XLA's analysis, computed operations."""
+def measure(job: Job, settings: dict[str, Any]) -> dict[str, Any]:
+    """Seconds of a step, the most bytes of the process during steps, operations of its matrix products, tokens."""
     from benchmarks.own_step import OwnStep, experiment
 
-    own = experiment(job, attention_chunk_size=chunk)
-    step = OwnStep(own)
+    step = OwnStep(experiment(job, **settings))
     batch = step.on_devices(job.batches()[0])
     forget_peak()
 
@@ -40,16 +39,8 @@ def measure(job: Job, chunk: int | None) -> dict[str, Any]:
         began = time.perf_counter()
         step(batch)
         seconds.append(time.perf_counter() - began)
-    analysis = step.update.memory_analysis()
-    assert analysis is not None
-    return {
-        "seconds": statistics.median(seconds[1:]),  # the first one touches its memory for the first time
-        "memory": peak(),
-        "memory_of_the_program": analysis.argument_size_in_bytes + analysis.temp_size_in_bytes,
-        "flops": job.flops(),
-        "parameters": own.model.num_params,
-        "compile_seconds": step.compile_seconds,
-    }
+    median = statistics.median(seconds[1:])  # the first one touches its memory for the first time
+    return {"seconds": median, "memory": peak(), "flops": job.flops(), "tokens": job.tokens}
 
 
 def forget_peak() -> None:

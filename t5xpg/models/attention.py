@@ -8,7 +8,6 @@ On a GPU, kernels can do without storing any of them (`fused_attention`).
 Shapes: B batch, S keys, Q queries, D emb, H heads, K head_dim.
 """
 
-import dataclasses
 import functools
 import math
 from typing import Any, NamedTuple
@@ -17,6 +16,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import lax
+from jax.ad_checkpoint import checkpoint_name
 from jax.nn import initializers
 
 from t5xpg.models.biases import (
@@ -36,20 +36,7 @@ from t5xpg.models.products import einsum
 from t5xpg.models.rotary import Rotation
 
 
-class _Chunk(NamedTuple):
-    """One chunk of C queries; or all chunks, along a first axis, for a scan over them.
-
-    number: int32. queries: [B, H, C, K]. segments: [B, C], of packed rows. For the backward pass: mixed, the result
-    [B, H, C, K]; largest and total, the softmax's maximum and sum, [B, H, C, 1] float32; gradient, of the result.
-    """
-
-    number: jax.Array
-    queries: jax.Array
-    segments: jax.Array | None
-    mixed: jax.Array | None = None
-    largest: jax.Array | None = None
-    total: jax.Array | None = None
-    gradient: jax.Array | None = None
+PER_QUERY = "per query"  # the name of what a softmax keeps of each query, for `jax.checkpoint`
 
 
 def attend_by_chunks(
@@ -60,11 +47,20 @@ def attend_by_chunks(
     dropout: Dropout,
     softcap: float | None = None,
 ) -> jax.Array:
-    """queries [B, Q, H, K], keys and values [B, S, H, K] -> the values mixed by attention [B, Q, H, K]."""
+    """As `attend`, one chunk of queries after another; each chunk is computed again in the backward pass."""
     values = _dropped(values, dropout)
-    chunks = jnp.swapaxes(split_queries(queries, bias.size), 2, 3)
-    mixed = _attend(chunks, jnp.transpose(keys, (0, 2, 3, 1)), jnp.transpose(values, (0, 2, 3, 1)), bias, softcap)
-    return join_queries(jnp.swapaxes(mixed, 2, 3), queries.shape[1])
+    # float32 outside of the loop: the gradients of keys and values are summed over the chunks in this dtype
+    wide = [part.astype(jnp.float32) for part in (keys, values)]
+
+    @functools.partial(jax.checkpoint, policy=jax.checkpoint_policies.save_only_these_names(PER_QUERY))
+    def of_chunk(chunk: tuple[jax.Array, jax.Array, jax.Array | None]) -> jax.Array:
+        number, of_queries, segments = chunk
+        rows = [part.astype(narrow.dtype) for part, narrow in zip(wide, (keys, values), strict=True)]
+        return attend_whole(of_queries, *rows, bias.of_chunk(number, segments), OFF, softcap)
+
+    numbers = jnp.arange(bias.number, dtype=jnp.int32)
+    mixed = lax.map(of_chunk, (numbers, split_queries(queries, bias.size), bias.segments))
+    return join_queries(mixed, queries.shape[1])
 
 
 def _dropped(values: jax.Array, dropout: Dropout) -> jax.Array:
@@ -83,91 +79,6 @@ class SideInputs(NamedTuple):
     keys: jax.Array
     values: jax.Array
     bias: jax.Array
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
-def _attend(
-    queries: jax.Array, keys: jax.Array, values: jax.Array, bias: ChunkedBias, softcap: float | None
-) -> jax.Array:
-    """queries [chunks, B, H, C, K], keys and values [B, H, K, S] -> [chunks, B, H, C, K]."""
-    return _forward(queries, keys, values, bias, softcap)[0]
-
-
-_Kept = tuple[jax.Array, jax.Array, ChunkedBias, _Chunk]
-
-
-def _forward(
-    queries: jax.Array, keys: jax.Array, values: jax.Array, bias: ChunkedBias, softcap: float | None
-) -> tuple[jax.Array, _Kept]:
-    rows = jnp.swapaxes(values, 2, 3)
-
-    def attend(_: None, chunk: _Chunk) -> tuple[None, tuple[jax.Array, jax.Array, jax.Array]]:
-        logits = _logits(chunk, keys, bias, bias.position(chunk.number), softcap)[0]
-        largest = jnp.max(logits, axis=-1, keepdims=True)
-        weights = jnp.exp(logits - largest)
-        total = jnp.sum(weights, axis=-1, keepdims=True)
-        if rows.dtype == jnp.float16:  # sums of undivided weights can exceed its largest number, 65,504
-            mixed = jnp.einsum("bhqs,bhsk->bhqk", (weights / total).astype(rows.dtype), rows)
-        else:
-            mixed = jnp.einsum("bhqs,bhsk->bhqk", weights.astype(rows.dtype), rows).astype(jnp.float32) / total
-        return None, (mixed.astype(rows.dtype), largest, total)
-
-    chunks = _Chunk(jnp.arange(bias.number, dtype=jnp.int32), queries, bias.segments)
-    mixed, largest, total = lax.scan(attend, None, chunks)[1]
-    return mixed, (keys, values, bias, chunks._replace(mixed=mixed, largest=largest, total=total))
-
-
-def _backward(
-    softcap: float | None, kept: _Kept, gradient: jax.Array
-) -> tuple[jax.Array, jax.Array, jax.Array, ChunkedBias]:
-    keys, values, bias, chunks = kept
-    rows = jnp.swapaxes(keys, 2, 3)
-    none = jnp.zeros(keys.shape, jnp.float32)
-
-    def attend(sums: tuple[jax.Array, ...], chunk: _Chunk) -> tuple[tuple[jax.Array, ...], jax.Array]:
-        of_keys, of_values, *of_table = sums
-        assert chunk.mixed is not None and chunk.largest is not None and chunk.total is not None  # noqa: PT018
-        assert chunk.gradient is not None
-        position, to_table = None, None
-        if bias.by_distance is not None:
-            position, to_table = jax.vjp(lambda table: bias.position(chunk.number, table), bias.by_distance)
-        logits, products = _logits(chunk, keys, bias, position, softcap)
-        weights = jnp.exp(logits - chunk.largest) / chunk.total
-        of_weights = jnp.einsum("bhqk,bhks->bhqs", chunk.gradient, values).astype(jnp.float32)
-        # the sum over keys of each weight times its gradient
-        inner = jnp.sum(chunk.gradient.astype(jnp.float32) * chunk.mixed.astype(jnp.float32), axis=-1, keepdims=True)
-        of_logits = weights * (of_weights - inner)
-        if to_table is not None:
-            of_table = [of_table[0] + to_table(_summed_over_batch(of_logits))[0]]
-        if softcap is not None:
-            of_logits = of_logits * (1 - lax.square(products / softcap))
-        pairs = of_logits.astype(rows.dtype)
-        of_queries = jnp.einsum("bhqs,bhsk->bhqk", pairs, rows)
-        of_keys = of_keys + jnp.einsum("bhqk,bhqs->bhks", chunk.queries, pairs).astype(jnp.float32)
-        weights = weights.astype(values.dtype)
-        of_values = of_values + jnp.einsum("bhqk,bhqs->bhks", chunk.gradient, weights).astype(jnp.float32)
-        return (of_keys, of_values, *of_table), of_queries
-
-    start: tuple[jax.Array, ...] = (
-        (none, none) if bias.by_distance is None else (none, none, jnp.zeros_like(bias.by_distance))
-    )
-    (of_keys, of_values, *of_table), of_queries = lax.scan(attend, start, chunks._replace(gradient=gradient))
-    # integers have no gradients
-    integers: Any = dict.fromkeys(("key_tokens", "segments", "key_segments", "prefix", "window"))
-    of_bias = dataclasses.replace(bias, **integers, by_distance=of_table[0] if of_table else None)
-    return of_queries, of_keys.astype(keys.dtype), of_values.astype(values.dtype), of_bias
-
-
-_attend.defvjp(_forward, _backward)
-
-
-def _logits(
-    chunk: _Chunk, keys: jax.Array, bias: ChunkedBias, position: jax.Array | None, softcap: float | None
-) -> tuple[jax.Array, jax.Array]:
-    """The logits [B, H, C, S] float32, and the products of queries and keys (soft-capped) without biases and masks."""
-    products = soft_capped(jnp.einsum("bhqk,bhks->bhqs", chunk.queries, keys).astype(jnp.float32), softcap)
-    logits = products if position is None else products + position
-    return logits + bias.mask(chunk.number, chunk.segments), products
 
 
 def soft_capped(x: jax.Array, cap: float | None) -> jax.Array:
@@ -376,11 +287,11 @@ def attend_whole(
     logits = whole_logits(queries, keys, bias, softcap)
     # the softmax divides after the mixing, where a query has K numbers instead of S: this saves a pass over all pairs
     # of positions in the forward pass, and one in the backward pass
-    largest = lax.stop_gradient(jnp.max(logits, axis=-1, keepdims=True))
+    largest = checkpoint_name(lax.stop_gradient(jnp.max(logits, axis=-1, keepdims=True)), PER_QUERY)
     weights = jnp.exp(logits - largest)
     if values.dtype == jnp.float16:  # sums of undivided weights can exceed its largest number, 65,504
         weights = weights / jnp.sum(weights, axis=-1, keepdims=True)
         return jnp.einsum("bhqs,bshk->bqhk", dropout(weights.astype(values.dtype)), values)
-    total = jnp.swapaxes(jnp.sum(weights, axis=-1), 1, 2)[..., None]  # [B, Q, H, 1]
-    mixed = einsum("bhqs,bshk->bqhk", dropout(weights.astype(values.dtype)), values)
+    total = checkpoint_name(jnp.swapaxes(jnp.sum(weights, axis=-1), 1, 2)[..., None], PER_QUERY)  # [B, Q, H, 1]
+    mixed = checkpoint_name(einsum("bhqs,bshk->bqhk", dropout(weights.astype(values.dtype)), values), PER_QUERY)
     return (mixed.astype(jnp.float32) / total).astype(values.dtype)

@@ -184,18 +184,15 @@ class ChunkedBias:
     prefix: jax.Array | None
     window: jax.Array | None = None
 
-    def mask(self, chunk: jax.Array, segments: jax.Array | None) -> jax.Array:
-        """0 or MASKED for one chunk's queries and all keys. chunk: its number, int32; segments: its own [B, size]."""
-        return as_bias(_visible(self, self.size, segments, chunk * self.size))
-
-    def position(self, chunk: jax.Array, by_distance: jax.Array | None = None) -> jax.Array | None:
-        """[1, H, size, S]: what distances add to one chunk's logits. by_distance: in place of its own."""
-        table, keys = self.by_distance if by_distance is None else by_distance, self.key_tokens.shape[1]
-        if table is None:
-            return None
-        start = (self.number - 1 - chunk) * self.size  # where the chunk's last query and the first key are
-        near = lax.dynamic_slice_in_dim(table, start, self.size + keys - 1, axis=1)
-        return toeplitz(near, self.size, keys)[None]
+    def of_chunk(self, number: jax.Array, segments: jax.Array | None) -> WholeBias:
+        """The bias of one chunk's queries and all keys. number: of the chunk, int32; segments: its own [B, size]."""
+        mask = as_bias(_visible(self, self.size, segments, number * self.size))
+        if self.by_distance is None:
+            return WholeBias(mask)
+        keys = self.key_tokens.shape[1]
+        start = (self.number - 1 - number) * self.size  # where the chunk's last query and the first key are
+        near = lax.dynamic_slice_in_dim(self.by_distance, start, self.size + keys - 1, axis=1)
+        return WholeBias(mask, toeplitz(near, self.size, keys)[None])
 
 
 def _visible(of: Pairs | ChunkedBias, queries: int, segments: jax.Array | None, first: int | jax.Array) -> jax.Array:

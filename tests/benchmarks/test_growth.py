@@ -1,7 +1,6 @@
-"""How growth is told and drawn; that the sizes can be had."""
+"""How growth is computed from the sizes that could be measured."""
 
-from pathlib import Path
-from xml.etree import ElementTree
+import json
 
 import pytest
 
@@ -9,19 +8,18 @@ from benchmarks import growth
 from benchmarks.harness import NotMeasuredError
 
 
-def test_rows_files_and_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     def measure(arguments: list[str], **_: object) -> dict[str, float]:
-        if '"inputs": 8192' in arguments[2] and "--chunk" not in arguments:
+        job, settings = map(json.loads, arguments[2:])
+        if job["inputs"] == 8192 and "encoder_global_block" in settings:
             raise NotMeasuredError("no memory")
-        return {"seconds": 2.0, "flops": 4e9, "memory": 10**9}
+        tokens = job["inputs"] + job["targets"]
+        return {"seconds": 2e-3 * tokens, "memory": 1e9, "flops": 3.0 * job["vocabulary"], "tokens": tokens}
 
     monkeypatch.setattr(growth, "report_of", measure)
-    monkeypatch.setattr(growth, "POINTS", tmp_path / "growth.json")
-    monkeypatch.setattr(growth, "PICTURE", tmp_path / "growth.svg")
-    rows = growth.rows(2)
-    assert len(rows) == len(growth.AXES) + 1
-    assert all(row.found.values == {"t5xpg": (1.0, 1.0)} for row in rows[:-1])
-    assert rows[-1].reached()
-    assert len(rows[0].facts["points"]) == len(growth.AXES[0].sizes) - 1
-    assert (tmp_path / "growth.json").exists()
-    ElementTree.fromstring((tmp_path / "growth.svg").read_text())
+    time, memory, vocabulary = growth.rows(2)
+    assert time.found.values == {"windows": (1.0, 1.0), "chunks of 256": (1.0, 1.0)}
+    assert list(time.found.missing) == list(memory.found.missing) == ["windows and global tokens (LongT5)"]
+    assert memory.found.values["windows"] == pytest.approx([1280 / 8448] * 2)
+    assert vocabulary.found.values["t5xpg"] == pytest.approx([384 / 32768] * 2)
+    assert all(row.reached() for row in (time, memory, vocabulary))
