@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import t5xpg
+from t5xpg.base import paths
 from t5xpg.base.errors import UserError
 
 # What `make report` writes, and other pages: they change no run.
@@ -112,12 +113,12 @@ def git_state(folder: Path | None = None) -> dict[str, Any] | None:
     if folder is None and re.fullmatch(r"[0-9a-f]{40}\+?", revision):
         return {"commit": revision.rstrip("+"), "clean": not revision.endswith("+")}
     root = Path(t5xpg.__file__).resolve().parent.parent if folder is None else folder
-    if output_of(["git", "-C", str(root), "ls-files", "--error-unmatch", "t5xpg/__init__.py"]) is None:
+    if git("ls-files", "--error-unmatch", "t5xpg/__init__.py", within=root) is None:
         return None
-    commit = output_of(["git", "-C", str(root), "rev-parse", "HEAD"])
+    commit = git("rev-parse", "HEAD", within=root)
     if commit is None:  # a repository without a commit
         return None
-    changes = output_of(["git", "-C", str(root), "status", "--porcelain", "--", ".", *_PAGES])
+    changes = git("status", "--porcelain", "--", ".", *_PAGES, within=root)
     return {"commit": commit, "clean": changes == ""}
 
 
@@ -139,6 +140,11 @@ def memory_limit() -> int | None:
     with contextlib.suppress(OSError, ValueError):  # no container, or one without a limit ("max")
         limits.append(int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii")))
     return min((limit for limit in limits if limit), default=None)
+
+
+def git(*arguments: str, within: Path | None = None) -> str | None:
+    """What git prints in a checkout, by default this one, as `output_of`."""
+    return output_of(["git", "-C", str(within or paths.REPOSITORY), *arguments])
 
 
 def output_of(command: Sequence[str]) -> str | None:

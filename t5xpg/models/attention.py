@@ -35,7 +35,6 @@ from t5xpg.models.positions import skewed
 from t5xpg.models.products import einsum
 from t5xpg.models.rotary import Rotation
 
-
 PER_QUERY = "per query"  # the name of what a softmax keeps of each query, for `jax.checkpoint`
 
 
@@ -50,12 +49,12 @@ def attend_by_chunks(
     """As `attend`, one chunk of queries after another; each chunk is computed again in the backward pass."""
     values = _dropped(values, dropout)
     # float32 outside of the loop: the gradients of keys and values are summed over the chunks in this dtype
-    wide = [part.astype(jnp.float32) for part in (keys, values)]
+    wide_keys, wide_values = keys.astype(jnp.float32), values.astype(jnp.float32)
 
     @functools.partial(jax.checkpoint, policy=jax.checkpoint_policies.save_only_these_names(PER_QUERY))
     def of_chunk(chunk: tuple[jax.Array, jax.Array, jax.Array | None]) -> jax.Array:
         number, of_queries, segments = chunk
-        rows = [part.astype(narrow.dtype) for part, narrow in zip(wide, (keys, values), strict=True)]
+        rows = wide_keys.astype(keys.dtype), wide_values.astype(values.dtype)
         return attend_whole(of_queries, *rows, bias.of_chunk(number, segments), OFF, softcap)
 
     numbers = jnp.arange(bias.number, dtype=jnp.int32)

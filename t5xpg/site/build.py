@@ -114,8 +114,7 @@ class Site:
     def _bill(self, results: Mapping[str, Any]) -> str | None:
         """Write the list of packages that a run was trained with, from the lock of its commit; None if git has none."""
         commit, lock = sources.commit_of(results), f"requirements/{sbom.lock_name(results['hardware'])}.txt"
-        shown = ["git", "-C", str(paths.REPOSITORY), "show", f"{commit}:{lock}"]
-        found = environment.output_of(shown) if commit else None
+        found = environment.git("show", f"{commit}:{lock}") if commit else None
         if not found:
             return None
         text = sbom.text(found, results["hardware"], results["versions"])

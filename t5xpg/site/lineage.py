@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from t5xpg.base import paths
-from t5xpg.base.environment import output_of
+from t5xpg.base.environment import git
 from t5xpg.base.files import json_object_if_any, sha256_of_file
 from t5xpg.data.vocab.files import FILES
 from t5xpg.run.checkpoint.folders import DIGESTS, saved_steps
@@ -104,8 +104,8 @@ class BenchmarkRun:
 def benchmarks() -> Mapping[str, list[BenchmarkRun]]:
     """What `make bench` measured on each kind of processor, oldest first: from git's history and the current file."""
     found: dict[str, dict[str, BenchmarkRun]] = {}
-    commits = (output_of(["git", "-C", str(paths.REPOSITORY), "log", "--format=%H", "--", _BENCH]) or "").split()
-    texts = [output_of(["git", "-C", str(paths.REPOSITORY), "show", f"{commit}:{_BENCH}"]) for commit in commits]
+    commits = (git("log", "--format=%H", "--", _BENCH) or "").split()
+    texts = [git("show", f"{commit}:{_BENCH}") for commit in commits]
     now = paths.REPOSITORY / _BENCH
     for text in dict.fromkeys([now.read_text(encoding="utf-8") if now.exists() else None, *texts]):
         value = json.loads(text or '{"machines": []}')

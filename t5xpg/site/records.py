@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from t5xpg.base import paths
-from t5xpg.base.environment import output_of
+from t5xpg.base.environment import git
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import json_object_if_any, read_json, read_text, sha256_of_file
 from t5xpg.run.comparisons import MEASURES, keys_of, trivial
@@ -200,9 +200,8 @@ def _state(folder: Path, runs: Sequence[SiteRun]) -> Iterator[tuple[str, str]]:
 
 def changes_since(commit: str, folder: Path) -> int | None:
     """How many later commits changed the program or the experiment's gin files; None without git or the commit."""
-    command = ["git", "-C", str(paths.REPOSITORY), "rev-list", "--count", f"{commit}..HEAD", "--", "t5xpg", "gin"]
     gin_files = [str(path) for path in folder.glob("*.gin")]
-    found = output_of([*command, *gin_files])
+    found = git("rev-list", "--count", f"{commit}..HEAD", "--", "t5xpg", "gin", *gin_files)
     return None if found is None else int(found)
 
 

@@ -72,7 +72,7 @@ def verify(name: str, folder: Path, *, key: str | None = None, steps: int | None
         **_circumstances(run, checkout, folder / PACKAGES_FILE),
         "started": started,
         "ended": _now(),
-        "by": f"{_git('config', 'user.name') or ''} <{_git('config', 'user.email') or ''}>",
+        "by": f"{environment.git('config', 'user.name') or ''} <{environment.git('config', 'user.email') or ''}>",
     }
     write_json(receipt, found)
     if key is not None:
@@ -89,9 +89,9 @@ def _clone(commit: str, checkout: Path) -> None:
         return
     print(f"cloning commit {commit[:12]} into {shown(checkout)}", flush=True)
     with directory_atomically(checkout) as new:
-        cloned = _git("clone", "--quiet", "--no-checkout", str(paths.REPOSITORY), str(new))
-        if cloned is None or environment.output_of(["git", "-C", str(new), "checkout", "--quiet", commit]) is None:
-            shallow = _git("rev-parse", "--is-shallow-repository") == "true"
+        cloned = environment.git("clone", "--quiet", "--no-checkout", str(paths.REPOSITORY), str(new))
+        if cloned is None or environment.git("checkout", "--quiet", commit, within=new) is None:
+            shallow = environment.git("rev-parse", "--is-shallow-repository") == "true"
             raise UserError(
                 f"Commit {commit}, of which the results are, is not in this checkout. "
                 f"Type: git fetch {'--unshallow' if shallow else f'origin {commit}'}"
@@ -128,12 +128,8 @@ def _circumstances(run: RunDirectory, checkout: Path, packages: Path) -> dict[st
 
 def _repository() -> str | None:
     """Where the repository was cloned from, without name and password; None for a folder."""
-    address = _git("remote", "get-url", "origin") or ""
+    address = environment.git("remote", "get-url", "origin") or ""
     return re.sub(r"//[^/@]*@", "//", address) if re.match(r"(?!file:)[\w.@+-]+:", address) else None
-
-
-def _git(*arguments: str) -> str | None:
-    return environment.output_of(["git", "-C", str(paths.REPOSITORY), *arguments])
 
 
 def _now() -> str:

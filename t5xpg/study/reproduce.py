@@ -173,8 +173,7 @@ def _changed_files(git: Results | None, loaded: LoadedConfig) -> list[str] | Non
     if git is None or not re.fullmatch("[0-9a-f]{40,64}", str(git.get("commit"))):  # so never an option of git
         return None
     within = [str(paths.PACKAGE), str(paths.GIN), str(loaded.gin_file.resolve())]
-    command = ["git", "-C", str(paths.REPOSITORY), "diff", "--name-only", git["commit"], "--", *within]
-    found = environment.output_of(command)
+    found = environment.git("diff", "--name-only", git["commit"], "--", *within)
     return None if found is None else found.splitlines()
 
 

@@ -25,13 +25,13 @@ from t5xpg.optim.state import TrainState
 from t5xpg.run.checkpoint.folders import DIGESTS
 
 MARK = {"digests": DIGESTS}  # in a checkpoint's metadata: digests were written for it
-_ARRAYS = ("params", "optimizer", "data")
+ARRAYS = ("params", "optimizer", "data")
 
 
 def handlers() -> ocp.handlers.DefaultCheckpointHandlerRegistry:
     """How orbax writes and reads each item."""
     registry = ocp.handlers.DefaultCheckpointHandlerRegistry()
-    for item in _ARRAYS:
+    for item in ARRAYS:
         registry.add(item, ocp.args.StandardSave, ocp.StandardCheckpointHandler())
         registry.add(item, ocp.args.StandardRestore, ocp.StandardCheckpointHandler())
     for item in ("meta", "metrics"):
@@ -65,11 +65,16 @@ def read_through(folder: Path) -> None:
     if metadata.get("custom_metadata") == MARK:
         raise UserError(f"{DIGESTS} is missing")
     json.loads((folder / "meta" / "metadata").read_bytes())
+    for item in ARRAYS:
+        numpy_arrays(folder, item)
+
+
+def numpy_arrays(folder: Path, item: str) -> Any:
+    """The arrays of an item of a checkpoint, nested as they were saved, without using a device."""
     with ocp.PyTreeCheckpointer() as reader:
-        for item in _ARRAYS:
-            tree = reader.metadata(folder / item).item_metadata.tree
-            as_numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), tree)
-            reader.restore(folder / item, restore_args=as_numpy)
+        tree = reader.metadata(folder.absolute() / item).item_metadata.tree
+        as_numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), tree)
+        return reader.restore(folder.absolute() / item, restore_args=as_numpy)
 
 
 def arrays_of(folder: Path, item: str) -> dict[str, Any]:

@@ -10,7 +10,6 @@ from typing import Any
 
 import jax
 import numpy as np
-import orbax.checkpoint as ocp
 
 from t5xpg.base import digests
 from t5xpg.base.files import sha256_of_file
@@ -87,18 +86,14 @@ def read_checkpoint(folder: Path) -> dict[str, Arrays]:
 
     The arrays of "data" are the position as `DataService.open(…).state()` gave it.
     """
-    reader = ocp.PyTreeCheckpointHandler()
-    items: dict[str, Arrays] = {}
-    for item in ("params", "optimizer", "data"):
-        tree = reader.metadata(folder.absolute() / item).tree
-        as_numpy = jax.tree.map(lambda leaf: ocp.RestoreArgs(restore_type=np.ndarray), tree)
-        restored = reader.restore(folder.absolute() / item, args=ocp.args.PyTreeRestore(restore_args=as_numpy))
-        items[item] = {
+    items = {
+        item: {
             jax.tree_util.keystr(path, simple=True, separator="/"): np.asarray(leaf)
-            for path, leaf in jax.tree_util.tree_leaves_with_path(restored)
+            for path, leaf in jax.tree_util.tree_leaves_with_path(checkpoint_items.numpy_arrays(folder, item))
         }
-    items["data"] = checkpoint_items.unpack(items["data"]["npz"])
-    return items
+        for item in checkpoint_items.ARRAYS
+    }
+    return items | {"data": checkpoint_items.unpack(items["data"]["npz"])}
 
 
 def first_difference(ours: Mapping[str, np.ndarray], theirs: Mapping[str, np.ndarray]) -> str | None:
