@@ -12,8 +12,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from t5xpg.base.errors import UserError
 from t5xpg.distributed.mesh import BATCH_AXES, STANDARD_RULES, LogicalAxisRules, MeshAxes, as_tuple, parts, spec_of
-from t5xpg.models import activations
-from t5xpg.models.activations import Product
+from t5xpg.models import activation_sharding
+from t5xpg.models.activation_sharding import Product
 from t5xpg.optim.state import TrainState
 
 
@@ -133,7 +133,7 @@ def _path_text(path: Any) -> str:
 
 @dataclass(frozen=True)
 class MeshSharding:
-    """The `activations.ActivationSharding` for a mesh and its rules."""
+    """The `activation_sharding.ActivationSharding` for a mesh and its rules."""
 
     mesh: Mesh
     rules: LogicalAxisRules
@@ -200,7 +200,7 @@ def _on_mesh(step: Callable[..., Any], mesh: Mesh, rules: LogicalAxisRules) -> C
 
     @functools.wraps(step)
     def traced(*arguments: Any) -> Any:
-        with activations.on_mesh(MeshSharding(mesh, rules)):
+        with activation_sharding.on_mesh(MeshSharding(mesh, rules)):
             return step(*arguments)
 
     return traced

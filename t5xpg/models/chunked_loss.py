@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from t5xpg.models import activations, losses
+from t5xpg.models import activation_sharding, losses
 from t5xpg.models.biases import join_queries, split_queries
 from t5xpg.models.losses import LossConfig, TokenScores, side_of_targets
 
@@ -30,7 +30,7 @@ _Gradients = tuple[jax.Array, tuple[jax.Array, ...]]
 def chunk_length(batch_size: int, target_length: int, vocab_size: int) -> int | None:
     """The number of positions in a chunk; None (no chunks) if the logits are few or lie on several devices."""
     length = max(_CHUNK_BYTES // (4 * batch_size * vocab_size), 1)
-    return None if length >= target_length or activations.on_several_devices() else length
+    return None if length >= target_length or activation_sharding.on_several_devices() else length
 
 
 def loss_and_metrics(

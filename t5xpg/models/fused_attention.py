@@ -30,7 +30,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
 from t5xpg.base.errors import UserError
-from t5xpg.models import activations
+from t5xpg.models import activation_sharding
 from t5xpg.models.biases import MASKED, FusedBias
 
 BLOCK = 128  # at most so many bytes along each side of a tile: 64 queries or keys of 16 bits, 32 of float32
@@ -45,7 +45,7 @@ def attend_fused(queries: jax.Array, keys: jax.Array, values: jax.Array, bias: F
 
     Queries that see no key get zeros. Without a GPU, kernels are interpreted. Raises UserError on several devices.
     """
-    if activations.on_several_devices():
+    if activation_sharding.on_several_devices():
         raise UserError(
             "T5Config.attention_kernel is 'fused', which is for one device, and the mesh has several. "
             "Type ATTENTION_KERNEL='dot_product'; ATTENTION_CHUNK_SIZE saves memory there."

@@ -21,7 +21,7 @@ from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 from jax.nn import initializers
 
-from t5xpg.models import activations, products
+from t5xpg.models import activation_sharding, products
 from t5xpg.models.config import T5Config
 from t5xpg.models.ngrams import ngram_rows
 
@@ -132,7 +132,7 @@ class Dense(nnx.Module):
         self.kernel = parameter(named_key(key, "kernel"), init, shape, axes)
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        found = activations.rows(product(x, self.kernel[...].astype(x.dtype), self.axes), self.axes[1])
+        found = activation_sharding.rows(product(x, self.kernel[...].astype(x.dtype), self.axes), self.axes[1])
         return checkpoint_name(found, PRODUCT)
 
 
@@ -143,7 +143,7 @@ def product(x: jax.Array, kernel: jax.Array, axes: tuple[str, str]) -> jax.Array
     The kernel's gradient is written as x^T dy. For the form that differentiation gives, XLA makes a transposed copy of
     dy, which is mostly the larger of the two.
     """
-    return products.dot(x, activations.gathered(kernel, *axes))
+    return products.dot(x, activation_sharding.gathered(kernel, *axes))
 
 
 def _product_forward(
@@ -157,8 +157,8 @@ def _product_backward(
 ) -> tuple[jax.Array, jax.Array]:
     x, kernel = kept
     rows, gradient_rows = x.reshape(-1, x.shape[-1]), gradient.reshape(-1, gradient.shape[-1])
-    by_x = products.dot(gradient, activations.gathered_again(kernel, gradient, *axes).T)
-    return by_x, activations.summed_over_rows(_rows_product, rows, gradient_rows, *axes)
+    by_x = products.dot(gradient, activation_sharding.gathered_again(kernel, gradient, *axes).T)
+    return by_x, activation_sharding.summed_over_rows(_rows_product, rows, gradient_rows, *axes)
 
 
 def _rows_product(rows: jax.Array, others: jax.Array) -> jax.Array:
@@ -179,7 +179,7 @@ class RMSNorm(nnx.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         x32 = x.astype(jnp.float32)
         mean_square = jnp.mean(lax.square(x32), axis=-1, keepdims=True)
-        scale = activations.gathered(self.scale[...].astype(x.dtype), self.axis)
+        scale = activation_sharding.gathered(self.scale[...].astype(x.dtype), self.axis)
         return (x32 * lax.rsqrt(mean_square + 1e-6)).astype(x.dtype) * scale
 
 
@@ -193,7 +193,7 @@ class Embed(nnx.Module):
     def __call__(self, ids: jax.Array, dtype: jnp.dtype, segment_ids: jax.Array | None = None) -> jax.Array:
         """[..., S] int32 -> [..., S, D] in dtype. segment_ids: [..., S], of packed rows."""
         # rows are gathered in float32 and cast afterwards, so that their gradients are summed in float32
-        return activations.rows(self.rows(ids, segment_ids).astype(dtype), "embed")
+        return activation_sharding.rows(self.rows(ids, segment_ids).astype(dtype), "embed")
 
     def rows(self, ids: jax.Array, segment_ids: jax.Array | None) -> jax.Array:
         """What ids are embedded as, [..., S, D] float32."""
@@ -201,8 +201,8 @@ class Embed(nnx.Module):
 
     def attend(self, x: jax.Array) -> jax.Array:
         """[..., D] -> [..., V] float32: inner products with every row."""
-        table = activations.gathered(self.embedding[...], "vocab", "embed")
-        return activations.rows(jnp.dot(x.astype(jnp.float32), table.T), "vocab")
+        table = activation_sharding.gathered(self.embedding[...], "vocab", "embed")
+        return activation_sharding.rows(jnp.dot(x.astype(jnp.float32), table.T), "vocab")
 
 
 class NgramEmbed(Embed):
@@ -231,14 +231,14 @@ def token_embedder(key: jax.Array, config: T5Config) -> Embed:
 def _rows_of(table: jax.Array, ids: jax.Array) -> jax.Array:
     """[V, D] and [...] int32 -> [..., D]."""
     axes = ("vocab", "embed")
-    gathered = activations.is_gathered(*axes)
+    gathered = activation_sharding.is_gathered(*axes)
     return _look_up_gathered(table, ids, axes) if gathered else jnp.take(table, ids, axis=0, mode="clip")
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def _look_up_gathered(table: jax.Array, ids: jax.Array, axes: tuple[str, str]) -> jax.Array:
     """The rows of a table [V, D] at `ids`."""
-    return jnp.take(activations.gathered(table, *axes), ids, axis=0, mode="clip")
+    return jnp.take(activation_sharding.gathered(table, *axes), ids, axis=0, mode="clip")
 
 
 def _look_up_forward(
@@ -257,7 +257,7 @@ def _look_up_backward(
         return whole.at[jnp.clip(ids, 0, table.shape[0] - 1)].add(rows)
 
     rows = gradient.reshape(-1, gradient.shape[-1])
-    return activations.summed_over_rows(scattered, ids.reshape(-1), rows, *axes), None
+    return activation_sharding.summed_over_rows(scattered, ids.reshape(-1), rows, *axes), None
 
 
 _look_up_gathered.defvjp(_look_up_forward, _look_up_backward)

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from t5xpg.models import activations
+from t5xpg.models import activation_sharding
 from t5xpg.models.config import T5Config
 from t5xpg.models.layers import Embed, embedding_init, named_key, parameter
 
@@ -38,7 +38,7 @@ class PromptedEmbed:
         prompt = self.prompt.embedding[...].astype(dtype)
         P, D = prompt.shape
         rows = jnp.broadcast_to(prompt, (ids.shape[0], P, D))
-        return jnp.concatenate([activations.rows(rows, "embed"), self.embed(ids[:, P:], dtype)], axis=1)
+        return jnp.concatenate([activation_sharding.rows(rows, "embed"), self.embed(ids[:, P:], dtype)], axis=1)
 
 
 def make_prompt(key: jax.Array, config: T5Config) -> Prompt | None:

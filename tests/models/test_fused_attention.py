@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from t5xpg.base.errors import UserError
-from t5xpg.models import activations, biases, fused_attention
+from t5xpg.models import activation_sharding, biases, fused_attention
 from t5xpg.models.attention import attend
 from t5xpg.models.biases import FusedBias, Pairs, WholeBias
 from t5xpg.models.config import T5Config
@@ -184,7 +184,7 @@ def test_several_devices_are_refused():
     rows = jnp.ones((1, 4, 1, 4))
     bias = Pairs(4, jnp.ones((1, 4), jnp.int32), None, None).bias(None, kernel="fused")
     sharding: Any = object()
-    with activations.on_mesh(sharding), pytest.raises(UserError, match="Type ATTENTION_KERNEL='dot_product'"):
+    with activation_sharding.on_mesh(sharding), pytest.raises(UserError, match="Type ATTENTION_KERNEL='dot_product'"):
         attend(rows, rows, rows, bias, OFF)
 
 
