@@ -121,7 +121,8 @@ def full_block(machines: Sequence[Machine]) -> str:
     newest = {row.what: row for rows in reversed(of_each) for row in rows.values()}
     lines = []
     for what, row in newest.items():
-        rows = [rows.get(what) for rows in of_each]
+        found = [rows.get(what) for rows in of_each]
+        rows = [one and dataclasses.replace(one, goal=row.goal) for one in found]  # earlier ones had other goals
         for name in dict.fromkeys(name for one in rows if one is not None for name in one.contestants):
             first = name == row.contestants[0]
             title = [f"{what} ({row.unit})", goal_text(row)] if first else ["", ""]
