@@ -2,7 +2,7 @@
 
 A run of all rows is written to bench/results.json, docs/benchmarks.md and README.md, where each kind of processor has a
 column; a run of some is printed. Goals stand beside the results; nothing is asserted. Run it alone on the machine: it
-takes about 25 minutes.
+takes about 20 minutes.
 """
 
 import argparse

@@ -10,7 +10,7 @@ from benchmarks.harness import Goal, Row, alternate, output_of
 from benchmarks.texts import SPLITS, drawn
 
 MEGABYTES = 200
-REPEATS = 3
+REPEATS = 2
 
 
 def rows(repeats: int | None) -> list[Row]:

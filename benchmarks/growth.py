@@ -18,10 +18,8 @@ WINDOWS = {"encoder_window": (127, 127), "sliding_window_pattern": 1000}  # in e
 ATTENTIONS: dict[str, dict[str, Any]] = {  # settings of T5Config
     "windows": WINDOWS,
     "windows and global tokens (LongT5)": WINDOWS | {"encoder_global_block": 16},
-    "chunks of 256": {"attention_chunk_size": 256},
 }
 FIXED = "t5xpg, AdamW, float32, packed masks, dropout 0, 2 segments a row"
-REPEATS = 2
 
 
 def rows(repeats: int | None) -> list[Row]:
@@ -33,7 +31,7 @@ def rows(repeats: int | None) -> list[Row]:
         measured.setdefault(name, []).append(reports)
         return grown(reports, "seconds", against)
 
-    count = repeats or REPEATS
+    count = repeats or 1
     of_length = {
         name: functools.partial(times, name, LENGTHS, settings, "tokens") for name, settings in ATTENTIONS.items()
     }

@@ -8,11 +8,11 @@ from benchmarks.harness import Found, Goal, Row, alternate, output_of, report_of
 from t5xpg.run.records import read_jsonl
 
 EXPERIMENT = "optimizers_tiny"
-FIRST, LAST = 10, 70  # the steps between which the loop is timed; two checkpoints are saved on the way
-BARE_STEPS = 30
+FIRST, LAST = 10, 50  # the steps between which the loop is timed; two checkpoints are saved on the way
+BARE_STEPS = 20
 OVERRIDES = (
     f"--gin_file=gin/optimizers/adamw.gin --gin.TRAIN_STEPS={LAST} --gin.WARMUP_STEPS=5 --gin.PACK=True "
-    "--gin.STATS_PERIOD=10 --gin.CHECKPOINT_PERIOD=30 --gin.EVAL_PERIOD=1000000 --gin.EVAL_STEPS=1"
+    "--gin.STATS_PERIOD=10 --gin.CHECKPOINT_PERIOD=20 --gin.EVAL_PERIOD=1000000 --gin.EVAL_STEPS=1"
 )
 REPEATS = 2
 LOOP, BARE = "train", "the step alone"
@@ -36,7 +36,7 @@ def rows(repeats: int | None) -> list[Row]:
 
     found = alternate({LOOP: loop, BARE: bare}, repeats or REPEATS)
     fixed = (
-        f"{EXPERIMENT}, packed, AdamW, float32, dropout 0; metrics of every step, a checkpoint every 30, "
+        f"{EXPERIMENT}, packed, AdamW, float32, dropout 0; metrics of every step, a checkpoint every 20, "
         f"steps {FIRST} to {LAST} by the clock"
     )
     return [

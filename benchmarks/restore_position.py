@@ -31,7 +31,7 @@ from t5xpg.data.text.export import export_dataset
 EARLY = 100
 APART = 100
 PREFETCH = 2
-LATE, REPEATS = 10_000, 5
+LATE, REPEATS = 10_000, 3
 LENGTHS = {"inputs": 128, "targets": 64}
 LARGE, SMALL, MIXTURE = task_name("large", SPAN_CORRUPTION), task_name("small", SPAN_CORRUPTION), "bench_mixture"
 KINDS = {

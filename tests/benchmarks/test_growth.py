@@ -18,7 +18,7 @@ def test_rows(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(growth, "report_of", measure)
     time, memory, vocabulary = growth.rows(2)
-    assert time.found.values == {"windows": (1.0, 1.0), "chunks of 256": (1.0, 1.0)}
+    assert time.found.values == {"windows": (1.0, 1.0)}
     assert list(time.found.missing) == list(memory.found.missing) == ["windows and global tokens (LongT5)"]
     assert memory.found.values["windows"] == pytest.approx([1280 / 8448] * 2)
     assert vocabulary.found.values["t5xpg"] == pytest.approx([384 / 32768] * 2)
