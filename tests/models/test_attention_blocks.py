@@ -192,6 +192,6 @@ def test_positions_of_a_prefix_see_each_other_wherever_they_are() -> None:
     np.testing.assert_array_equal(np.asarray(pairs.visible)[:, 0], expected)
     chunks = pairs.bias(48)
     for number in range(5):
-        mask = chunks.mask(jnp.int32(number), chunks.segments[number])[:, 0]
+        mask = chunks.of_chunk(jnp.int32(number), chunks.segments[number]).mask[:, 0]
         rows = expected[:, 48 * number : 48 * (number + 1)]
         np.testing.assert_array_equal(np.asarray(mask)[:, : rows.shape[1]] == 0.0, rows)
