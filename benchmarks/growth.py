@@ -24,20 +24,20 @@ FIXED = "t5xpg, AdamW, float32, packed masks, dropout 0, 2 segments a row"
 
 def rows(repeats: int | None) -> list[Row]:
     """How time and memory a token grow with the length, and time against the operations with the vocabulary."""
-    measured: dict[str, list[list[dict[str, Any]]]] = {}
+    measured: dict[str, list[list[dict[str, Any]]]] = {name: [] for name in ATTENTIONS}
 
-    def times(name: str, jobs: Sequence[Job], settings: Mapping[str, Any], against: str) -> float:
-        reports = [_report(job, settings) for job in jobs]
-        measured.setdefault(name, []).append(reports)
-        return grown(reports, "seconds", against)
+    def time_of(name: str) -> float:
+        reports = [_report(job, ATTENTIONS[name]) for job in LENGTHS]
+        measured[name].append(reports)
+        return grown(reports, "seconds", "tokens")
+
+    def of_vocabularies() -> float:
+        return grown([_report(job, {}) for job in VOCABULARIES], "seconds", "flops")
 
     count = repeats or 1
-    of_length = {
-        name: functools.partial(times, name, LENGTHS, settings, "tokens") for name, settings in ATTENTIONS.items()
-    }
-    time = alternate(of_length, count)
+    time = alternate({name: functools.partial(time_of, name) for name in ATTENTIONS}, count)
     memory = {name: tuple(grown(reports, "memory", "tokens") for reports in measured[name]) for name in time.values}
-    vocabulary = alternate({"t5xpg": lambda: times("t5xpg", VOCABULARIES, {}, "flops")}, count)
+    vocabulary = alternate({"t5xpg": of_vocabularies}, count)
     lengths = f"{LENGTHS[0].inputs:,} to {LENGTHS[1].inputs:,} inputs, {LENGTHS[0].targets} targets"
     sizes = f"vocabulary {VOCABULARIES[0].vocabulary:,} to {VOCABULARIES[1].vocabulary:,}"
     row = functools.partial(Row, name="growth", unit="times", fixed=FIXED)

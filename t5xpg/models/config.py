@@ -30,7 +30,7 @@ class T5Config:
     float32_attention_logits: multiply queries and keys in float32 even where dtype has 16 bits.
     attention_chunk_size: how many queries attention computes at a time. Its memory then grows with the length, not with
         the square of it; results are equal but for rounding. For 4,096 tokens and more, or where memory is short. None:
-        all queries at once, which is faster for rows that are not long.
+        all queries at once.
     attention_kernel: "fused" uses GPU kernels that store no array of all pairs of positions; results are equal but for
         rounding. Without a GPU it is "dot_product". On a mesh of several GPUs it is refused. See `fused_attention`.
     relpos_bias_in_every_layer: every layer has its own table of relative positions (umT5, T5X's scalable_t5); otherwise

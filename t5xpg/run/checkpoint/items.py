@@ -71,10 +71,9 @@ def read_through(folder: Path) -> None:
 
 def numpy_arrays(folder: Path, item: str) -> Any:
     """The arrays of an item of a checkpoint, nested as they were saved, without using a device."""
-    with ocp.PyTreeCheckpointer() as reader:
-        tree = reader.metadata(folder.absolute() / item).item_metadata.tree
-        as_numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), tree)
-        return reader.restore(folder.absolute() / item, restore_args=as_numpy)
+    reader, path = ocp.PyTreeCheckpointHandler(), folder.absolute() / item
+    as_numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), reader.metadata(path).tree)
+    return reader.restore(path, args=ocp.args.PyTreeRestore(restore_args=as_numpy))
 
 
 def arrays_of(folder: Path, item: str) -> dict[str, Any]:
