@@ -128,9 +128,7 @@ def test_results_are_the_rows_again_and_the_pages_show_them(tmp_path: Path) -> N
     assert "| caching a task (ms) | 2.00; peer 4.00 (2.00 x) |" in readme.read_text()
     assert "a step" not in readme.read_text(), "it is none of the main rows"
     found = Found({"t5xpg": (4.0,), "another": (2.0,)})
-    slower = dataclasses.replace(
-        row, found=found, goal=Goal(at_most=1.5)
-    )  # which the older measurement has not reached
+    slower = dataclasses.replace(row, found=found, goal=Goal(at_most=1.5))  # the older measurement has not reached it
     other_kind = DESCRIBED | {"kind": "Intel | Xeon"}
     page.publish([slower], other_kind, results=file, readme=readme, page=full)
     assert [one["kind"] for one in page.read_machines(file)] == ["Intel | Xeon", DESCRIBED["kind"]]
