@@ -1,4 +1,4 @@
-# Each target is one line; `make help` lists them, and `make help train` shows the variables of train.
+# Most targets only call the program; `make help` lists them, and `make help train` shows the variables of train.
 # t5xpg/commands.py says which variables a command of the program takes: it finds them in its environment.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
@@ -114,10 +114,8 @@ bench-peers:
 fuzz: $(INSTALLED)
 	@.venv/bin/python -m fuzz $(FUZZ_SECONDS)
 
-goldens:
-	@$(WITH_PYTHON) "$$python" -m venv .venv-goldens && \
-		.venv-goldens/bin/python -m pip install --quiet --require-hashes -r requirements/goldens.txt && \
-		.venv-goldens/bin/python tests/goldens/make_goldens.py && .venv-goldens/bin/python tests/goldens/make_beam_goldens.py
+goldens: bench-peers
+	@.venv-bench/bin/python tests/goldens/make_goldens.py && .venv-bench/bin/python tests/goldens/make_beam_goldens.py
 
 lock: $(INSTALLED)
 	@.venv/bin/python requirements/lock.py $${UPGRADE:+--upgrade}

@@ -24,7 +24,7 @@ def main() -> None:
     transformers.utils.logging.set_verbosity_error()
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     job = JOBS[given.job]
-    model = load(job.settings(), job.weights(), "sdpa").eval()
+    model = load(job).eval()
     tokens = torch.from_numpy(sources(job)).long()
     options = {
         "input_ids": tokens, "attention_mask": (tokens > 0).long(), "max_new_tokens": job.targets,

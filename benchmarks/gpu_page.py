@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import Row
-from benchmarks.page import HEADER, PAGE, cells, from_json, text
-from t5xpg.base.errors import UserError
+from benchmarks.page import HEADER, PAGE, block_in, cells, from_json, text
 from t5xpg.base.files import json_object_if_any, replaced_together, write_json, write_text
-from t5xpg.base.page import block_of, escape, table
+from t5xpg.base.page import escape, table
 from t5xpg.base.progress import duration
 
 RESULTS = PAGE.parents[1] / "bench" / "gpu.json"
@@ -23,9 +22,7 @@ NOTHING = "No GPU has been measured yet."
 def publish(results: Mapping[str, Any], file: Path, page: Path) -> None:
     """Write the results and the block of the page. Raises UserError where the page has no markers for it."""
     written = page.read_text(encoding="utf-8")
-    old = block_of(written, BEGIN, END, page)
-    if not old:
-        raise UserError(f"{page} has no {BEGIN} … {END}: put both where the tables are to stand.")
+    old = block_in(written, BEGIN, END, page)
     with replaced_together(file, page):
         write_json(file, results)
         write_text(page, written.replace(old, block(json_object_if_any(file))))

@@ -106,7 +106,7 @@ def _proof(
 def train(given: Conditions) -> Iterator[Row]:
     """A real training, for as long as the part has time: its loss, and its loop against the step alone."""
     training, source = SMALL_TRAINED if given.small else TRAINED, _source(given, "train")
-    if source and given.recordings is not None:
+    if given.recordings is not None:
         from t5xpg.data.recording.manifest import read_recording
 
         batches = read_recording(given.recordings / "train").streams["train"].batches

@@ -79,16 +79,20 @@ def publish(
     """Write the results, which replace earlier ones of the same kind of processor, and the block of each page. Raises
     UserError where a page has no markers for it."""
     texts = {file: file.read_text(encoding="utf-8") for file in (readme, page)}
-    old = {file: block_of(text, BEGIN, END, file) for file, text in texts.items()}
-    for file, block in old.items():
-        if not block:
-            raise UserError(f"{file} has no {BEGIN} … {END}: put both where the table is to stand.")
+    old = {file: block_in(text, BEGIN, END, file) for file, text in texts.items()}
     measured = {**described, "rows": [to_json(row) for row in rows]}
     others = read_machines(results) if results.exists() else []
     with replaced_together(results, *texts):
         write_json(results, {"machines": [measured, *(one for one in others if one["kind"] != measured["kind"])]})
         for file, make in ((readme, main_block), (page, full_block)):
             write_text(file, texts[file].replace(old[file], make(read_machines(results))))
+
+
+def block_in(text: str, begin: str, end: str, file: Path) -> str:
+    """The block of a page, markers included. Raises UserError where it has none."""
+    if not (block := block_of(text, begin, end, file)):
+        raise UserError(f"{file} has no {begin} … {end}: put both where the table is to stand.")
+    return block
 
 
 def read_machines(results: Path = RESULTS) -> list[Machine]:

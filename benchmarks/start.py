@@ -35,7 +35,7 @@ def rows(repeats: int | None) -> list[Row]:
         name: alternate({name: functools.partial(measure_command, words)}, count) for name, words in _COMMANDS.items()
     }
     runs = [measure_memory() for _ in range(repeats or 1)]  # runs of one day differ by 1%
-    fixed = f"{EXPERIMENT}, AdamW, float32, warm bytecode, check of the experiment included, 2 threads"
+    fixed = f"{EXPERIMENT}, AdamW, float32, warm bytecode, check of the experiment included, all cores"
     return [
         Row(name="start", what="start to first step done, kept programs", unit="s", fixed=fixed, found=first_step,
             goal=Goal(at_most=4.0)),

@@ -23,12 +23,12 @@ from benchmarks.jobs import B1, B2, EPSILON, JOBS, LEARNING_RATE, Z_LOSS, Job
 MASKED = -1e10
 
 
-def load(settings: dict, weights: dict, attention: str) -> transformers.T5ForConditionalGeneration:
+def load(job: Job) -> transformers.T5ForConditionalGeneration:
     """The model by way of a checkpoint: a freshly made one ties its output matrix whatever its settings say."""
     with tempfile.TemporaryDirectory() as folder:
-        save_file(weights, Path(folder) / "model.safetensors", metadata={"format": "pt"})
-        (Path(folder) / "config.json").write_text(json.dumps(settings))
-        return transformers.T5ForConditionalGeneration.from_pretrained(folder, attn_implementation=attention).float()
+        save_file(job.weights(), Path(folder) / "model.safetensors", metadata={"format": "pt"})
+        (Path(folder) / "config.json").write_text(json.dumps(job.settings()))
+        return transformers.T5ForConditionalGeneration.from_pretrained(folder, attn_implementation="sdpa").float()
 
 
 def prepared(job: Job, device: str) -> list[dict[str, torch.Tensor]]:
@@ -56,7 +56,7 @@ def main() -> None:
     transformers.utils.logging.set_verbosity_error()
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     job = JOBS[given.job]
-    model = load(job.settings(), job.weights(), "sdpa").train().to(given.device)
+    model = load(job).train().to(given.device)
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=LEARNING_RATE, betas=(B1, B2), eps=EPSILON, weight_decay=0.0, fused=True
     )

@@ -24,11 +24,14 @@ import zstandard
 from flax import serialization
 
 from t5xpg.base.errors import UserError
+from t5xpg.data.batch import BatchSpec, hash_batch, validate
+from t5xpg.data.recording import format as stream_format
 from t5xpg.data.tensorflow_checkpoint import TensorFlowCheckpoint
 from t5xpg.data.text.lines import LeftOut
 from t5xpg.data.text.local_records import records
 from t5xpg.data.text.manifest import Manifest, SplitRecord, canonical_line, read_manifest
 from t5xpg.data.vocab.sentinels import blanks_of, fill
+from t5xpg.data.vocab.tokenizers import HuggingFaceTokenizer
 from t5xpg.exchange.formats.t5x_files import MESSAGE, METADATA, open_checkpoint
 from t5xpg.exchange.formats.torch_files import TorchFile
 
@@ -150,9 +153,6 @@ def stream(data: bytes) -> None:
     The input is laid out as a file that somebody made to deceive would be: its checksums are put right where the first
     byte is even, so that what lies behind them is reached.
     """
-    from t5xpg.data.batch import hash_batch, validate
-    from t5xpg.data.recording import format as stream_format
-
     folder = _folder()
     index, batches = _stream_files(data)
     stream_format.index_path(folder, "fuzzed").write_bytes(index)
@@ -186,16 +186,14 @@ def _with_checksum(index: bytes) -> bytes:
 
 
 def _stream_seed() -> bytes:
-    from t5xpg.data.batch import BatchSpec
-    from t5xpg.data.recording.format import StreamWriter, batches_path, index_path
-
     spec = BatchSpec(2, {"inputs": 4, "targets": 3}, False, 384)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        with StreamWriter(folder, "seed", spec) as writer:
+        with stream_format.StreamWriter(folder, "seed", spec) as writer:
             for number in range(2):
                 writer.write({key: np.full(shape, number, dtype) for key, (shape, dtype) in spec.features().items()})
-        index, batches = index_path(folder, "seed").read_bytes(), batches_path(folder, "seed").read_bytes()
+        index = stream_format.index_path(folder, "seed").read_bytes()
+        batches = stream_format.batches_path(folder, "seed").read_bytes()
     return b"\0" + len(index).to_bytes(2, "little") + index + batches
 
 
@@ -261,8 +259,6 @@ def tensorflow_index(data: bytes) -> None:
 
 def tokenizer_files(data: bytes) -> None:
     """The reader of a Hugging Face tokenizer: what it reads gives text back, or it is refused."""
-    from t5xpg.data.vocab.tokenizers import HuggingFaceTokenizer
-
     path = _folder() / "tokenizer.json"
     path.write_bytes(data)
     try:

@@ -22,10 +22,7 @@ LOCKS: dict[str, list[str]] = {
     "tpu": [*UNIVERSAL, "--extra=tpu", *PROJECT],
     "apple": [*APPLE, *PROJECT],
     "dev": [*UNIVERSAL, "--constraints=requirements/cpu.txt", "--extra=dev", *PROJECT],
-    **{
-        name: ["--no-config", *UNIVERSAL, f"requirements/{name}.in"]
-        for name in ("goldens", "bench", "fuzz", "bootstrap")
-    },
+    **{name: ["--no-config", *UNIVERSAL, f"requirements/{name}.in"] for name in ("bench", "fuzz", "bootstrap")},
 }
 COMMON = ["--generate-hashes", "--no-header", "--no-annotate", "--quiet"]
 

@@ -105,11 +105,11 @@ _COMMON = (
 )
 _GIN = Option("GIN", "--gin-overrides", "TEXT", "'--gin.X=1 --gin.Y=2' as one text", default="")
 _RUN = Option("RUN", "--run", "FOLDER", "the run directory, or a name in runs/")
-_EXPERIMENT = (
+_WITHOUT_RUN = (
     Option("EXP", "experiment", "NAME", "a folder of experiments/, or a gin file", make_default="byt5_tiny_demo"),
     _GIN,
-    _RUN,
 )
+_EXPERIMENT = (*_WITHOUT_RUN, _RUN)
 _RECORDED = Option("RECORDED", "--recorded", "FOLDER", "take the batches from a recording")
 _JSON = Option("JSON", "--json", "1", "print it for a program to read", bool)
 _DATASET = Option("DATASET", "dataset", "NAME", "the dataset's name", make_default="wikitext")
@@ -207,13 +207,13 @@ GROUPS: dict[str, tuple[Command, ...]] = {
             one_process=True,
         ),
         _command(
-            "estimate", "time some steps: parameters, memory, time and cost of the whole run", *_EXPERIMENT,
+            "estimate", "time some steps: parameters, memory, time and cost of the whole run", *_WITHOUT_RUN,
             Option("PRICE_PER_HOUR", "--price-per-hour", "PRICE", "of the machine, in any currency", price),
             _JSON,
             one_process=True, computes=True,
         ),
         _command(
-            "plan", "memory, collectives, time and MFU of a step on devices that are not here", *_EXPERIMENT, *_MESH,
+            "plan", "memory, collectives, time and MFU of a step on devices that are not here", *_WITHOUT_RUN, *_MESH,
             _JSON, _output("FILE", "write it as JSON, too"),
         ),
     ),
@@ -232,7 +232,7 @@ GROUPS: dict[str, tuple[Command, ...]] = {
             computes=True,
         ),
         _command(
-            "record", "write the batches of a run, to train from them without TensorFlow", *_EXPERIMENT,
+            "record", "write the batches of a run, to train from them without TensorFlow", *_WITHOUT_RUN,
             Option("STEPS", "--steps", "N", "how many updates to record for", count, required=True),
             _output("FOLDER", "the recording (default: recordings/<experiment>)"),
             _force("replace another recording"),
@@ -374,7 +374,7 @@ GROUPS: dict[str, tuple[Command, ...]] = {
         _target("prove", "run the long proofs: kills at random, reproductions, pages of experiments, fuzz", _TESTS),
         _target("lint", "check format, lint and types"),
         _target("format", "format the code"),
-        _target("bench", "measure speeds beside those of other programs, about 25 minutes",
+        _target("bench", "measure speeds beside those of other programs, about 20 minutes",
                 Option("ROWS", "", "NAMES", "only some: 'step caching'"),
                 Option("REPEATS", "", "N", "how often each is measured")),
         _target("gpu", "measure a GPU: correctness, speed and whole runs, about half an hour",

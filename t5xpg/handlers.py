@@ -159,10 +159,10 @@ def _examples(options: Namespace) -> None:
     examples.show(config, options.count, task=options.task, module_import=options.module_import, needs=needs)
 
 
-def _estimate(options: Namespace) -> int:
+def _estimate(options: Namespace) -> None:
     from t5xpg.check import estimate
 
-    return estimate.estimate(arguments.load(options), options.price_per_hour, as_json=options.json)
+    estimate.estimate(arguments.load(options), options.price_per_hour, as_json=options.json)
 
 
 def _plan(options: Namespace) -> int:
@@ -188,8 +188,12 @@ def _train(options: Namespace) -> int:
     processes = requested_hosts(options.coordinator, options.processes, options.process, os.environ)
     loaded, path = arguments.load_with_run(options)
     if options.engine == "t5x":
+        if processes is not None:
+            raise UserError("ENGINE=t5x runs as one process here.")
         _train_with_t5x(options, loaded)
         return 0
+    if options.initial:
+        raise UserError("INITIAL=… is for ENGINE=t5x. Here INITIAL_CHECKPOINT names the run to start from.")
     recorded = arguments.path_of(options.recorded)
     with distributed.join(processes) as group:
         checks.require(loaded, RunDirectory(path), data=recorded is None)
@@ -208,13 +212,13 @@ def _train_with_t5x(options: Namespace, loaded: "LoadedConfig") -> None:
         stores.push(folder)
 
 
-def _record(options: Namespace) -> int:
+def _record(options: Namespace) -> None:
     from t5xpg.train import record as recording
 
     loaded = arguments.load(options)
     output = arguments.path_of(options.output) or paths.recordings_directory() / loaded.name
     gin = " ".join([options.gin_overrides, *options.overrides]).strip()
-    return recording.record(loaded, steps=options.steps, output=output, force=options.force, gin=gin)
+    recording.record(loaded, steps=options.steps, output=output, force=options.force, gin=gin)
 
 
 def _eval(options: Namespace) -> None:
@@ -271,7 +275,8 @@ def _runs(options: Namespace) -> int:
     if patterns and options.gc:
         raise UserError("REMOVE=… deletes runs and GC=1 checkpoints of those that stay: give one of them.")
     if not patterns and not options.gc:
-        return listing.print_runs(folder, as_json=options.json)
+        listing.print_runs(folder, as_json=options.json)
+        return 0
     code = listing.remove(folder, patterns, yes=options.yes) if patterns else listing.thin(folder, yes=options.yes)
     for name in known:
         if not (folder / name).exists():
@@ -393,7 +398,7 @@ def _verify_claim(options: Namespace) -> int:
 _FIXED_IN_STUDY = "What is trained stands in sweep.toml or matrix.toml: change it there, without GIN."
 
 
-def _sweep(options: Namespace) -> int:
+def _sweep(options: Namespace) -> None:
     from t5xpg.experiment import config
     from t5xpg.study import kinds, launchers
     from t5xpg.study.engine import Study
@@ -404,9 +409,10 @@ def _sweep(options: Namespace) -> int:
     if not isinstance(study, Study):
         raise UserError(f"{name} is no sweep and no matrix ({kinds.PLAN_FILES}): train it with make train EXP={name}")
     if options.times:
-        return study.time_steps()
+        study.time_steps()
+        return
     where = launchers.launcher(options.launcher, options.launcher_options, options.jobs, study.folder / "jobs")
-    return study.train(jobs=options.jobs, cells=options.cells, launcher=where)
+    study.train(jobs=options.jobs, cells=options.cells, launcher=where)
 
 
 def _speedrun_check(options: Namespace) -> int:

@@ -1,4 +1,4 @@
-"""The program as its users type it: data, cache, train, stop, go on, evaluate, predict, report."""
+"""The program as its users type it: data, cache, train, stop, go on, evaluate."""
 
 import dataclasses
 import json
@@ -85,12 +85,3 @@ def test_evaluation(workplace: Workplace, unbroken: tuple[Path, str]) -> None:
     samples = json.loads((folder / "samples.json").read_text())
     assert len(samples) == 8
     assert all("<extra_id_0>" in sample["target"] for sample in samples)
-
-
-PROMPT = "the dog <extra_id_0> the river, and it's the <extra_id_1> that counts"
-
-
-@unit
-def test_a_prompt_is_filled_in(workplace: Workplace, unbroken: tuple[Path, str]) -> None:
-    printed = workplace.run("infer", str(workplace.experiment), "--run=unbroken", f"--prompt={PROMPT}")
-    assert [line[:12].strip() for line in printed.splitlines()[-3:]] == ["input", "prediction", "filled in"]

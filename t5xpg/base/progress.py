@@ -66,8 +66,7 @@ class Progress:
 
     def __exit__(self, kind: object, *rest: object) -> None:
         with self._lock:
-            if self in self._active:
-                self._active.remove(self)
+            self._active.remove(self)
             line = self._last_line(stopped=kind is not None)
             if self._terminal:
                 line = "\r" + line[: _columns(self._stream) - 1] + "\x1b[K"

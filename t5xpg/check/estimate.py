@@ -30,7 +30,7 @@ PROBE_SECONDS = 10.0  # of timed updates, after those that warm up
 _WARM_UP, _FEWEST, _MOST = 2, 5, 200
 
 
-def estimate(loaded: LoadedConfig, price_per_hour: float | None, *, as_json: bool = False) -> int:
+def estimate(loaded: LoadedConfig, price_per_hour: float | None, *, as_json: bool = False) -> None:
     """Print parameters, operations, memory, time and cost of the whole run of `loaded` on this machine, or as JSON.
 
     Nothing is kept. Where the text exists, the data process starts at the same time, as in training; the timed steps
@@ -71,7 +71,6 @@ def estimate(loaded: LoadedConfig, price_per_hour: float | None, *, as_json: boo
         print(json.dumps(facts, indent=1))
     else:
         _print(facts, loaded, built, times, batches, price_per_hour)
-    return 0
 
 
 def _start(built: Assembly) -> tuple[int | None, tuple[Any, Any]]:

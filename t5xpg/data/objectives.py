@@ -24,8 +24,6 @@ class SpanCorruption:
 
     def __post_init__(self) -> None:
         _check_density(self)
-        if not isinstance(self.whole_words, bool):
-            raise UserError(f"SpanCorruption.whole_words is {self.whole_words!r}: it must be True or False.")
         if not _is_number(self.mean_noise_span_length) or not 1.0 <= self.mean_noise_span_length < math.inf:
             raise UserError(
                 f"SpanCorruption.mean_noise_span_length is {self.mean_noise_span_length!r}: it must be a number of at "

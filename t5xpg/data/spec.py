@@ -79,9 +79,6 @@ class DatasetConfig:
         for name in ("batch_size", "num_virtual_shards", "num_epochs", "max_batches"):
             if getattr(self, name) is not None or name in ("batch_size", "num_virtual_shards"):
                 _at_least_one(name, getattr(self, name))
-        for name in ("shuffle", "use_cached", "pack", "loss_on_targets_only"):
-            if not isinstance(getattr(self, name), bool):
-                raise UserError(f"DatasetConfig.{name} is {getattr(self, name)!r}: it must be True or False.")
         layout_of(self.converter)
         if not self.loss_on_targets_only and self.feature_converter not in (None, PREFIX_LM):
             raise UserError(f"LOSS_ON_TARGETS_ONLY = False is for {PREFIX_LM}; here it is {self.feature_converter}.")

@@ -47,7 +47,7 @@ def standard_logical_axis_rules(
         ("length", None),
         ("layers", None),
         ("rank", None),
-        *((name, tuple(axes) if isinstance(axes, list) else axes) for name, axes in additional_rules),
+        *additional_rules,
     )
 
 

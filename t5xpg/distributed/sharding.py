@@ -213,7 +213,7 @@ def jit_create(create: Callable[..., TrainState], shardings: TrainState, *argume
 
 
 def jit_train_step(
-    step: Callable[..., Any], mesh: Mesh, shardings: TrainState, more: int = 0, rules: LogicalAxisRules = STANDARD_RULES
+    step: Callable[..., Any], mesh: Mesh, shardings: TrainState, more: int, rules: LogicalAxisRules
 ) -> Any:
     """`step(state, batch, ...) -> (state, metrics)`, compiled; the old state's memory is reused for the new one.
 
@@ -227,9 +227,7 @@ def jit_train_step(
     )
 
 
-def jit_eval_step(
-    step: Callable[..., Any], mesh: Mesh, params: Any, more: int = 0, rules: LogicalAxisRules = STANDARD_RULES
-) -> Any:
+def jit_eval_step(step: Callable[..., Any], mesh: Mesh, params: Any, more: int, rules: LogicalAxisRules) -> Any:
     """`step(params, batch, ...) -> metrics`, compiled. params: their shardings; more, rules: as in `jit_train_step`."""
     return jax.jit(
         _on_mesh(step, mesh, rules),

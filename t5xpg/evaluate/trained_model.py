@@ -12,7 +12,7 @@ from t5xpg.data.vocab.files import vocabulary_of_record
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.experiment.assembly import Assembly
 from t5xpg.experiment.experiment import Experiment
-from t5xpg.experiment.identity import decides_predictions, deciding_settings
+from t5xpg.experiment.identity import decides_predictions, deciding_settings, vocabulary_identity
 from t5xpg.models.model import Params
 from t5xpg.run.checkpoint.checkpointer import Checkpointer
 from t5xpg.run.checkpoint.initial_checkpoint import find
@@ -115,8 +115,6 @@ def check_same_vocabulary(task: Vocabulary, trained: Vocabulary | Mapping[str, A
 
 def vocabulary_differences(task: Vocabulary, recorded: Mapping[str, Any], where: str) -> str:
     """The differences of the task's vocabulary from a recorded one, as text; "" for none. where: what recorded it."""
-    ours, theirs = task.to_json(), dict(recorded)
-    ours.pop("model_file", None)  # the path of the file, whose digest is compared
-    theirs.pop("model_file", None)
-    differences = differing(theirs, ours)
+    theirs = {name: value for name, value in recorded.items() if name != "model_file"}
+    differences = differing(theirs, vocabulary_identity(task))
     return ", ".join(f"{name} {old} in the {where}, {new} now" for name, (old, new) in differences.items())

@@ -54,10 +54,12 @@ def tune(
             "Tune on validation (leave SPLIT out)."
         )
     decoding = experiment.decoding
-    own = decoding if decoding.method == "beam" else DecodingConfig("beam")
+    own = decoding
+    if decoding.method != "beam":  # as gin/decoding/beam.gin makes it
+        own = DecodingConfig("beam", decoding.max_decode_length, extra_length=decoding.extra_length)
     pairs = itertools.product(beams or [own.decodes], alphas)
     # impossible values are refused before anything is made
-    decodings = [dataclasses.replace(decoding, method="beam", num_decodes=count, alpha=alpha) for count, alpha in pairs]
+    decodings = [dataclasses.replace(own, num_decodes=count, alpha=alpha) for count, alpha in pairs]
     check_and_prepare(loaded, directory, config)
     config = data_config(dataclasses.replace(config, max_batches=None), experiment.random_seed)
     built = assembly.assemble(experiment)

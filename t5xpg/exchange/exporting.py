@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import os
 from pathlib import Path
 
 from safetensors.numpy import save_file
@@ -20,12 +19,21 @@ from t5xpg.exchange.huggingface.tokenizer_files import check_tokenizer, write_to
 from t5xpg.exchange.huggingface.transformers_check import NOT_CHECKED, Checked, check_in_transformers
 from t5xpg.experiment import assembly
 from t5xpg.experiment.config import LoadedConfig
+from t5xpg.experiment.experiment import Experiment
 from t5xpg.run.directory import RunDirectory
 from t5xpg.run.results import collect, write_results
 from t5xpg.run.results_page import pictures
 
 CARD, RESULTS = "README.md", "results.json"
 FOLDER = "huggingface"  # in the run directory, unless another folder is named
+
+
+def opened(loaded: LoadedConfig, path: Path) -> tuple[Experiment, RunDirectory]:
+    """The experiment with its layers apart, and its run. Raises UserError for a run of another model."""
+    experiment = dataclasses.replace(loaded.experiment, model=loaded.experiment.model.with_layers_apart())
+    directory = RunDirectory(path)
+    check_same_model(directory, experiment)
+    return experiment, directory
 
 
 def export(loaded: LoadedConfig, path: Path, output: Path | None = None) -> tuple[Path, Checked | None]:
@@ -35,9 +43,7 @@ def export(loaded: LoadedConfig, path: Path, output: Path | None = None) -> tupl
     folder, and what was compared (None without transformers). Raises UserError where transformers has no model that
     computes the same, or computes something else from the folder.
     """
-    experiment = dataclasses.replace(loaded.experiment, model=loaded.experiment.model.with_layers_apart())
-    directory = RunDirectory(path)
-    check_same_model(directory, experiment)
+    experiment, directory = opened(loaded, path)
     target = directory.path / FOLDER if output is None else output
     check_target(target, has_card(target, "config.json"))
     built = assembly.assemble(experiment)
@@ -92,9 +98,9 @@ def push(folder: Path, name: str) -> None:
 
     Raises UserError where the hub, or HF_ENDPOINT in its place, does not take it.
     """
-    from huggingface_hub import HfApi, constants  # late: it takes half a second
+    from huggingface_hub import HfApi  # late: it takes half a second
 
-    api = HfApi(endpoint=os.environ.get("HF_ENDPOINT", constants.ENDPOINT))
+    api = HfApi()
     try:
         name = api.create_repo(name, exist_ok=True).repo_id
         commit = api.upload_folder(repo_id=name, folder_path=folder, commit_message="A checkpoint exported by t5xpg")

@@ -34,14 +34,13 @@ def check_model(model: Model) -> None:
 
 
 def in_ctranslate2(model: Model, params: Params, vocabulary: Vocabulary, quantization: str = QUANTIZATIONS[0]) -> Any:
-    """The model as a `ctranslate2.specs.TransformerSpec` that can be saved, its parameters stored in `quantization`.
+    """A model that `check_model` takes, as a `ctranslate2.specs.TransformerSpec` that can be saved.
 
-    Raises UserError where CTranslate2 has no model that computes the same.
+    quantization: in which the parameters are stored.
     """
     from ctranslate2 import specs
     from ctranslate2.specs.common_spec import Activation
 
-    check_model(model)
     config = model.config
     # CTranslate2 would ask torch for bfloat16
     dtype = jnp.bfloat16 if quantization == "bfloat16" else np.float32

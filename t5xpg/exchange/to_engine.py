@@ -18,8 +18,8 @@ from t5xpg.base.paths import shown
 from t5xpg.data.spec import unpacked
 from t5xpg.data.stream.client import DataService
 from t5xpg.data.vocab.vocabulary import Vocabulary
-from t5xpg.evaluate.trained_model import check_same_model, parameters_and_vocabulary
-from t5xpg.exchange.exporting import check_target
+from t5xpg.evaluate.trained_model import parameters_and_vocabulary
+from t5xpg.exchange.exporting import check_target, opened
 from t5xpg.exchange.huggingface.tokenizer_files import check_tokenizer, write_tokenizer
 from t5xpg.exchange.t5x.networks import RECORD, record_of
 from t5xpg.experiment import assembly
@@ -27,7 +27,6 @@ from t5xpg.experiment.config import LoadedConfig
 from t5xpg.experiment.experiment import Experiment
 from t5xpg.models.decoding import score
 from t5xpg.models.model import Model, Params
-from t5xpg.run.directory import RunDirectory
 
 _MEASURED = 64  # examples, rounded up to whole batches, on which the loss from quantization is measured
 _UNKNOWN = "what this loses was not measured: {}"
@@ -67,9 +66,7 @@ def export(
     quantization = quantization or engine.quantizations[0]
     if quantization not in engine.quantizations:
         raise UserError(f"QUANTIZATION={quantization} is not known.{nearest(quantization, engine.quantizations)}")
-    experiment = dataclasses.replace(loaded.experiment, model=loaded.experiment.model.with_layers_apart())
-    directory = RunDirectory(path)
-    check_same_model(directory, experiment)
+    experiment, directory = opened(loaded, path)
     target = (directory.path / engine.name if output is None else output).absolute()
     is_export = all((target / name).is_file() for name in (engine.file, RECORD))
     check_target(target, is_export, f"an export for {engine.title}")

@@ -1,6 +1,5 @@
 """The LoRA matrices of a run as a folder that the `peft` library loads over a transformers model."""
 
-import dataclasses
 import subprocess
 import tempfile
 from pathlib import Path
@@ -15,7 +14,7 @@ from t5xpg.base.files import directory_atomically, write_json, write_text
 from t5xpg.base.paths import shown
 from t5xpg.data.vocab.files import vocabulary_of_record
 from t5xpg.data.vocab.vocabulary import Vocabulary
-from t5xpg.evaluate.trained_model import INITIAL, check_same_model, frozen_parameters
+from t5xpg.evaluate.trained_model import INITIAL, frozen_parameters
 from t5xpg.exchange import exporting
 from t5xpg.exchange.formats.weights import SAFETENSORS
 from t5xpg.exchange.huggingface.architectures import in_transformers, known_kind
@@ -63,12 +62,10 @@ def export(loaded: LoadedConfig, path: Path, output: Path | None = None) -> tupl
     folder, and what was compared (None without transformers or peft). Raises UserError for a run without LoRA, and
     where peft has no LoRA, or transformers no base model, that computes the same.
     """
-    experiment = dataclasses.replace(loaded.experiment, model=loaded.experiment.model.with_layers_apart())
-    adapter, initial = experiment.adapter, experiment.initial
+    adapter, initial = loaded.experiment.adapter, loaded.experiment.initial
     if not isinstance(adapter, Lora) or initial is None:
         raise UserError(f"FORMAT={FOLDER} is for runs with LoRA: {loaded.name} has none (gin/adapters/lora.gin).")
-    directory = RunDirectory(path)
-    check_same_model(directory, experiment)
+    experiment, directory = exporting.opened(loaded, path)
     target = directory.path / FOLDER if output is None else output
     exporting.check_target(target, exporting.has_card(target, CONFIG))
     built = assembly.assemble(experiment)

@@ -1,6 +1,5 @@
 """A run's checkpoint as T5X restores it, with what T5X's checkpoints do not say."""
 
-import dataclasses
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,8 +9,8 @@ import optax
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import directory_atomically, write_json, write_text
 from t5xpg.base.paths import shown
-from t5xpg.evaluate.trained_model import check_same_model, parameters_and_vocabulary
-from t5xpg.exchange.exporting import check_target
+from t5xpg.evaluate.trained_model import parameters_and_vocabulary
+from t5xpg.exchange.exporting import check_target, opened
 from t5xpg.exchange.formats.t5x_writer import write_checkpoint
 from t5xpg.exchange.t5x.adafactor import SLOTS, param_states, zeros_of_stacked_layers
 from t5xpg.exchange.t5x.networks import RECORD, SCALABLE, in_t5x, model_gin, network_of, record_of
@@ -37,9 +36,7 @@ def export(loaded: LoadedConfig, path: Path, output: Path | None = None) -> Path
     `make import` knows model and vocabulary. output: the folder, which appears whole or not at all; one that an earlier
     export wrote is replaced. Raises UserError where T5X has trained in it, or has no network that computes the same.
     """
-    experiment = dataclasses.replace(loaded.experiment, model=loaded.experiment.model.with_layers_apart())
-    directory = RunDirectory(path)
-    check_same_model(directory, experiment)
+    experiment, directory = opened(loaded, path)
     target = (directory.path / FOLDER if output is None else output).absolute()
     check_target(target, all((target / name).is_file() for name in (RECORD, MODEL_FILE)), "an export for T5X")
     if any(target.rglob("events.out*")):

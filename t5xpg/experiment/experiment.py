@@ -73,15 +73,15 @@ class Experiment:
             value = getattr(self, name)
             if value is None and name not in positive:
                 continue
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            if value < 1:
                 raise UserError(f"Experiment.{name} must be a positive integer, not {value!r}.")
         if self.total_steps > _MOST_STEPS:
             raise UserError(f"TRAIN_STEPS is {self.total_steps:,}; steps are counted to {_MOST_STEPS:,}.")
-        if not isinstance(self.skip_nonfinite, int) or isinstance(self.skip_nonfinite, bool) or self.skip_nonfinite < 0:
+        if self.skip_nonfinite < 0:
             raise UserError(f"SKIP_NONFINITE is {self.skip_nonfinite!r}: it must be a whole number of at least 0.")
-        if self.ema_decay is not None and not (isinstance(self.ema_decay, float) and 0 < self.ema_decay < 1):
+        if self.ema_decay is not None and not 0 < self.ema_decay < 1:
             raise UserError(f"EMA_DECAY is {self.ema_decay!r}: it must be None, or between 0.0 and 1.0, as 0.999.")
-        if not isinstance(self.max_cut_share, int | float) or not 0 <= self.max_cut_share <= 1:
+        if not 0 <= self.max_cut_share <= 1:
             raise UserError(f"MAX_CUT_SHARE is {self.max_cut_share!r}: it must be a share of the examples, 0.0 to 1.0.")
         check_seed(self.random_seed)
         for name in ("train_dataset", "eval_dataset"):

@@ -138,8 +138,6 @@ class T5Config:
             check(is_count(getattr(self, name)), name, "a whole number of at least 1")
             check("layers" not in name or getattr(self, name) <= MOST_LAYERS, name, f"at most {MOST_LAYERS:,}")
         check(chunk is None or is_count(chunk), "attention_chunk_size", "None or a whole number of at least 1")
-        for name in _SWITCHES:
-            check(isinstance(getattr(self, name), bool), name, "True or False")
         check(chunk is None or not self.relative_attention_keys, "attention_chunk_size", "None with relative keys")
         check(0.0 <= self.dropout_rate < 1.0, "dropout_rate", "at least 0 and below 1")
         check(
@@ -251,10 +249,6 @@ class T5Config:
             raise UserError(f"{kind} {'has' if kind[-1] != 's' else 'have'} no {' and no '.join(names)} (T5Config).")
 
 
-_SWITCHES = (
-    "relpos_bias_in_every_layer", "relative_attention_keys", "scan_layers", "qk_norm", "relative_attention_bias",
-    "rotary_cross_attention", "merged_attention", "share_embeddings",
-)  # fmt: skip
 # what the fused kernels do not compute
 _NOT_FUSED = (
     "relative_attention_keys", "attention_logit_softcap", "encoder_window", "decoder_window", "merged_attention",

@@ -44,8 +44,6 @@ class BestMetric:
             raise UserError(f"BEST_MODE is {self.mode!r}: expected 'min' or 'max'.")
         if self.patience is not None and not (type(self.patience) is int and self.patience >= 1):
             raise UserError(f"EARLY_STOP_PATIENCE is {self.patience!r}: expected None or a whole number of at least 1.")
-        if not isinstance(self.keep, bool):
-            raise UserError(f"KEEP_BEST is {self.keep!r}: it must be True or False.")
         object.__setattr__(self, "mode", self._mode(whose, name))
 
     def _mode(self, whose: str, name: str) -> str:

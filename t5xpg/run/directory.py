@@ -19,7 +19,7 @@ from t5xpg.run.checkpoint.folders import require_path_for_orbax
 from t5xpg.run.records import to_json
 
 _FORMAT = 1
-_NOT_SET = "not set"
+NOT_SET = "not set"
 _SHOWN_DIFFERENCES = 20
 # Settings that decide nothing, and stand in the identities that earlier versions recorded.
 _FREE = ("settings.teacher.model.config.scan_layers", "settings.teacher.model.config.remat_policy")
@@ -251,7 +251,7 @@ def differing(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") 
     """The leaves of two nested mappings that differ: {"data.splits.train.sha256": (old, new)}, "not set" if absent."""
     differences: dict[str, tuple[Any, Any]] = {}
     for name in [*old, *(name for name in new if name not in old)]:
-        before, after = old.get(name, _NOT_SET), new.get(name, _NOT_SET)
+        before, after = old.get(name, NOT_SET), new.get(name, NOT_SET)
         if isinstance(before, Mapping) and isinstance(after, Mapping):
             differences.update(differing(before, after, f"{prefix}{name}."))
         elif before != after:
@@ -261,7 +261,7 @@ def differing(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") 
 
 def short(value: Any) -> str:
     """A value as a message shows it."""
-    text = value if value == _NOT_SET else json.dumps(value, ensure_ascii=False)
+    text = value if value == NOT_SET else json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 60 else text[:57] + "…"
 
 

@@ -46,15 +46,15 @@ def listed(folder: Path) -> Iterator[Listed]:
             yield _listed(run)
 
 
-def print_runs(folder: Path, *, as_json: bool = False) -> int:
-    """List the runs in `folder`, as a table or as JSON; returns 0."""
+def print_runs(folder: Path, *, as_json: bool = False) -> None:
+    """List the runs in `folder`, as a table or as JSON."""
     runs = list(listed(folder))
     if as_json:
         print(json.dumps([asdict(run) for run in runs], indent=1))
-        return 0
+        return
     if not runs:
         print(f"no run directories in {folder}")
-        return 0
+        return
     header = ["run", "experiment", "state", "step", "of", "loss", "checkpoints", "MB"]
     rows = [
         [run.name, run.experiment, run.state, *map(cell, (run.step, run.total_steps, run.loss, len(run.checkpoints))),
@@ -62,7 +62,6 @@ def print_runs(folder: Path, *, as_json: bool = False) -> int:
         for run in runs
     ]  # fmt: skip
     print("\n".join(aligned(header, rows, numbers_from=3)))
-    return 0
 
 
 def remove(folder: Path, patterns: Sequence[str], *, yes: bool = False) -> int:

@@ -54,8 +54,8 @@ class Study(Planned):
         """Raise UserError where a pattern chooses no runs. cells: as in `train`."""
 
     @abstractmethod
-    def time_steps(self) -> int:
-        """Measure how long a step of each thing that is compared takes, where all do the same work. Returns 0."""
+    def time_steps(self) -> None:
+        """Measure how long a step of each thing that is compared takes, where all do the same work."""
 
     @abstractmethod
     def stages(self, cells: str | None) -> Iterator[Sequence[Run]]:
@@ -69,8 +69,8 @@ class Study(Planned):
     def summary(self, board: Board) -> Iterable[str]:
         """The board for a terminal."""
 
-    def train(self, *, jobs: int, cells: str | None, launcher: Launcher) -> int:
-        """Train what is left, each run in a folder of its own, measure it, and print what is known so far. Returns 0.
+    def train(self, *, jobs: int, cells: str | None, launcher: Launcher) -> None:
+        """Train what is left, each run in a folder of its own, measure it, and print what is known so far.
 
         jobs: runs at a time; they share the cores, whose number decides the order of sums. cells: a pattern for names
         of a matrix's cells, such as "*,lm,*"; None for all. launcher: starts their processes. Raises UserError for a
@@ -89,7 +89,6 @@ class Study(Planned):
         for line in self.summary(board):
             print(line)
         print(f"publish it: make report EXP={self.name}")
-        return 0
 
     def publish(self, *, allow_changed: bool = False) -> Path:
         """Write the board, the pictures and the README's block into the experiment's folder; returns the README's path.

@@ -12,7 +12,7 @@ from typing import Any
 from flax.traverse_util import flatten_dict
 
 from t5xpg.base import environment
-from t5xpg.run.directory import differing
+from t5xpg.run.directory import NOT_SET, differing
 
 TOLERANCE = 0.02
 """The largest difference on other hardware: relative for losses and metrics, absolute for accuracies.
@@ -26,7 +26,6 @@ CHANGED, UNKNOWN, NOT_COMPARED = "changed", "not known", "not compared"
 
 # What a change of these parts of the identity means: the run is another one, and cannot repeat the numbers.
 _DECIDING = ("settings", "seed", "data", "vocabulary", "initial", "teacher")
-_NOT_SET = "not set"
 _UNSHOWN = "-"
 _TEXT_WIDTH = 34
 
@@ -134,7 +133,7 @@ def _leaves(part: str, old: Any, new: Any) -> Iterator[Row]:
     changes = {
         name: (before, after)
         for name, (before, after) in differing({part: _by_place(old)}, {part: _by_place(new)}).items()
-        if _NOT_SET not in (before, after) and name != "hardware.memory_bytes"
+        if NOT_SET not in (before, after) and name != "hardware.memory_bytes"
     }
     if not changes:
         yield Row(part, "", "", SAME)

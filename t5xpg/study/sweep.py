@@ -123,8 +123,8 @@ class Sweep(Study):
             losses = ", ".join(map(decimals, entry["loss"]))
             yield f"{entry['recipe']} ({entry['candidate']}): {losses} after {entry['steps']:,} steps"
 
-    def time_steps(self) -> int:
-        """Measure how long a step of each recipe takes, and keep it for the board. Returns 0."""
+    def time_steps(self) -> None:
+        """Measure how long a step of each recipe takes, and keep it for the board."""
         from t5xpg.study import step_times
 
         best = self.best_candidates()
@@ -135,4 +135,3 @@ class Sweep(Study):
         write_json(self._times_file, measured)
         for recipe, seconds in measured["seconds"].items():
             print(f"{recipe}: {1000 * seconds:,.0f} ms a step (fastest {1000 * measured['fastest'][recipe]:,.0f})")
-        return 0

@@ -43,12 +43,12 @@ _SAMPLE = 100  # batches, from whose size that of the recording is estimated
 _MORE_ROOM = "Make room, record fewer STEPS, or name a folder on another disk with OUTPUT=…"
 
 
-def record(loaded: LoadedConfig, *, steps: int, output: Path, force: bool = False, gin: str = "") -> int:
+def record(loaded: LoadedConfig, *, steps: int, output: Path, force: bool = False, gin: str = "") -> None:
     """Write the batches of the first `steps` updates, and those of the validation, into the folder `output`.
 
     Data and caches that are missing are made first. An existing recording is replaced only with `force`; without it,
     one of the same batches is left as it is, and another one is refused. Nothing but a recording is ever replaced.
-    gin: the overrides as they were typed. Returns 0; raises UserError for what the user can mend.
+    gin: the overrides as they were typed. Raises UserError for what the user can mend.
     """
     if not 1 <= steps <= _MAX_STEPS:
         raise UserError(f"STEPS={steps}: a recording holds the batches of 1 to {_MAX_STEPS:,} steps.")
@@ -82,7 +82,6 @@ def record(loaded: LoadedConfig, *, steps: int, output: Path, force: bool = Fals
     if steps < experiment.total_steps:
         gin = f"{gin} --gin.TRAIN_STEPS={steps}".strip()
     _print_result(output, loaded, gin)
-    return 0
 
 
 def _datasets(experiment: Experiment, service: DataService) -> Iterator[tuple[str, DatasetConfig, TaskDescription]]:

@@ -23,7 +23,7 @@ def test_without_text(own_place: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
     show = mock.Mock(wraps=estimate._print)
     monkeypatch.setattr(estimate, "_print", show)
     overrides = ["MIXTURE_OR_TASK_NAME=wikitext_span_corruption", "PACK=True", "EARLY_STOP_PATIENCE=3"]
-    assert estimate.estimate(config.load(str(gin), [*overrides, "EVAL_STEPS=2"]), price_per_hour=3600.0) == 0
+    estimate.estimate(config.load(str(gin), [*overrides, "EVAL_STEPS=2"]), price_per_hour=3600.0)
     printed = capsys.readouterr().out
     seconds = int(re.search(r"^in all +.* \(([\d,]+) s\)$", printed, re.MULTILINE)[1].replace(",", ""))
     parts = re.findall(r"^\w+ +(\d+) x ([\d.]+) s", printed, re.MULTILINE)
@@ -42,7 +42,7 @@ def test_without_text(own_place: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
     ):
         assert re.search(line, printed, re.MULTILINE), (line, printed)
     loaded = config.load(str(gin), [*overrides, "EVAL_STEPS=None"])
-    assert estimate.estimate(loaded, price_per_hour=None, as_json=True) == 0
+    estimate.estimate(loaded, price_per_hour=None, as_json=True)
     facts = json.loads(capsys.readouterr().out)
     assert (facts["parameters"], facts["seconds"]["updates"]["count"], facts["cost"]) == (49_504, 12, None)
     assert facts["seconds"]["evaluations"] == {"count": 3, "each": 0.0}

@@ -57,7 +57,6 @@ def test_modules_are_names_or_one_text() -> None:
         ({"metrics": ("mean_of_best",)}, "METRICS names mean_of_best, which is no function"),
         ({"metrics": "a b/c"}, "METRICS is 'a b/c': expected names of metrics, such as bleu"),
         ({"num_epochs": 0}, "num_epochs is 0"),
-        ({"shuffle": "no"}, "shuffle is 'no': it must be True or False"),
         ({"objective": "span_corruption"}, "objective is 'span_corruption': expected one of SpanCorruption, IidDeno"),
     ],
 )

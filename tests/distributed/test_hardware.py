@@ -86,13 +86,10 @@ def test_memory():
     assert device_memory(SimpleNamespace(platform="gpu", memory_stats=lambda: None)) is None
 
 
-def test_the_peak_of_a_mesh(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+def test_the_peak_of_a_mesh(monkeypatch):
     mesh = SimpleNamespace(devices=np.array([[device("NVIDIA H200"), device("NVIDIA H200")]]))
     assert peak_flops_of_mesh(mesh, "bfloat16") == pytest.approx(2 * 989.4e12)
-    monkeypatch.setattr(hardware, "measured_peak_flops", lambda dtype, **options: 3e9)
     cpu = make_mesh(MeshConfig(), jax.devices("cpu"))
-    assert peak_flops_of_mesh(cpu, "float32") == 3e9
     monkeypatch.setattr(jax, "process_count", lambda: 2)
     assert peak_flops_of_mesh(cpu, "float32") is None
 

@@ -101,7 +101,8 @@ def by_beams(workplace: Workplace, blend: RunDirectory) -> str:
     """What the evaluation of that run printed, by the beam search that was tuned on it."""
     blend.data_log.write_text("a training still writes here\n")
     command = [str(workplace.experiment), *BLEND]
-    printed = workplace.run("tune-decoding", *command, "--alphas=0,1.5", "--beams=2")
+    sampling = "--gin_file=gin/decoding/consensus.gin"  # none of whose options are those of beam search
+    printed = workplace.run("tune-decoding", *command, sampling, "--alphas=0,1.5", "--beams=2")
     given = re.search(r"make eval EXP=small RUN=blend GIN=(.*)$", printed, re.M)
     assert given is not None
     blend.evaluation_log.unlink()

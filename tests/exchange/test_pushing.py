@@ -8,6 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from huggingface_hub import constants
 
 from t5xpg.base.errors import UserError
 from t5xpg.exchange.exporting import push
@@ -57,7 +58,7 @@ def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     with ThreadingHTTPServer(("127.0.0.1", 0), Hub) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
-        monkeypatch.setenv("HF_ENDPOINT", url := f"http://127.0.0.1:{server.server_port}")
+        monkeypatch.setattr(constants, "ENDPOINT", url := f"http://127.0.0.1:{server.server_port}")
         yield url
         server.shutdown()
         thread.join()

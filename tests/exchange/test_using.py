@@ -3,7 +3,6 @@
 import json
 
 import pytest
-from safetensors.numpy import load_file
 
 from tests.small_models import FAMILIES
 from tests.workplace import Workplace
@@ -30,21 +29,3 @@ def test_it_is_used_by_its_name(workplace: Workplace) -> None:
     for prompt in ("The <extra_id_0> sees", "without a blank"):
         assert f"input       {prompt}" in workplace.run("infer", "taken", f"--prompt={prompt}")
     assert "holds an imported checkpoint" in workplace.refused("train", "taken", TASK, *READ)
-    workplace.run("export", "taken", f"--output={workplace.folder / 'given back'}")
-    written, expected = (load_file(folder / "model.safetensors") for folder in (workplace.folder / "given back", BYT5))
-    assert {name: array.tobytes() for name, array in written.items()} == {
-        name: array.tobytes() for name, array in expected.items()
-    }
-
-
-def test_mistakes_are_said_in_one_line(workplace: Workplace) -> None:
-    for arguments, message in (
-        (["import", ""], "Name a checkpoint"),
-        (["export", str(workplace.experiment), "--run=never"], "holds no run"),
-        (["export", str(workplace.experiment), "--format=t6x"], "FORMAT=t6x is not known"),
-        (["export", str(workplace.experiment), "--quantization=int8"], "QUANTIZATION=… is for FORMAT=ctranslate2"),
-    ):
-        said = workplace.refused(*arguments)
-        assert said.startswith("t5xpg: error: ")
-        assert message in said
-        assert len(said.splitlines()) == 1

@@ -1,7 +1,7 @@
 """What can happen to a run, and what is left of it: one message, a state to go on from, no litter, the same numbers.
 
 Each fault is made in a program that runs as a user's would. A full disk is in test_full_disk.py; damage to every file
-of a checkpoint in test_checkpoints.py; changing data in data/test_client.py.
+of a checkpoint in test_checkpoint_damage.py; changing data in data/stream/test_client.py.
 """
 
 import json
@@ -19,6 +19,7 @@ from t5xpg.data.batch import hash_batch
 from t5xpg.data.stream.client import NoBatchYetError
 from t5xpg.experiment import config
 from t5xpg.run.batch_trail import read_trail
+from t5xpg.run.checkpoint.folders import saved_steps
 from t5xpg.train import training
 from tests.workplace import PATIENCE, Workplace, assert_same_run, wait_until
 
@@ -41,10 +42,6 @@ def litter(workplace: Workplace, run: str) -> list[str]:
     """Temporary files of a run, and of the data and caches that all share."""
     folders = [workplace.folder / "runs" / run, workplace.folder / "data", workplace.folder / "cache"]
     return [str(path) for folder in folders for path in folder.rglob("*") if LITTER.search(path.name)]
-
-
-def saved_steps(run: Path) -> list[int]:
-    return sorted(int(path.name) for path in (run / "checkpoints").glob("*") if path.name.isdecimal())
 
 
 def line_with(process: subprocess.Popen[str], text: str) -> str:
@@ -76,7 +73,7 @@ def test_a_run_goes_on_after_its_data_process_was_killed_and_from_the_last_good_
 ) -> None:
     run, command = workplace.folder / "runs" / "damaged", ("train", str(workplace.experiment), *LONG, "--run=damaged")
     with workplace.start(*command, held_at=40) as process:
-        wait_until(process, lambda: 40 in saved_steps(run))
+        wait_until(process, lambda: 40 in saved_steps(run / "checkpoints"))
         os.kill(data_process_of(process), signal.SIGKILL)
         process.send_signal(signal.SIGCONT)
         printed, _ = process.communicate(timeout=PATIENCE)
@@ -85,15 +82,15 @@ def test_a_run_goes_on_after_its_data_process_was_killed_and_from_the_last_good_
     assert re.search(r"Step \d+ is saved: once that is mended, the same command goes on from there\.", printed)
     assert "Traceback" not in printed
     assert litter(workplace, "damaged") == []
-    saved = saved_steps(run)[-1]
+    saved = saved_steps(run / "checkpoints")[-1]
     assert saved < 80
     with workplace.start(*command, held_at=80) as process:
-        wait_until(process, lambda: saved_steps(run)[-1] > saved)
+        wait_until(process, lambda: saved_steps(run / "checkpoints")[-1] > saved)
         process.send_signal(signal.SIGTERM)
         process.send_signal(signal.SIGCONT)
         process.communicate(timeout=PATIENCE)
     assert process.returncode == 128 + signal.SIGTERM
-    *earlier, last = saved_steps(run)
+    *earlier, last = saved_steps(run / "checkpoints")
     assert earlier
     largest = max((run / "checkpoints" / str(last) / "params").rglob("*"), key=lambda path: path.stat().st_size)
     content = bytearray(largest.read_bytes())
@@ -104,18 +101,6 @@ def test_a_run_goes_on_after_its_data_process_was_killed_and_from_the_last_good_
     assert f"continues after step {earlier[-1]}\n" in printed
     assert_same_run(run, unbroken, STEPS)
     assert litter(workplace, "damaged") == []
-
-
-def test_a_run_that_is_interrupted_before_its_first_step(workplace: Workplace) -> None:
-    with workplace.start("train", str(workplace.experiment), "--run=not begun") as process:
-        line_with(process, "device:")
-        process.send_signal(signal.SIGINT)
-        printed, _ = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 128 + signal.SIGINT, printed
-    assert "stopping after this step" not in printed
-    assert "\nready " not in printed
-    assert "stopped before the first step; the same command goes on from there" in printed
-    assert not (workplace.folder / "runs" / "not begun" / "metrics.jsonl").exists()
 
 
 def test_a_run_that_is_stopped_before_its_first_batch_comes(
@@ -163,7 +148,7 @@ def test_a_run_that_leaves_the_finite_numbers_says_where_and_keeps_the_batch(wor
     assert "gradients of decoder/" in found[3]
     assert "Traceback" not in printed
     assert "Lower LEARNING_RATE" in printed
-    assert saved_steps(run)[-1] == step - 1
+    assert saved_steps(run / "checkpoints")[-1] == step - 1
     assert f"Step {step - 1} is saved" in printed
     kept = run / "nonfinite" / f"step_{step:08d}"
     with np.load(kept / "batch.npz", allow_pickle=False) as arrays:

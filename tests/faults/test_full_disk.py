@@ -79,11 +79,6 @@ def test_cache(content: Path, tmp_path: Path) -> None:
     assert "/disk/cache" in ended.output
 
 
-def test_record(content: Path, tmp_path: Path) -> None:
-    arguments = ("record", EXPERIMENT, "--steps=99", "--output=DISK/recorded")
-    assert_nothing_happened(content, run(content, tmp_path, *arguments, room=8 * KIB, largest=4 * KIB))
-
-
 def test_checkpoint(content: Path, tmp_path: Path) -> None:
     if not namespace():
         # A limit on files has to spare the data's position, which is larger than the small model.

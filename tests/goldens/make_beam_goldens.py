@@ -36,7 +36,6 @@ SEARCHES: dict[str, dict[str, Any]] = {
 # Matrices times `scale`, so that several continuations are likely; the end's row of the head times `end`, so that they
 # come at different lengths. The seeds tell the rules apart.
 MODELS: dict[str, dict[str, Any]] = {
-    "untied_gated_gelu": {"seed": 9, "scale": 0.7, "end": 2.0},
     "tied_relu": {"seed": 14, "scale": 0.7, "end": 2.0},
 }
 

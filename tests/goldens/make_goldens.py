@@ -3,7 +3,7 @@
     python tests/goldens/make_goldens.py           writes tests/goldens/*.safetensors
     python tests/goldens/make_goldens.py --check   computes them again and compares with the files
 
-Needs torch and transformers (the goldens extra) and nothing of this package. Each file holds one small model: its
+Needs torch and transformers (`make bench-peers`) and nothing of this package. Each file holds one small model: its
 weights ("weight/<transformers' name>"), a padded batch, logits, loss, gradients ("gradient/<name>"), what `generate`
 answers greedily, and in its metadata the configuration and the versions.
 """

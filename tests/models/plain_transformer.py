@@ -1,4 +1,4 @@
-"""An encoder-decoder in NumPy, float64, one text at a time and head by head: what the options of `T5Config` mean."""
+"""An encoder-decoder, or a decoder alone, in NumPy, float64, one text at a time and head by head: T5Config in words."""
 
 import math
 from typing import Any
@@ -28,6 +28,16 @@ def logits(
     if config.logits_via_embedding:
         return _capped(x @ tables["embedding"].T / math.sqrt(config.emb_dim), config.logit_softcap)
     return _capped(x @ params["decoder"]["logits_dense"]["kernel"], config.logit_softcap)
+
+
+def logits_of_decoder(params: Any, config: T5Config, tokens: list[int], prefix: int) -> np.ndarray:
+    """Of a decoder without an encoder, whose first `prefix` positions see each other: [T, V]."""
+    params = _float64(params)
+    x = _embedded(params["token_embedder"], config, [config.decoder_start_token_id, *tokens[:-1]])
+    return (
+        _stack(params["decoder"], "decoder", config, x, None, prefix=prefix)
+        @ params["decoder"]["logits_dense"]["kernel"]
+    )
 
 
 def _float64(tree: Any) -> Any:
@@ -63,8 +73,9 @@ def _stack(
     x: np.ndarray,
     encoded: np.ndarray | None,
     num_kept: int | None = None,
+    prefix: int = 0,
 ) -> np.ndarray:
-    is_decoder = encoded is not None
+    is_decoder = name == "decoder"
     number = config.num_decoder_layers if is_decoder else config.num_encoder_layers
     first = len(encoded) if encoded is not None and config.rotary_cross_attention else 0
     places, gates = first + np.arange(len(x)), np.ones(1)
@@ -83,7 +94,7 @@ def _stack(
         for q in range(len(x)):
             for k in range(len(x)):
                 behind = q - k
-                if is_decoder and behind < 0:
+                if is_decoder and behind < 0 and k >= prefix:
                     see[q, k] = False
                 if is_local and window is not None and not -window[1] <= behind <= window[0]:
                     see[q, k] = False
@@ -107,7 +118,7 @@ def _stack(
             seen.append(source)
         y = _attention(layer[own], config, is_local, y, places, seen)
         x = x + _norm(layer, f"post_{own}_layer_norm", y)
-        if is_decoder and not config.merged_attention:
+        if encoded is not None and not config.merged_attention:
             y = _norm(layer, "pre_cross_attention_layer_norm", x)
             here = places if config.rotary_cross_attention else None
             y = _attention(layer["encoder_decoder_attention"], config, is_local, y, here, [source])

@@ -1,4 +1,4 @@
-"""The whole model: its parameters, packing, padding, dropout, dtypes, and the count of its operations.
+"""The whole model: its parameters, padding, dropout, dtypes, and the count of its operations.
 
 That names and shapes are T5X's: tests/exchange/t5x/test_params.py. That it computes what T5 computes: test_parity.py.
 """
@@ -7,7 +7,6 @@ import functools
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict
@@ -34,17 +33,6 @@ def rows(lengths: list[tuple[int, int]], S: int, T: int) -> dict[str, np.ndarray
     return seq2seq(inputs, targets)
 
 
-def pack(batch: dict[str, np.ndarray], S: int, T: int) -> dict[str, np.ndarray]:
-    """All rows of a padded batch behind one another in one row, as EncDecFeatureConverter packs them."""
-    packed = {}
-    for part, tokens, length in (("encoder", "encoder_input_tokens", S), ("decoder", "decoder_target_tokens", T)):
-        is_filled = batch[tokens] > 0
-        values = {name: array[is_filled] for name, array in batch.items() if name.startswith(part)}
-        values[f"{part}_segment_ids"] = np.nonzero(is_filled)[0] + 1
-        packed |= {name: np.pad(value, (0, length - len(value)))[None] for name, value in values.items()}
-    return {name: array.astype(np.int32) for name, array in packed.items()}
-
-
 def test_every_parameter_is_float32_and_its_axes_have_names():
     model = EncoderDecoderModel(T5Config(**SIZES))
     abstract = model.abstract_params()
@@ -67,18 +55,6 @@ def test_a_parameter_starts_the_same_whatever_else_there_is():
         np.testing.assert_array_equal(array, two[name])
     kernels = [leaf for leaf in two.values() if leaf.shape == (12, 15)]
     assert all((a != b).any() for i, a in enumerate(kernels) for b in kernels[:i]), "two parameters start equal"
-
-
-@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("bfloat16", 0.05)])
-def test_packed_rows_are_the_same_rows_unpacked(dtype, tolerance):
-    params = model_and_params()[1]
-    model = EncoderDecoderModel(T5Config(**SIZES, dtype=dtype))
-    batch = rows([(5, 3), (9, 6), (1, 1), (4, 4)], S=9, T=6)
-    alone, together = (jax.jit(model.logits)(params, each) for each in (batch, pack(batch, S=24, T=17)))
-    assert (together.shape, together.dtype) == ((1, 17, 29), jnp.float32)
-    expected = alone[batch["decoder_target_tokens"] > 0]
-    np.testing.assert_allclose(together[0, : len(expected)], expected, atol=tolerance)
-    assert jax.eval_shape(model.encode, params, batch["encoder_input_tokens"]).dtype == dtype
 
 
 def test_padding_changes_nothing():
@@ -160,7 +136,6 @@ def test_the_count_of_operations_is_that_of_the_program(settings):
         ({"relative_attention_max_distance": 128.0}, "is 128.0; it must be a whole number above 16"),
         ({"attention_chunk_size": 0}, "attention_chunk_size"),
         ({"attention_chunk_size": "64"}, "attention_chunk_size"),
-        ({"scan_layers": 1}, r"T5Config.scan_layers is 1; it must be True or False"),
         ({"remat_policy": "minimal"}, r"T5Config.remat_policy is 'minimal'. Did you mean dots\?"),
         ({"remat_policy": "fulll"}, r"Did you mean full\?"),
     ],

@@ -1,4 +1,4 @@
-"""Each layer against a small NumPy reference in float64."""
+"""Layers against small NumPy references, where whole models do not prove them (test_beyond_t5, test_parity)."""
 
 import dataclasses
 import math
@@ -10,7 +10,7 @@ import pytest
 from flax import nnx
 
 from t5xpg.models.attention import Attention
-from t5xpg.models.biases import Pairs, WholeBias, as_bias, visible_keys
+from t5xpg.models.biases import Pairs
 from t5xpg.models.config import T5Config
 from t5xpg.models.layers import OFF, Dropout, Embed, Mlp, RMSNorm, named_key
 from t5xpg.models.positions import RelativePositionBias, relative_position_bucket
@@ -74,9 +74,6 @@ def test_position_bias_and_its_gradient(bidirectional, queries, keys):
 def test_rms_norm_keeps_statistics_in_float32():
     layer = RMSNorm(6)
     layer.scale[...] = jnp.asarray(normal(6, seed=1))
-    x = 3 + normal(2, 4, 6)
-    expected = x / np.sqrt((x.astype(np.float64) ** 2).mean(-1, keepdims=True) + 1e-6) * np.asarray(layer.scale[...])
-    np.testing.assert_allclose(layer(jnp.asarray(x)), expected, rtol=1e-5)
     # squares of these overflow in float16, and lose their digits in bfloat16
     half = layer(jnp.full((1, 6), 1000.0, jnp.float16))
     assert half.dtype == jnp.float16
@@ -108,23 +105,6 @@ def reference_attention(layer: Attention, x, memory, bias) -> np.ndarray:
     return mixed @ np.asarray(layer.out.kernel[...], np.float64)
 
 
-def test_attention_is_unscaled_and_masked():
-    layer = Attention(KEY, CONFIG)
-    x, memory = normal(2, 3, 6), normal(2, 4, 6, seed=1)
-    tokens = jnp.asarray([[5, 5, 5, 0], [5, 0, 0, 0]], jnp.int32)
-    position_bias = normal(1, 2, 3, 4, seed=2)
-    bias = WholeBias(as_bias(visible_keys(tokens)), jnp.asarray(position_bias))
-    keys, values = layer.project_keys_values(jnp.asarray(memory))
-    got = layer(jnp.asarray(x), keys, values, bias, OFF)
-    hidden = np.where(np.asarray(tokens) > 0, 0.0, -1e10)[:, None, None, :]
-    np.testing.assert_allclose(got, reference_attention(layer, x, memory, position_bias + hidden), atol=2e-5)
-    # what is masked cannot be seen
-    memory[0, 3], memory[1, 1:] = 9.0, -9.0
-    keys, values = layer.project_keys_values(jnp.asarray(memory))
-    again = layer(jnp.asarray(x), keys, values, bias, OFF)
-    np.testing.assert_allclose(again, got, atol=1e-6)
-
-
 @pytest.mark.parametrize("bidirectional", [True, False])
 def test_keys_of_relative_positions_are_added_to_the_keys(bidirectional):
     """Shaw et al. 2018, equation 4: a logit is the query's product with its key and with that of the distance."""
@@ -142,21 +122,6 @@ def test_keys_of_relative_positions_are_added_to_the_keys(bidirectional):
     bias = np.einsum("bqhk,hkqs->bhqs", queries, keys) + np.asarray(positions.rel_embedding[...])[:, buckets]
     hidden = 0.0 if bidirectional else np.where(np.tril(np.ones((9, 9))) > 0, 0.0, -1e10)
     np.testing.assert_allclose(got, reference_attention(layer, x, memory, bias + hidden), atol=5e-5)
-
-
-def gelu(x: np.ndarray) -> np.ndarray:
-    return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
-
-
-def test_mlp_gated_and_plain():
-    x = normal(2, 3, 6)
-    gated = Mlp(KEY, CONFIG)
-    kernels = {name: np.asarray(getattr(gated, name).kernel[...], np.float64) for name in ("wi_0", "wi_1", "wo")}
-    expected = (gelu(x @ kernels["wi_0"]) * (x @ kernels["wi_1"])) @ kernels["wo"]
-    np.testing.assert_allclose(gated(jnp.asarray(x), OFF), expected, atol=2e-5)
-    plain = Mlp(KEY, T5Config(vocab_size=13, emb_dim=6, mlp_dim=7, mlp_activations=("relu",)))
-    expected = np.maximum(x @ np.asarray(plain.wi.kernel[...]), 0) @ np.asarray(plain.wo.kernel[...])
-    np.testing.assert_allclose(plain(jnp.asarray(x), OFF), expected, atol=2e-5)
 
 
 def test_initialisers_have_t5x_s_spread():

@@ -82,49 +82,18 @@ def test_bfloat16(path, float32_attention_logits):
 
 
 # beam search
-MODELS = ["tied_relu", "untied_gated_gelu"]
-SEARCHES = [
-    "penalty_0", "penalty_0_never", "penalty_1", "penalty_1_early", "penalty_1_never", "penalty_2_of_3",
-    "penalty_minus_1",
-]  # fmt: skip
-load = functools.cache(lambda name: golden(GOLDENS / "beams" / f"{name}.safetensors"))
+BEAMS = golden(GOLDENS / "beams" / "tied_relu.safetensors")
 
 
-def search(name: str, rule: DecodingConfig) -> tuple[np.ndarray, np.ndarray]:
-    config, weights, tensors, _ = load(name)
-    params = jax.tree.map(jnp.asarray, params_from_transformers(weights, config))
-    length = tensors["greedy/tokens"].shape[-1]
-    model = EncoderDecoderModel(config)
-    run = functools.partial(beam_search, model, max_decode_length=length, config=rule)
-    found = jax.jit(run)(params, jnp.asarray(tensors["inputs"]))
-    return np.asarray(found.tokens), np.asarray(found.scores)
-
-
-@pytest.mark.parametrize(
-    ("name", "asked"),
-    [*((MODELS[1], each) for each in SEARCHES), (MODELS[0], "penalty_1"), (MODELS[0], "penalty_0_never")],
-)
-def test_transformers_rule(name: str, asked: str) -> None:
-    _, _, tensors, metadata = load(name)
-    options = metadata["searches"][asked]
+@pytest.mark.parametrize("name", [name for name in BEAMS[3]["searches"] if name != "greedy"])
+def test_transformers_rule(name: str) -> None:
+    config, weights, tensors, metadata = BEAMS
+    options = metadata["searches"][name]
     stopping = options.get("early_stopping", False)
     rule = DecodingConfig("beam", None, options["num_beams"], True, "transformers", options["length_penalty"], stopping)
-    tokens, scores = search(name, rule)
-    returned = options["num_return_sequences"]
-    np.testing.assert_array_equal(tokens[:, :returned], tensors[f"{asked}/tokens"])
-    np.testing.assert_allclose(scores[:, :returned], tensors[f"{asked}/scores"], rtol=1e-4)
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_t5xs_rule_without_a_penalty(name: str) -> None:
-    """It keeps whatever ends among the best eight, transformers what ends among the best four: its best is at least as
-    probable, and the same where all of transformers' have ended."""
-    _, _, tensors, _ = load(name)
-    theirs, their_scores = tensors["penalty_0/tokens"], tensors["penalty_0/scores"][:, 0]
-    tokens, scores = search(name, DecodingConfig("beam", alpha=0.0))
-    has_ended = (theirs == 1).any(axis=2)
-    assert (scores[has_ended[:, 0], 0] >= their_scores[has_ended[:, 0]] - 1e-4).all()
-    all_have = has_ended.all(axis=1)
-    assert all_have.any()
-    np.testing.assert_array_equal(tokens[all_have, 0], theirs[all_have, 0])
-    np.testing.assert_allclose(scores[all_have, 0], their_scores[all_have], rtol=1e-4)
+    length, returned = tensors["greedy/tokens"].shape[-1], options["num_return_sequences"]
+    search = functools.partial(beam_search, EncoderDecoderModel(config), max_decode_length=length, config=rule)
+    params = jax.tree.map(jnp.asarray, params_from_transformers(weights, config))
+    found = jax.jit(search)(params, jnp.asarray(tensors["inputs"]))
+    np.testing.assert_array_equal(found.tokens[:, :returned], tensors[f"{name}/tokens"])
+    np.testing.assert_allclose(found.scores[:, :returned], tensors[f"{name}/scores"], rtol=1e-4)

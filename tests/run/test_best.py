@@ -96,7 +96,6 @@ def test_names_of_what_is_measured() -> None:
         ({"mode": "max"}, "BEST_MODE is 'max', and the best validation/loss is min"),
         ({"metric": "squad/em"}, "BEST_MODE has to say whether squad/em is better the lower"),
         ({"patience": 0}, "EARLY_STOP_PATIENCE is 0: expected None or a whole number of at least 1"),
-        ({"keep": 1}, "KEEP_BEST is 1: it must be True or False"),
     ],
 )
 def test_values_that_cannot_be(options: dict[str, Any], message: str) -> None:

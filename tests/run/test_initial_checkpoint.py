@@ -62,8 +62,6 @@ def test_what_is_not_there(named: str, message: str) -> None:
     ("options", "message"),
     [
         ({"checkpoint": " "}, "INITIAL_CHECKPOINT is ' ': expected the name or the folder of a run"),
-        ({"checkpoint": "a", "reset_optimizer": "no"}, "RESET_OPTIMIZER is 'no': it must be True or False"),
-        ({"checkpoint": "a", "same_vocabulary": 0}, "SAME_VOCABULARY is 0: it must be True or False"),
     ],
 )
 def test_values_that_cannot_be(options: dict[str, object], message: str) -> None:

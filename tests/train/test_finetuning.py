@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from t5xpg.run.checkpoint.folders import saved_steps
 from t5xpg.run.checkpoint.items import sha256_of_arrays
 from t5xpg.run.directory import RunDirectory
 from t5xpg.run.records import read_jsonl
@@ -38,11 +39,6 @@ def unbroken(workplace: Workplace, tuned_gin: str) -> tuple[Path, str]:
     return workplace.folder / "runs" / "tuned", workplace.run("train", tuned_gin, *OPTIONS)
 
 
-def kept(run: Path) -> list[int]:
-    folder = run / "checkpoints"
-    return sorted(int(path.name) for path in folder.iterdir() if path.name.isdecimal()) if folder.is_dir() else []
-
-
 def validation_losses(run: Path) -> dict[int, float]:
     """Of each evaluation but the one before the first update."""
     records = read_jsonl(run / "metrics.jsonl")
@@ -62,7 +58,8 @@ def test_it_begins_where_the_pretraining_ended(pretrained: Path, unbroken: tuple
     named = {"params/" + "/".join(re.findall(r"'(\w+)'", name)): array for name, array in params.items()}
     initial = RunDirectory(run).read()["identity"]["initial"]
     assert initial == {"experiment": "small", "step": 12, "sha256": sha256_of_arrays(named)}
-    meta = json.loads((run / "checkpoints" / str(kept(run)[-1]) / "meta" / "metadata").read_text())
+    checkpoints = run / "checkpoints"
+    meta = json.loads((checkpoints / str(saved_steps(checkpoints)[-1]) / "meta" / "metadata").read_text())
     assert meta["initial"] == {"named": "pretrained", **initial}
 
 
@@ -76,7 +73,7 @@ def test_it_ends_early_as_a_whole_run(workplace: Workplace, tuned_gin: str, unbr
     assert f"ended after step {end}: validation/loss has not been better for 3 evaluations" in printed
     assert f"the best validation/loss is {losses[best]:.4g}, at step {best}\n" in printed
     assert [path.name for path in (run / "checkpoints").iterdir() if not path.name.isdecimal()] == []
-    assert kept(run) == [best, end]
+    assert saved_steps(run / "checkpoints") == [best, end]
     assert [one["step"] for one in records if one["split"] == "train"][-1] == end, "the window that was not full"
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
     again = workplace.run("train", tuned_gin, *OPTIONS)
@@ -89,21 +86,21 @@ def test_more_patience_goes_on(workplace: Workplace, tuned_gin: str, unbroken: t
     """And from another checkpoint it would be another run."""
     copy = workplace.folder / "runs" / "patient"
     shutil.copytree(unbroken[0], copy)
-    end = kept(copy)[-1]
+    end = saved_steps(copy / "checkpoints")[-1]
     more = (*OPTIONS[:-1], "--gin.EARLY_STOP_PATIENCE=4", f"--gin.TRAIN_STEPS={end + 3}", "--run=patient")
     printed = workplace.refused("train", tuned_gin, *more, "--gin.INITIAL_CHECKPOINT=pretrained/checkpoints/8")
     assert re.search(r"initial\.step +12 in the run, 8 now", printed), printed
     assert "initial.sha256" in printed
     printed = workplace.run("train", tuned_gin, *more)
     assert f"continues after step {end}" in printed
-    assert kept(copy) == [kept(unbroken[0])[0], end + 3]
+    assert saved_steps(copy / "checkpoints") == [saved_steps(unbroken[0] / "checkpoints")[0], end + 3]
 
 
 def test_the_best_is_measured_asked_and_published(
     workplace: Workplace, tuned_gin: str, unbroken: tuple[Path, str]
 ) -> None:
     run, _ = unbroken
-    best, end = kept(run)
+    best, end = saved_steps(run / "checkpoints")
     printed = workplace.run("eval", tuned_gin, *OPTIONS, "--step=best")
     assert f"tuned after step {best} on validation" in printed
     assert json.loads((run / "evaluation.json").read_text())["step"] == best

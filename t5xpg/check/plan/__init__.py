@@ -47,8 +47,7 @@ def plan(
     the table, or "cpu" for this machine's. devices: how many, for a mesh that takes as many as there are. output: a
     file for the plan as JSON. Raises UserError for what cannot be built, and for unknown names.
     """
-    of_mesh, files = mesh_overrides(mesh)
-    overrides, gin_files = [*overrides, *of_mesh], [*gin_files, *files]
+    overrides, gin_files = mesh_overrides(mesh, overrides, gin_files)
     loaded = config.load(experiment, overrides, gin_files)
     count = device_count(loaded.experiment.mesh, devices)
     name = (device or device_table.DEFAULT).lower()
@@ -89,8 +88,7 @@ def elsewhere(
 
     Call it before JAX has looked for devices. Arguments and errors are those of `plan`.
     """
-    of_mesh, files = mesh_overrides(mesh)
-    overrides, gin_files = [*overrides, *of_mesh], [*gin_files, *files]
+    overrides, gin_files = mesh_overrides(mesh, overrides, gin_files)
     loaded, _ = config.examine(experiment, overrides, gin_files)  # what is wrong with it is for `make check` to say
     if loaded is not None:
         jax.config.update("jax_platforms", "cpu")

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import re
+from collections.abc import Sequence
 
 from t5xpg.base import paths
 from t5xpg.base.errors import UserError, nearest
@@ -13,13 +14,15 @@ AXES = tuple(field.name for field in dataclasses.fields(MeshConfig) if field.typ
 _SIZE = re.compile(r"(\w+)=(\d{1,6})")
 
 
-def mesh_overrides(mesh: str | None) -> tuple[list[str], list[str]]:
-    """Bindings and gin files that lay an experiment out on `mesh`; None for its own.
+def mesh_overrides(
+    mesh: str | None, overrides: Sequence[str] = (), gin_files: Sequence[str] = ()
+) -> tuple[list[str], list[str]]:
+    """Overrides and gin files, and behind them those that lay an experiment out on `mesh`; None for its own.
 
     Axes that are not spelled out have the size 1. Raises UserError for unknown axes and fragments, with nearest names.
     """
     if not mesh:
-        return [], []
+        return [*overrides], [*gin_files]
     if "=" not in mesh:
         fragments = sorted(file.stem for file in (paths.GIN / "partitioning").glob("*.gin"))
         name = mesh.removeprefix("gin/partitioning/").removesuffix(".gin")
@@ -28,7 +31,7 @@ def mesh_overrides(mesh: str | None) -> tuple[list[str], list[str]]:
                 f"MESH={mesh} is no file of gin/partitioning.{nearest(name, fragments)} "
                 f"Or spell the sizes of its axes: MESH={AXES[0]}=8,{AXES[1]}=4."
             )
-        return [], [f"gin/partitioning/{name}.gin"]
+        return [*overrides], [*gin_files, f"gin/partitioning/{name}.gin"]
     sizes = dict.fromkeys(AXES, 1)
     for part in mesh.replace(" ", "").split(","):
         found = _SIZE.fullmatch(part)
@@ -38,7 +41,7 @@ def mesh_overrides(mesh: str | None) -> tuple[list[str], list[str]]:
             raise UserError(f"MESH={mesh}: a mesh has no axis {found[1]!r}.{nearest(found[1], AXES)}")
         sizes[found[1]] = int(found[2])
     bindings = [f"distributed.MeshConfig.{axis}={size}" for axis, size in sizes.items()]
-    return [*bindings, "distributed.MeshConfig.devices=None"], []
+    return [*overrides, *bindings, "distributed.MeshConfig.devices=None"], [*gin_files]
 
 
 def device_count(config: MeshConfig, given: int | None) -> int:

@@ -18,6 +18,7 @@ import seqio
 import tensorflow as tf
 
 from t5xpg.data.preprocessors import parse_jsonl
+from t5xpg.data.text.manifest import canonical_line
 
 # Tags of protocol buffer fields: the field's number times 8, plus 2 for content with its length in front.
 _FIRST, _SECOND, _THIRD = b"\x0a", b"\x12", b"\x1a"
@@ -26,8 +27,6 @@ _VALUES = 1 << 20  # most values of a part of a batch: intermediate arrays need 
 FEATURE = "targets"  # of the lines of an export
 _LINES = 256  # most lines of an export in a batch
 _BYTES = 1 << 17  # of lines, above which a batch ends
-_BEFORE, _BEHIND = b'{"text": ', b"}\n"
-_decode, _encode = json.JSONDecoder().decode, json.JSONEncoder(ensure_ascii=False).encode
 
 
 @dataclass(frozen=True)
@@ -194,13 +193,11 @@ def columns(task: seqio.Task, path: Path) -> Iterator[tuple[int, dict[str, Colum
 
 def text_of(line: bytes) -> bytes:
     """The text of a line, as `parse_jsonl`, the first step, gives it."""
-    literal = line[len(_BEFORE) : -len(_BEHIND)]
     try:
-        text = _decode(literal.decode("utf-8"))
-        # the line is the text's `manifest.canonical_line`, which the step inverts
-        if isinstance(text, str) and b"".join((_BEFORE, _encode(text).encode("utf-8"), _BEHIND)) == line:
+        text = json.loads(line)["text"]
+        if canonical_line(text) == line:  # which the step inverts
             return text.encode("utf-8")
-    except (ValueError, RecursionError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         pass
     # not as an export writes it: read as TensorFlow reads lines, then parsed by the step itself
     read = line.removesuffix(b"\n").replace(b"\r", b"")

@@ -27,13 +27,12 @@ from t5xpg.data.batch import Batch, validate
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.stream import process
 from t5xpg.data.stream.fit import Fit
-from t5xpg.data.stream.process import Arrays, DataProcess, DataProcessError, shard_prefix
+from t5xpg.data.stream.process import FILES, Arrays, DataProcess, DataProcessError, shard_prefix
 from t5xpg.data.stream.remote_evaluator import RemoteEvaluator
 from t5xpg.data.tasks.lengths import SpanLengths
 from t5xpg.data.vocab.vocabulary import Vocabulary
 
 _LOOK_SECONDS = 0.2
-_FILES = "files"  # the state of the source files; the data process compares it
 
 
 @dataclass(frozen=True)
@@ -187,8 +186,8 @@ class Stream(BatchStream):
                 "Continue with RECORDED=folder."
             )
         saved = json.loads(arrays["stream"].tobytes().decode("utf-8"))
-        if _FILES in arrays:  # compared one by one in the data process, which names those that differ
-            saved[_FILES] = self.identity[_FILES]
+        if FILES in arrays:  # compared one by one in the data process, which names those that differ
+            saved[FILES] = self.identity[FILES]
         if differences := what_differs(saved, self.identity):
             raise UserError(
                 f"The saved position belongs to another stream of {saved.get('mixture_or_task_name')}: {differences}. "
@@ -200,7 +199,7 @@ class Stream(BatchStream):
         iterators = {
             name: array
             for name, array in arrays.items()
-            if name == _FILES or (name.startswith(own) and "-ahead_" not in name)
+            if name == FILES or (name.startswith(own) and "-ahead_" not in name)
         }
         if len({tuple(iterators[f"{prefix}position"][:1]) for prefix in own}) > 1:
             raise UserError("The saved positions of the data's virtual shards were not taken after the same batch.")

@@ -34,9 +34,9 @@ import tensorflow as tf
 from t5xpg.base.errors import UserError
 from t5xpg.data.batch import ENC_DEC, Batch
 from t5xpg.data.spec import DatasetConfig
-from t5xpg.data.stream.process import shard_prefix
+from t5xpg.data.stream.process import FILES, shard_prefix
 from t5xpg.data.stream.relocatable_paths import open_folders, relocatable
-from t5xpg.data.stream.source_files import FILES, SourceFiles
+from t5xpg.data.stream.source_files import SourceFiles
 from t5xpg.data.tasks.feature_converters import feature_converter
 from t5xpg.data.tasks.providers import Provider, map_tasks, source_of, tasks_of
 

@@ -38,6 +38,7 @@ _ENVIRONMENT = {
     "TF_CPP_MIN_LOG_LEVEL": "2",  # log errors only
     "TF_ENABLE_ONEDNN_OPTS": "0",
 }
+FILES = "files"  # the array of a saved position that describes the source files; the data process compares it
 
 
 def shard_prefix(shard: int) -> str:

@@ -24,8 +24,6 @@ from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.tasks.providers import Provider, reads_cache, source_of, tasks_of
 from t5xpg.data.tasks.task_names import cache_command, possible_dataset, vocabularies
 
-FILES = "files"  # name of the array of a saved position that describes the files
-
 _PERIOD = 1.0  # seconds at least between two checks in passing
 _PAUSES = 50  # and at least this many times the duration of a check
 # Bytes that are read to tell the files of a stream from others. In larger files, only evenly spread blocks are

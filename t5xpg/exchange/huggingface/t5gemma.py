@@ -283,7 +283,7 @@ def config_to_transformers(config: T5Config, eos_id: int) -> dict[str, Any]:
     model_type = "t5gemma2" if is_second else "t5gemma"
     size = None if config.decoder_window is None else config.decoder_window + 1
     needed: dict[str, Any] = {
-        "layer_norms": "both", "relative_attention_bias": False, "rotary_cross_attention": False, "qk_norm": is_second,
+        "relative_attention_bias": False, "rotary_cross_attention": False, "qk_norm": is_second,
         "relative_attention_keys": False, "encoder_window": None if size is None else _encoder_window(size, is_second),
     }  # fmt: skip
     if is_second:
@@ -298,9 +298,9 @@ def config_to_transformers(config: T5Config, eos_id: int) -> dict[str, Any]:
             )
     first, *gate = config.mlp_activations
     activations = {ours: theirs for theirs, ours in _ACTIVATIONS.items()}
-    if gate != ["linear"] or first not in activations or config.rotary_base is None:
+    if gate != ["linear"] or first not in activations:
         known = ", ".join(f"({name!r}, 'linear')" for name in activations)
-        raise UserError(f"transformers' {FAMILIES[model_type]} has rotary positions and an MLP with {known}.")
+        raise UserError(f"transformers' {FAMILIES[model_type]} has an MLP with {known}.")
     window = 4096 if size is None else size
     default = {"rope_type": "default", "rope_theta": config.rotary_base}
     rope: dict[str, Any] = default

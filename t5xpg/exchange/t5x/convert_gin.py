@@ -268,7 +268,7 @@ class _Conversion:
 
     def _text(self) -> str:
         parallel = "tensor_parallel" if "MODEL_PARALLEL" in self._ours else "data_parallel"
-        run, model = self._run or "pretrain", self._model or "t5_1_1"
+        run, model = self._run, self._model or "t5_1_1"
         files = [f"models/{model}", "optimizers/adafactor", f"partitioning/{parallel}", f"runs/{run}"]
         if run == "pretrain":
             files.append("objectives/none")  # as in T5X, a task has its own objective

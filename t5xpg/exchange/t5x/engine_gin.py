@@ -117,7 +117,11 @@ def unsupported(experiment: Experiment) -> Iterator[str]:
         yield "BEST_METRIC and EARLY_STOP_PATIENCE: T5X trains to the end and keeps the last; set them to None."
     if experiment.ema_decay is not None:
         yield "EMA_DECAY: T5X keeps no average of the parameters; set it to None."
+    if experiment.loggers:
+        yield "LOGGERS: T5X writes its own records alone; leave LOGGER out, or set it to ()."
     train, measured = experiment.train_dataset, experiment.eval_dataset
+    if measured.pack:
+        yield "train_eval/spec.DatasetConfig.pack: T5X validates without packing here; set it to False."
     of_both = ("mixture_or_task_name", "task_feature_lengths", "batch_size", "use_cached")
     if others := [name for name in of_both if getattr(train, name) != getattr(measured, name)]:
         yield f"train_eval/spec.DatasetConfig: T5X is driven with one {' and '.join(others)} for both datasets."

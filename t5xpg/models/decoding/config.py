@@ -88,8 +88,6 @@ class DecodingConfig:
             self._check(name, is_good, "it must be a whole number of at least 1, or None.")
         is_good = self.extra_length is None or is_count(self.extra_length, least=0)
         self._check("extra_length", is_good, "it must be a whole number of at least 0, or None.")
-        for name in ("return_all_decodes", "rescale_log_probs"):
-            self._check(name, isinstance(getattr(self, name), bool), "it must be True or False.")
         is_good = _is_number(self.alpha) and (self.alpha >= 0 or self.length_penalty != T5X)
         self._check("alpha", is_good, "it must be a number, and at least 0 with T5X's penalty.")
         is_good = isinstance(self.early_stopping, bool) or self.early_stopping == "never"

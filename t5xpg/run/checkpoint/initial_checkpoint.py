@@ -31,9 +31,6 @@ class InitialCheckpoint:
     def __post_init__(self) -> None:
         if not isinstance(self.checkpoint, str) or not self.checkpoint.strip():
             raise UserError(f"INITIAL_CHECKPOINT is {self.checkpoint!r}: expected the name or the folder of a run.")
-        for name in ("reset_optimizer", "same_vocabulary", "adapt_decoder"):
-            if not isinstance(getattr(self, name), bool):
-                raise UserError(f"{name.upper()} is {getattr(self, name)!r}: it must be True or False.")
         if self.adapt_decoder and not self.reset_optimizer:
             raise UserError("ADAPT_DECODER takes parameters alone: it does not go with RESET_OPTIMIZER=False.")
 

@@ -22,7 +22,7 @@ from t5xpg.run.checkpoint import items as checkpoint_items
 from t5xpg.run.checkpoint.folders import saved_steps
 from t5xpg.run.directory import RunDirectory
 
-_TEMPORARY = (".tmp", ".old", ".orbax-checkpoint-tmp")
+_TEMPORARY = (".tmp", ".old")
 _SHOWN_CHARACTERS = 300
 _BATCHES = 8  # that are compared after a position
 

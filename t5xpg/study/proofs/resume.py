@@ -49,8 +49,6 @@ def prove_resume(
     """
     loaded = config.load(experiment, *config.split_overrides(" ".join(overrides)))
     period, steps = loaded.experiment.checkpoints.period, loaded.experiment.total_steps
-    if kills < 1:
-        raise UserError(f"KILLS={kills}: it must be at least 1.")
     if period >= steps:
         raise UserError(
             f"{loaded.name} has no checkpoint before its end (CHECKPOINT_PERIOD {period:,}, TRAIN_STEPS {steps:,}), so "

@@ -58,10 +58,9 @@ def config(name: str = "sample_one", **values: Any) -> DatasetConfig:
     "settings",
     [
         config("sample_cached", use_cached=True, pack=True, num_virtual_shards=2),
-        config("sample_mixture"),
         config("sample_plain", split="validation", num_epochs=1, shuffle=False, num_virtual_shards=2, batch_size=2),
     ],
-    ids=["cached and packed, two shards", "mixture", "evaluation"],
+    ids=["cached and packed, two shards", "evaluation"],
 )
 def test_a_fresh_process_goes_on_with_the_same_batches(
     first: DataService, second: DataService, settings: DatasetConfig

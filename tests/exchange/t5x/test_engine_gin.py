@@ -66,19 +66,22 @@ def test_schedules(schedule: list[str], expected: tuple[str, float, int]) -> Non
 
 def test_everything_that_t5x_has_not_is_named_at_once() -> None:
     given = experiment(
-        "SKIP_NONFINITE=2", "EMA_DECAY=0.9", "NUM_VIRTUAL_SHARDS=4", "CHECKPOINT_PERIOD=250", adafactor=False
-    )
+        "SKIP_NONFINITE=2", "EMA_DECAY=0.9", "NUM_VIRTUAL_SHARDS=4", "CHECKPOINT_PERIOD=250",
+        "train_eval/spec.DatasetConfig.pack=True", adafactor=False,
+    )  # fmt: skip
     with pytest.raises(UserError) as error:
         experiment_gin(given, "demo", Path("x"), None)
     said = str(error.value).splitlines()
     assert said[0] == "T5X cannot train demo as it is:"
     assert [line.split(":")[0].split("=")[0].strip() for line in said[1:]] == [
-        "Muon", "SKIP_NONFINITE", "EMA_DECAY", "NUM_VIRTUAL_SHARDS", "CHECKPOINT_PERIOD",
+        "Muon", "SKIP_NONFINITE", "EMA_DECAY", "train_eval/spec.DatasetConfig.pack", "NUM_VIRTUAL_SHARDS",
+        "CHECKPOINT_PERIOD",
     ]  # fmt: skip
     assert 'GIN="--gin_file=gin/optimizers/adafactor.gin" takes it' in said[1]
     for files, overrides, message in (
         (ADAFACTOR, ["LENGTH_BUCKETS=(256, 512)", "TASK_FEATURE_LENGTHS={'inputs': 512, 'targets': 114}"],
          "LENGTH_BUCKETS: T5X's batches are of one shape"),
+        (["gin/loggers/wandb.gin", *ADAFACTOR], [], "LOGGERS: T5X writes its own records alone"),
         (["gin/architectures/decoder_only.gin", "gin/objectives/lm.gin", *ADAFACTOR],
          ["TASK_FEATURE_LENGTHS={'targets': 64}", "MIXTURE_OR_TASK_NAME=pydocs_lm"],
          "DecoderOnlyModel: only encoder-decoders"),

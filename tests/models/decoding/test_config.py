@@ -33,7 +33,6 @@ from tests.models.decoding.automaton import END, Automaton, rows, table
         ({"method": "sample", "topk": 2.5}, "topk is 2.5"),
         ({"method": "sample", "topp": 1.5}, "topp is 1.5: it must be a probability"),
         ({"method": "sample", "seed": -1}, "-1"),
-        ({"method": "sample", "return_all_decodes": 1}, "return_all_decodes is 1: it must be True or False"),
         ({"temperature": 0.7}, "temperature is 0.7: it is an option of the method 'sample', not of 'greedy'"),
         ({"num_decodes": 2}, "num_decodes is 2: it is an option of the method 'beam' and 'sample'"),
     ],

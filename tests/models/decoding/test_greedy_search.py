@@ -32,14 +32,6 @@ def test_each_token_is_the_likeliest() -> None:
     assert len(lengths) > 1
 
 
-def test_rows_do_not_depend_on_each_other_and_padding_rows_are_empty() -> None:
-    inputs = rows(6)
-    some = np.where(np.arange(6)[:, None] < 2, inputs, 0)
-    alone = search(table(0), some)
-    np.testing.assert_array_equal(alone[:2], search(table(0), inputs)[:2])
-    assert not alone[2:].any()
-
-
 def test_it_stops_when_all_rows_have_ended() -> None:
     """All logits equal: the smallest id is chosen, which is the end here."""
     found = search(np.zeros_like(table(0)), rows(6), eos_id=0, pad_id=7)
