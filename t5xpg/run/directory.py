@@ -262,7 +262,7 @@ def differing(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") 
 def short(value: Any) -> str:
     """A value as a message shows it."""
     text = value if value == NOT_SET else json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= 60 else text[:57] + "…"
+    return text if len(text) <= 60 else f"{text[:57]}…{text[-1]}"  # the last one closes a text or a list
 
 
 def _gin_name(key: str, settings: Mapping[str, Any]) -> str:

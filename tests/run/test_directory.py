@@ -63,7 +63,7 @@ def test_another_run_is_refused_with_what_differs(tmp_path: Path) -> None:
         f"{path} holds a run with other settings:",
         '  experiment                "tiny" in the run, "small" now',
         "  seed                      0 in the run, 1 now",
-        f'  Experiment.OPTIMIZER      not set in the run, "{"x" * 56}… now',
+        f'  Experiment.OPTIMIZER      not set in the run, "{"x" * 56}…" now',
         '  data.splits.train.sha256  "ab" in the run, "cd" now',
         f"Set them back to continue it, name another run directory (RUN=run_2), or delete {path} to start over.",
     ]
