@@ -81,6 +81,8 @@ def _vocab(options: Namespace) -> None:
             **arguments.named(options, "name", "extra_ids", "eos_token", "pad_token", "force"),
         )
     else:
+        if options.eos_token or options.pad_token:
+            raise UserError("EOS_TOKEN and PAD_TOKEN are of a tokenizer that is copied: name its file with TOKENIZER=…")
         settings = VocabularySettings(
             extra_ids=100 if options.extra_ids is None else options.extra_ids,
             sample=SampleSize.parse(options.sample),
@@ -130,6 +132,8 @@ def _check(options: Namespace) -> int:
     if Matrix.is_planned(options.experiment):
         arguments.without_overrides(options, _FIXED_IN_STUDY)
         folder = arguments.run_directory(options, config.find_experiment(options.experiment)[0])
+        if options.mesh or options.device or options.devices:
+            raise UserError("MESH, DEVICE and DEVICES are for one experiment: a matrix is checked for this machine.")
         return Matrix(options.experiment, folder).check(as_json=options.json)
     overrides, gin_files = arguments.overrides(options)
     device = None
@@ -240,6 +244,10 @@ def _infer(options: Namespace) -> None:
         raise UserError('Give one of PROMPT="The <extra_id_0> ruined my sleep", INPUT=file.jsonl and SPLIT=validation.')
     if options.task and options.split is not None:
         raise UserError("The rows of a split have the prompt of their task: give TASK with PROMPT or INPUT.")
+    if options.prompt is not None and options.output:
+        raise UserError(
+            "OUTPUT=… is for INPUT=… and SPLIT=…: the answer to a PROMPT is printed, as a record with JSON=1."
+        )
     before = infer.prompt_of(loaded, options.task) if options.task else ""
     output = arguments.path_of(options.output)
     if options.prompt is not None:

@@ -34,7 +34,7 @@ def estimate(loaded: LoadedConfig, price_per_hour: float | None, *, as_json: boo
     """Print parameters, operations, memory, time and cost of the whole run of `loaded` on this machine, or as JSON.
 
     Nothing is kept. Where the text exists, the data process starts at the same time, as in training; the timed steps
-    are on made-up batches. price_per_hour: of the machine, in any currency. Returns 0. UserError as in training.
+    are on made-up batches. price_per_hour: of the machine, in any currency. UserError as in training.
     """
     experiment = loaded.experiment
     before = _seconds_since_the_command()
@@ -87,8 +87,7 @@ def _start(built: Assembly) -> tuple[int | None, tuple[Any, Any]]:
                 assembly.check_vocabulary(service.describe(configs[0]).vocabulary, experiment)
                 stream, eval_stream = map(service.open, configs)
                 next(stream)
-                if batches is None:
-                    batches = sum(1 for _ in eval_stream)
+                batches = sum(1 for _ in eval_stream)  # EVAL_STEPS at most
         return batches, compiling.result()
 
 

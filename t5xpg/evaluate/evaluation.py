@@ -127,9 +127,10 @@ def evaluate(
                 sample.setdefault("earlier", {})[str(earlier)] = vocabulary.decode(tokens)
         looked = attention.of_examples(experiment, params, vocabulary, inputs, predictions)
     filled, examples = blanks.measure(experiment, params, vocabulary, held_out, training) if held_out else ({}, [])
+    mean_of = checkpoints_in_mean(step)
     result: dict[str, Any] = {
         "step": at,
-        **({"mean_of_checkpoints": count} if (count := checkpoints_in_mean(step)) else {}),
+        **({"mean_of_checkpoints": mean_of} if mean_of else {}),
         "task": config.mixture_or_task_name,
         "split": config.split,
         "data": source.data,
@@ -148,7 +149,7 @@ def evaluate(
         result["metrics"] = {task: one["metrics"] for task, one in records.items()}
     if trivial:
         result["trivial"] = trivial
-    _write_history(directory, folder, "validation" if own else config.split, at, summary, by_task, measured)
+    _write_history(directory, folder, "validation" if own else config.split, at, mean_of, summary, by_task, measured)
     written = directory.evaluation_json if own else folder / directory.evaluation_json.name
     replaced = replaced_metrics(read_json(written), result) if written.exists() else []
     write_json(folder / blanks.FILE, examples)
@@ -187,23 +188,32 @@ def _write_history(
     folder: Path,
     split: str,
     step: int,
+    mean_of: int,
     summary: Summary,
     by_task: Mapping[str, Summary],
     measured: Sequence[TaskMetrics],
 ) -> None:
-    """Write the records of this evaluation, as a run would, behind those of other steps; and TensorBoard's records."""
-    of_split = {"step": step, "split": split}
+    """Write the records of this evaluation, as a run would, behind those of others; and TensorBoard's records.
+
+    mean_of: of how many checkpoints the mean was measured; 0 for that of the step itself.
+    """
+    mean = {"mean_of_checkpoints": mean_of} if mean_of else {}
+    of_split = {"step": step, "split": split, **mean}
     records = [
         {**of_split, **summary},
         *({**of_split, "task": task, **values} for task, values in by_task.items()),
-        *(one.to_record(step) for one in measured),
+        *({**one.to_record(step), **mean} for one in measured),
     ]
     history = folder / "metrics.jsonl"
-    earlier = [record for record in read_jsonl(history) if record["step"] != step]
+    earlier = [
+        one for one in read_jsonl(history) if (one["step"], one.get("mean_of_checkpoints", 0)) != (step, mean_of)
+    ]
     with write_atomically(history) as file:
         file.writelines(map(line_of, [*earlier, *records]))
     events = directory.tensorboard / folder.relative_to(directory.path)
-    with contextlib.closing(open_tensorboard(events, step - 1, print)) as tensorboard:
+    # a step before one that is there already hides nothing
+    after = None if any(record["step"] > step for record in earlier) else step - 1
+    with contextlib.closing(open_tensorboard(events, after, print)) as tensorboard:
         tensorboard.scalars(step, summary, prefix=split)
         for task, values in by_task.items():
             tensorboard.scalars(step, values, prefix=f"{split}/{task}")

@@ -9,6 +9,7 @@ from typing import BinaryIO
 from t5xpg.base.errors import UserError
 from t5xpg.base.page import one_line
 from t5xpg.base.progress import Progress
+from t5xpg.data.batch import MASKED_LM
 from t5xpg.data.objectives import IidDenoising, SpanCorruption
 from t5xpg.data.tasks import task_names
 from t5xpg.data.vocab.sentinels import blanks_of, fill
@@ -158,7 +159,8 @@ def _check_tokens(predictor: Predictor, text: str, what: str) -> None:
         raise UserError(f"{what} {error}") from error
     if count > predictor.longest_input:
         feature = "inputs" if "inputs" in predictor.lengths else "targets"
-        enough = {**predictor.lengths, feature: count}
+        of_both = predictor.converter == MASKED_LM  # whose lengths are equal
+        enough = dict.fromkeys(predictor.lengths, count) if of_both else {**predictor.lengths, feature: count}
         raise UserError(
             f"{what} has {count} tokens with its end, and the model was trained on at most "
             f'{predictor.longest_input}. Shorten it, or allow more: GIN="--gin.TASK_FEATURE_LENGTHS={enough}"'

@@ -89,6 +89,7 @@ def tune(
     rows = [[*(str(one["decoding"][name]) for name in _TUNED), *map(shown, one["metrics"].values())] for one in tried]
     print(f"{loaded.name} after step {at:,} on {config.split}:")
     print("\n".join(aligned([*_TUNED, *tried[0]["metrics"]], rows)))
-    print(f"best by {by}: make eval {options_of(directory, gin)}")
+    of_step = "" if step is None else f" STEP={step}"
+    print(f"best by {by}: make eval {options_of(directory, gin)}{of_step}")
     print(f"written to {paths.shown(directory.path / 'tuning.json')}", flush=True)
     return result

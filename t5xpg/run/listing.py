@@ -92,7 +92,8 @@ def thin(folder: Path, *, yes: bool = False) -> int:
     Those that a run began from or has as its teacher stay, too.
     """
     found, runs = [], list(listed(folder))
-    identities = [json_object_if_any(RunDirectory(folder / run.name).run_json).get("identity", {}) for run in runs]
+    files = [*folder.glob("*/run.json"), *folder.glob("*/*/run.json")]  # those of a sweep are in its folder
+    identities = [json_object_if_any(file).get("identity", {}) for file in files]
     origins = [one[name] for one in identities for name in ("initial", "teacher") if name in one]
     for run in runs:
         directory = RunDirectory(folder / run.name)

@@ -83,6 +83,7 @@ class TensorBoardWriter(Closing):
     """Writes scalars and texts as TensorBoard events, without TensorFlow.
 
     after_step: the step that a run continues from; TensorBoard then hides what earlier processes recorded after it.
+    None: it hides nothing.
     Each start of a run writes an event file of its own.
     """
 
@@ -166,7 +167,9 @@ class TensorBoardWriter(Closing):
         self._writer.close()
 
 
-def open_tensorboard(directory: Path, after_step: int, say: Callable[[str], None]) -> "TensorBoardWriter | Unwritten":
+def open_tensorboard(
+    directory: Path, after_step: int | None, say: Callable[[str], None]
+) -> "TensorBoardWriter | Unwritten":
     """The writer. If its library finds no shared memory, `say` gets a line that says so, and nothing is written."""
     try:
         return TensorBoardWriter(directory, after_step)

@@ -141,7 +141,8 @@ def collect(run: RunDirectory, *, train_points: Sequence[int] | None = None) -> 
     best = selected["step"] if selected else None
     if not isinstance(evaluated, dict) or evaluated.get("step") not in (steps, steps if best is None else best):
         evaluated = None
-    others = _other_splits(run, steps if evaluated is None else evaluated["step"])
+    at = steps if evaluated is None else evaluated["step"]
+    others = _other_splits(run, at)
     # "git" is in evaluations that say what they were made with; what they found is the same without it
     evaluated_with = [one.pop("git", None) for one in (evaluated, *others.values()) if one is not None]
     timing = read_jsonl(run.timing_jsonl)
@@ -189,8 +190,8 @@ def collect(run: RunDirectory, *, train_points: Sequence[int] | None = None) -> 
         results["other_splits"] = others
     if evaluated is not None and (looked := _optional(run.attention_json)):
         results["attention"] = looked
-    compared = [read_json(path) for path in sorted(run.evaluation.glob(f"**/{SIGNIFICANCE}"))]
-    if compared := [one for one in compared if one["step"] in (steps, best)]:
+    compared = [_optional(path) for path in sorted(run.evaluation.glob(f"**/{SIGNIFICANCE}"))]
+    if compared := [one for one in compared if one["step"] == at]:
         results["significance"] = compared
     return results
 
@@ -220,7 +221,7 @@ def _selected(metrics: Sequence[Record], selection: Record | None, last: int) ->
 def _other_splits(run: RunDirectory, step: int) -> Results:
     """The evaluations of the state after `step` on splits other than the validation split, by split."""
     files = sorted(run.evaluation.glob(f"*/{run.evaluation_json.name}"))
-    found = {path.parent.name: read_json(path) for path in files}
+    found = {path.parent.name: _optional(path) for path in files}
     # a folder may be of another task (`make eval TASK=…`), whose evaluation names its split itself
     return {name: one for name, one in found.items() if one.get("step") == step and one.get("split", name) == name}
 
@@ -369,7 +370,10 @@ def _examples(identity: Record, steps: int) -> int | None:
 
 
 def _optional(path: Path) -> Any:
-    return read_json(path) if path.exists() else None
+    try:
+        return read_json(path) if path.exists() else None
+    except ValueError as error:
+        raise UserError(f"{path} is not readable as JSON ({error}). Write it again with: make eval") from error
 
 
 def _json_text(value: Any, indent: str) -> str:

@@ -21,6 +21,7 @@ from t5xpg.base.errors import UserError
 from t5xpg.base.files import directory_atomically, write_text
 from t5xpg.base.page import cell
 from t5xpg.run import sources
+from t5xpg.run.comparisons import MEASURES
 from t5xpg.run.report import README_FILE
 from t5xpg.site import crate, docstrings, lineage
 from t5xpg.site.markup import differences, html_of
@@ -95,7 +96,9 @@ class Site:
     def _experiment(self, shown: SiteExperiment) -> None:
         document = Path("experiments") / shown.name / README_FILE
         before, _, after = shown.text.partition("\n## ")
-        prose = "\n\n".join(part for part in before.split("\n\n")[1:] if not part.startswith("**"))
+        prose = "\n\n".join(
+            part for part in before.split("\n\n")[1:] if not part.startswith(("**Question.**", "**Answer.**"))
+        )
         text = f"{prose}\n\n## {after}" if after else prose
         page = PurePosixPath(address(document))
         for picture in shown.folder.glob("*.svg"):
@@ -177,8 +180,9 @@ def compared(shown: Sequence[SiteExperiment], runs: Sequence[SiteRun]) -> Iterat
         for run in one.runs:
             yield run.browser_data()
         for entry in (one.board or {}).get("final", ()):
-            if entry["curves"]:  # none of a recipe that is not trained yet
-                yield recipe(one.name, entry)
+            made = recipe(one.name, entry)
+            if made["curves"] and all(steps for steps, *_ in made["curves"].values()):  # trained, and measured
+                yield made
     names = {one.name for one in shown}
     yield from (run.browser_data() for run in runs if run.results["experiment"] not in names)
 
@@ -192,9 +196,8 @@ def recipe(experiment: str, entry: Mapping[str, Any]) -> dict[str, Any]:
         rows = [[column[step] for column in columns] for step in steps]
         means = [None if None in row else sum(row) / len(row) for row in rows]
         low, high = ([None if None in row else end(row) for row in rows] for end in (min, max))
-        curves[f"validation: {measure.replace('_', ' ').replace('per byte', 'per target byte')}"] = [
-            steps, means, low, high,
-        ]  # fmt: skip
+        task, _, name = measure.rpartition("/")
+        curves[f"{task or 'validation'}: {name if task else MEASURES.get(name, name)}"] = [steps, means, low, high]
     tokens = entry.get("target_tokens_per_step")
     totals = {"steps": entry["steps"], "tokens": tokens and tokens * entry["steps"], "flops": None, "seconds": None}
     settings = {"gin_file": entry.get("gin_file"), "candidate": entry.get("candidate"), "seeds": len(entry["seeds"])}

@@ -11,6 +11,7 @@ from t5xpg.base import paths
 from t5xpg.base.environment import git
 from t5xpg.base.files import json_object_if_any, sha256_of_file
 from t5xpg.data.vocab.files import FILES
+from t5xpg.data.vocab.record import find_vocabularies
 from t5xpg.run.checkpoint.folders import DIGESTS, saved_steps
 from t5xpg.run.directory import RunDirectory
 from t5xpg.site.records import SiteExperiment
@@ -67,10 +68,15 @@ def _text(results: Mapping[str, Any]) -> Iterator[Link]:
 def _vocabulary(results: Mapping[str, Any]) -> Iterator[Link]:
     vocabulary = results["identity"].get("vocabulary") or {}
     digest = vocabulary.get("model_sha256", "")
-    name = f"{vocabulary.get('kind')}, {vocabulary.get('size')} pieces"
-    folder = paths.data_directory() / str((results["identity"].get("data") or {}).get("dataset")) / "vocabularies"
-    here = {sha256_of_file(path) for path in folder.glob("*/*") if path.name in FILES} if digest else set()
-    yield Link("vocabulary", name, digest, "" if not digest else SAME if digest in here else STALE if here else ABSENT)
+    described = f"{vocabulary.get('kind')}, {vocabulary.get('size')} pieces"
+    task = str((results["identity"].get("data") or {}).get("task"))
+    folders = [place for name, place in find_vocabularies(paths.data_directory()).items() if task.endswith(f"_{name}")]
+    here = (
+        {sha256_of_file(path) for place in folders for path in place.iterdir() if path.name in FILES} if digest else ()
+    )
+    yield Link(
+        "vocabulary", described, digest, "" if not digest else SAME if digest in here else STALE if here else ABSENT
+    )
 
 
 def _cache(results: Mapping[str, Any]) -> Iterator[Link]:

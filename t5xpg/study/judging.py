@@ -6,6 +6,7 @@ task reads more text than a step on another, though batches have the same shape.
 """
 
 import contextlib
+import hashlib
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -101,20 +102,24 @@ def measured_on(run: Run, task: str) -> Mapping[str, Any] | None:
     return None
 
 
+def fed_digest(run: Run) -> str:
+    """A digest of the batches that a run was trained on."""
+    return hashlib.sha256("".join(f"{hashed}\n" for hashed in fed_hashes(run)).encode("ascii")).hexdigest()
+
+
 def count_text(run: Run) -> None:
     """Make the batches of a run again and count the bytes of text in them; the result is kept beside the run's folder.
 
     A run records how many target tokens it read, but not how much text was in its inputs.
     """
     train = run.experiment.train_dataset
-    layout, batches, total = layout_of(train.converter), 0, 0
+    layout, total = layout_of(train.converter), 0
     with Progress("text read", outcome(run).step, "batches") as progress, DataService() as service:
         token_bytes = service.describe(train).vocabulary.token_bytes()
         for batch in fed_batches(run, service):
             total += bytes_of(batch, layout, token_bytes)
-            batches += 1
             progress.advance(1)
-    write_json(run.file_beside("text.json"), {"batches": batches, "text_bytes": total})
+    write_json(run.file_beside("text.json"), {"batches": fed_digest(run), "text_bytes": total})
 
 
 def bytes_of(batch: Batch, layout: BatchLayout, token_bytes: np.ndarray) -> int:
@@ -133,5 +138,5 @@ def text_bytes(run: Run) -> int | None:
     """What `count_text` has counted for the run as it is now; None where it was not called for it."""
     file = run.file_beside("text.json")
     found = read_json(file) if file.exists() else {}
-    counted: int | None = found.get("text_bytes") if found.get("batches") == outcome(run).step else None
+    counted: int | None = found.get("text_bytes") if found.get("batches") == fed_digest(run) else None
     return counted

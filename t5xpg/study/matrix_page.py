@@ -24,7 +24,7 @@ def sections(board: Board) -> Iterator[str]:
     yield _how_to_read(board)
     yield _matrix(board, "text")
     numbered = enumerate(_reasons(board), start=1)
-    yield "<br>\n".join(f"<sup>{number}</sup> {escape(why)}" for number, why in numbered)
+    yield "\n".join(f"- {_raised(number)} {escape(why)}" for number, why in numbered)
     yield "The same of all targets, sentinels and ends included, in nats per target token:"
     yield _matrix(board, "targets")
     yield _bits(board)
@@ -90,7 +90,7 @@ def _matrix(board: Board, measure: str) -> str:
     found = {tuple(cell[axis] for axis in AXES): _values(cell, measure) for cell in board["cells"]}
     reasons = _reasons(board)
     notes = {
-        (one["architecture"], one["objective"]): f"{_NOTHING}<sup>{reasons.index(one['reason']) + 1}</sup>"
+        (one["architecture"], one["objective"]): f"{_NOTHING}{_raised(reasons.index(one['reason']) + 1)}"
         for one in board["left_out"]
     }
     rows = []
@@ -101,6 +101,11 @@ def _matrix(board: Board, measure: str) -> str:
             rows.append([escape(architecture["title"]), escape(vocabulary["title"]), *values])
     header = ["architecture", "vocabulary", *(escape(one["title"]) for one in board["objectives"])]
     return table(header, rows, numbers_from=2)
+
+
+def _raised(number: int) -> str:
+    """As a mark of a note, in characters: the site shows no HTML of a page."""
+    return str(number).translate(str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹"))
 
 
 def _values(cell: Cell, measure: str) -> str:

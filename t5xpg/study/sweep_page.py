@@ -31,6 +31,10 @@ def sections(board: Board) -> Iterator[str]:
         yield f"Not in the pictures: {', '.join(entry['recipe'] for entry in left)}."
     yield from _judged(board)
     yield _leaderboard(board)
+    for entry in board["final"]:
+        if entry["seeds"] and entry["mean_loss"] is None:
+            lost = f"{entry['loss'].count(None)} of {len(entry['seeds'])} seeds ended at a value that is not finite."
+            yield f"{escape(entry['recipe'])} is left out: {lost}"
     yield _short(board)
     yield _fit(board)
     if board["search"]:

@@ -6,7 +6,6 @@ half of them: a model that knows only that beats the unigrams over all targets, 
 """
 
 import contextlib
-import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -27,7 +26,7 @@ from t5xpg.experiment import assembly
 from t5xpg.experiment.identity import data_config
 from t5xpg.run.metrics import Window
 from t5xpg.run.records import to_json
-from t5xpg.study.judging import fed_batches, fed_hashes, other_batches
+from t5xpg.study.judging import fed_batches, fed_digest, other_batches
 from t5xpg.study.runs import Run, outcome
 from t5xpg.train import compile_cache
 
@@ -55,7 +54,7 @@ def compare(runs: Sequence[Run]) -> None:
             if data not in known:
                 known[data] = _count(run, service)
             record, vocabulary, held_out = known[data]
-            if record["batches"] != _digest(run):
+            if record["batches"] != fed_digest(run):
                 raise other_batches(run)
             of_text = {**record["of_text"], "model": _model_on_text(run, vocabulary, held_out)}
             write_json(run.file_beside("comparison.json"), to_json(record | {"of_text": of_text}))
@@ -70,7 +69,7 @@ def compared(run: Run) -> Mapping[str, Any] | None:
     """
     file = run.file_beside("comparison.json")
     found: Mapping[str, Any] = read_json(file) if file.exists() else {}
-    return found if found.get("format") == _FORMAT and found["batches"] == _digest(run) else None
+    return found if found.get("format") == _FORMAT and found["batches"] == fed_digest(run) else None
 
 
 def text_alone(batch: Batch, layout: BatchLayout, token_bytes: np.ndarray) -> Batch:
@@ -100,7 +99,7 @@ def _count(run: Run, service: DataService) -> tuple[dict[str, Any], Vocabulary, 
         held_out = list(stream)
     record = {
         "format": _FORMAT,
-        "batches": _digest(run),
+        "batches": fed_digest(run),
         "training_tokens": int(unigram.counts.sum()),
         "unigram": _in_bits(unigram.measure(held_out, layout, sizes)),
         "of_text": {"unigram": _in_bits(unigram_of_text(unigram, held_out, layout, sizes))},
@@ -131,8 +130,3 @@ def _model_on_text(run: Run, counted: Vocabulary, held_out: Sequence[Batch]) -> 
 def _in_bits(found: dict[str, Any]) -> dict[str, Any]:
     nats = found.pop("nats_per_byte")
     return {**found, "bits_per_byte": None if nats is None else nats / math.log(2)}
-
-
-def _digest(run: Run) -> str:
-    """A digest of the batches that a run was trained on."""
-    return hashlib.sha256("".join(f"{hashed}\n" for hashed in fed_hashes(run)).encode("ascii")).hexdigest()

@@ -247,6 +247,28 @@ def test_an_evaluation_elsewhere_does_not_stop_the_training(machine: Callable[[s
     assert contents(fresh) == contents(folder) | {"evaluation.json": "{}"}
 
 
+def test_two_that_store_one_new_name_at_once_keep_a_file_that_can_be_read(
+    machine: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(one := machine("one"), metrics="1\n")
+    stores.push(one)
+    stores.pull(other := machine("other"))
+    (one / "evaluation.log").write_text("of one")
+    (other / "evaluation.log").write_text("of the other")
+    write_manifest, waiting = mirror.Mirror._write, [one]
+
+    def after_the_other(*arguments: Any) -> None:
+        if waiting:
+            stores.push(waiting.pop())
+        write_manifest(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(mirror.Mirror, "_write", after_the_other)
+        stores.push(other)
+    stores.pull(fresh := machine("fresh"))
+    assert contents(fresh)["evaluation.log"] == contents(other)["evaluation.log"]
+
+
 def test_a_training_goes_on_without_a_network_and_ends_with_an_error(
     machine: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -179,6 +179,8 @@ OTHERS = [
     Case("neither prompt nor file", "infer small.gin", ONE_OF),
     Case("both file and split", "infer small.gin --split=a --input=b", ONE_OF),
     Case("a split of a path", "infer small.gin --split=../a", "holds no run"),
+    Case("a file for a prompt", "infer small.gin --prompt=a --output=b", "OUTPUT=… is for INPUT=… and SPLIT=…"),
+    Case("a matrix elsewhere", "check matrix_tiny --device=h100", "DEVICES are for one experiment"),
     Case("inputs that are not there", "infer small.gin --input=gone.jsonl", r"INPUT: gone\.jsonl is not there"),
     Case("inputs that are a pipe", "infer small.gin --input=pipe", "INPUT: pipe is no regular file", {"pipe": fifo}),
     Case("T5X's checkpoint without T5X", "train small.gin --initial=a", "INITIAL=… is for ENGINE=t5x"),

@@ -72,6 +72,7 @@ def test_shows_what_others_call_the_sentinels_of_bytes(program: Any) -> None:
         (["tokens", "mine_span_corruption", "--ids=1", "--text=a"], "Give one of TEXT="),
         (["tokens", "mine_span_corruption_mine_bpe_9"], "type: make vocab DATASET=mine SIZE=9 MODEL=bpe"),
         (["vocab", "mine", "--sample=some"], "SAMPLE=some"),
+        (["vocab", "mine", "--eos-token=x"], "name its file with TOKENIZER="),
         (["vocab", "mine", "--model=words"], "MODEL=words is not known. Did you mean word?"),
     ],
 )

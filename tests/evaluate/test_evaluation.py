@@ -12,11 +12,12 @@ from t5xpg.base.errors import UserError
 from t5xpg.base.files import sha256_of_file, write_json
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.vocab.vocabulary import Vocabulary
+from t5xpg.evaluate import evaluation
 from t5xpg.evaluate.evaluation import is_up_to_date
 from t5xpg.evaluate.trained_model import check_same_vocabulary, checkpoints_in_mean, chosen_step
 from t5xpg.experiment import prepare
 from t5xpg.run.directory import RunDirectory
-from t5xpg.run.records import read_jsonl
+from t5xpg.run.records import Unwritten, read_jsonl
 from t5xpg.run.report import PAGE
 from t5xpg.run.results import collect
 from tests.workplace import Workplace, checkpoint_arrays
@@ -308,3 +309,16 @@ def test_an_evaluation_of_a_mean_is_none_of_its_last_checkpoint(tmp_path: Path) 
         write_json(run.evaluation_json, recorded)
         found = [is_up_to_date(run, step, count) for step in (8, 4) for count in (None, 3)]
         assert found == [mean_of is None, mean_of == 3, False, False]
+
+
+def test_the_history_keeps_every_evaluation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mean of checkpoints is none of its last one, and an earlier step hides no later one in TensorBoard."""
+    hidden_after: list[int | None] = []
+    monkeypatch.setattr(
+        evaluation, "open_tensorboard", lambda events, after, say: hidden_after.append(after) or Unwritten()
+    )
+    for step, mean_of in ((5, 0), (2, 0), (5, 3), (5, 0)):
+        evaluation._write_history(RunDirectory(tmp_path), tmp_path, "validation", step, mean_of, {"loss": 1.0}, {}, [])
+    found = [(one["step"], one.get("mean_of_checkpoints")) for one in read_jsonl(tmp_path / "metrics.jsonl")]
+    assert found == [(2, None), (5, 3), (5, None)]
+    assert hidden_after == [4, None, 4, 4]

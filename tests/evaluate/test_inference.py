@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from t5xpg.base.errors import UserError
+from t5xpg.data.batch import ENC_DEC, MASKED_LM
 from t5xpg.data.objectives import SpanCorruption
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.evaluate import infer
@@ -24,6 +25,7 @@ class Echo:
     batch_size = 2
     lengths: ClassVar = {"inputs": 64, "targets": 32}
     longest_input = 64
+    converter = ENC_DEC
     identity: ClassVar[dict[str, Any]] = {"step": 3}
     more: ClassVar[list[str]] = []  # what else is answered, less probable
     asked = 0
@@ -143,6 +145,14 @@ def test_prompts_are_checked(tmp_path: Path, echo: Echo, prompt: str, message: s
     assert echo.asked == 0
 
 
+def test_a_masked_model_gets_a_longer_text_on_both_sides() -> None:
+    predictor: Any = SimpleNamespace(
+        ids=list, converter=MASKED_LM, lengths={"inputs": 64, "targets": 64}, longest_input=64
+    )
+    with pytest.raises(UserError, match=r"=\{'inputs': 65, 'targets': 65\}"):
+        infer._check_tokens(predictor, 65 * "a", "The prompt")
+
+
 def test_what_a_byte_model_says_does_not_reach_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     infer.print_filled("the\n<extra_id_0>", "<extra_id_0>\x1b]0;title\x07")
     infer.print_sample("the <extra_id_0>", "<extra_id_0>\x1b[2J", "<extra_id_0>\udc80\r\n")
@@ -188,7 +198,7 @@ def test_an_interrupted_file_is_gone_on_with(
     if stops_at:
         assert len(partial.read_bytes().splitlines()) == 1 + stops_at
         assert "out.jsonl.partial keeps what is done" in capsys.readouterr().err
-        with pytest.raises(UserError, match=r"(?s)partial holds the first .*\n  input\.sha256: .\w+… there, .* start"):
+        with pytest.raises(UserError, match=r'(?s)partial holds the first .*\n  input\.sha256: "\w+…" there, .* start'):
             predict(tmp_path, lines[:4])
     echo.asked, echo.stops_at = 0, 1_000
     assert predict(tmp_path, lines) == whole

@@ -89,8 +89,12 @@ def test_the_best_checkpoint_of_any_run_stays(runs: Path) -> None:
     assert (best.metric, best.mode) == (kept.keep_best, kept.best_mode)
 
 
-def test_checkpoints_that_another_run_needs_stay(runs: Path) -> None:
-    run = RunDirectory(runs / "mine_2")
+@pytest.mark.parametrize("place", ["mine_2", "sweep/first"])
+def test_checkpoints_that_another_run_needs_stay(runs: Path, place: str) -> None:
+    run = RunDirectory(runs / place)
+    if not run.path.exists():
+        run.path.parent.mkdir()
+        (runs / "mine_2").rename(run.path)
     record = read_json(run.run_json)
     record["identity"] |= {
         "initial": {"experiment": "tiny", "step": 400},

@@ -14,8 +14,11 @@ from t5xpg.base import paths
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import read_json, sha256_of_file, write_json
 from t5xpg.base.page import cell
+from t5xpg.data.vocab.record import RECORD, folder_of
 from t5xpg.run.results import read_results
+from t5xpg.site import lineage
 from t5xpg.site.build import build, csv_of, recipe
+from t5xpg.site.lineage import ABSENT, SAME, STALE
 from t5xpg.site.markup import anchor, differences, html_of
 from t5xpg.site.records import experiments, headline
 from tests.run.test_report import added_by, make_run
@@ -185,6 +188,28 @@ def test_seeds_of_a_sweep_are_a_band() -> None:
         "validation: nats per target byte,0,5.0",
         "validation: nats per target byte,2,",
     ]
+
+
+def test_curves_of_a_sweep_are_called_as_those_of_runs() -> None:
+    curves = {"0": {"step": [0, 2], "loss": [4.0, 1.0], "my_task/token_bleu": [1.0, 9.0]}}
+    entry = {"recipe": "muon", "steps": 2, "seeds": [0], "curves": curves}
+    assert list(recipe("sweep", entry)["curves"]) == ["validation: nats per target token", "my_task: token_bleu"]
+
+
+def test_a_vocabulary_is_compared_with_that_of_the_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paths, "data_directory", lambda: tmp_path)
+    for name in ("unigram_9", "bpe_9"):
+        (folder := folder_of(tmp_path, "mine", name)).mkdir(parents=True)
+        (folder / RECORD).write_text("{}")
+        (folder / "sentencepiece.model").write_text(name)
+    digest = sha256_of_file(folder / "sentencepiece.model")
+    for task, state in (
+        ("mine_lm_mine_bpe_9", SAME),
+        ("mine_lm_mine_unigram_9", STALE),
+        ("mine_lm_mine_bpe_7", ABSENT),
+    ):
+        identity = {"data": {"task": task}, "vocabulary": {"model_sha256": digest}}
+        assert [link.state for link in lineage._vocabulary({"identity": identity})] == [state]
 
 
 def test_a_run_of_no_experiment_is_compared(site: Path) -> None:

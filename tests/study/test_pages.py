@@ -64,7 +64,7 @@ def test_bits_per_byte_compare_language_models_alone(matrix: Any) -> None:
     matrix["cells"] = [cell for cell in matrix["cells"] if cell["objective"] != "lm"]
     matrix["left_out"].append({"architecture": "decoder_lm", "objective": "lm", "reason": "For this test."})
     assert "whatever their vocabularies" not in matrix_page.PAGE.block(matrix)
-    assert "</sup> For this test." in matrix_page.PAGE.block(matrix)
+    assert "- ⁵ For this test." in matrix_page.PAGE.block(matrix)
 
 
 def test_a_law_is_that_of_the_losses_that_are_shown() -> None:

@@ -56,8 +56,12 @@ const t5xpg = (() => {
     });
   };
 
+  const drawn = new WeakMap(); // what ends the plot of a place
+
   // [{name, x, y, low?, high?}] as one picture; `log` of the values.
   const draw = (place, lines, xLabel, log) => {
+    drawn.get(place)?.();
+    drawn.delete(place);
     place.replaceChildren();
     if (!lines.length) return void place.append(element("p", { className: "note" }, "Nothing to draw: choose runs below."));
     const style = getComputedStyle(document.body);
@@ -81,7 +85,9 @@ const t5xpg = (() => {
       scales: { x: { time: false }, y: { distr: log ? 3 : 1 } },
       axes: [{ ...axis, label: xLabel, values: (_, ticks) => ticks.map(number) }, { ...axis, size: 64, values: (_, ticks) => ticks.map((tick) => tick == null ? "" : number(tick)) }],
     }, uPlot.join(tables), place);
-    new ResizeObserver(() => plot.setSize({ width: place.clientWidth, height: plot.height })).observe(place);
+    const observer = new ResizeObserver(() => plot.setSize({ width: place.clientWidth, height: plot.height }));
+    observer.observe(place);
+    drawn.set(place, () => { observer.disconnect(); plot.destroy(); });
   };
 
   // A curve of a run as a line over `x`; null where the run does not have both.
@@ -91,7 +97,7 @@ const t5xpg = (() => {
     const first = cliff || found[0].length < 3 ? 0 : 1;
     const [steps, ...columns] = found.map((column) => column.slice(first));
     const [y, low, high] = columns.map((column) => smoothed(column, smoothing));
-    return { name: run.id, x: steps.map((step) => step * whole / run.totals.steps), y, low, high };
+    return { name: run.id, x: steps.map((step) => step && step * whole / run.totals.steps), y, low, high };
   };
 
   const options = (select, names) => {
