@@ -294,10 +294,11 @@ class Mirror:
     ) -> list[Any]:
         """Store a file unless that is done; returns its manifest entry. taken: the objects that a manifest names."""
         size, sha256 = (folder / name).stat().st_size, files.sha256_of_file(folder / name)
-        for known in (stored.get(name), sent.get(name)):
-            # what was sent under a name that another program has taken since may be its file by now
-            is_ours = known == stored.get(name) or (known is not None and known[0] not in taken)
-            if known is not None and known[1:] == [size, sha256] and is_ours:
+        before, sent_before = stored.get(name), sent.get(name)
+        if sent_before is not None and sent_before[0] in taken:
+            sent_before = None  # another program has stored a file under that name since
+        for known in (before, sent_before):
+            if known is not None and known[1:] == [size, sha256]:
                 return known
         pure = PurePosixPath(name)
         target = str(pure.with_name(f"{pure.stem}.{sha256[:8]}{pure.suffix}")) if name in taken else name

@@ -69,14 +69,13 @@ def _vocabulary(results: Mapping[str, Any]) -> Iterator[Link]:
     vocabulary = results["identity"].get("vocabulary") or {}
     digest = vocabulary.get("model_sha256", "")
     described = f"{vocabulary.get('kind')}, {vocabulary.get('size')} pieces"
+    if not digest:
+        yield Link("vocabulary", described)
+        return
     task = str((results["identity"].get("data") or {}).get("task"))
     folders = [place for name, place in find_vocabularies(paths.data_directory()).items() if task.endswith(f"_{name}")]
-    here = (
-        {sha256_of_file(path) for place in folders for path in place.iterdir() if path.name in FILES} if digest else ()
-    )
-    yield Link(
-        "vocabulary", described, digest, "" if not digest else SAME if digest in here else STALE if here else ABSENT
-    )
+    here = {sha256_of_file(path) for place in folders for path in place.iterdir() if path.name in FILES}
+    yield Link("vocabulary", described, digest, SAME if digest in here else STALE if here else ABSENT)
 
 
 def _cache(results: Mapping[str, Any]) -> Iterator[Link]:

@@ -255,11 +255,12 @@ def test_two_that_store_one_new_name_at_once_keep_a_file_that_can_be_read(
     stores.pull(other := machine("other"))
     (one / "evaluation.log").write_text("of one")
     (other / "evaluation.log").write_text("of the other")
-    write_manifest, waiting = mirror.Mirror._write, [one]
+    write_manifest, waiting = mirror.Mirror._write, [True]
 
     def after_the_other(*arguments: Any) -> None:
         if waiting:
-            stores.push(waiting.pop())
+            stores.push(waiting.pop() and machine("one"))
+            machine("other")
         write_manifest(*arguments)
 
     with monkeypatch.context() as patch:
