@@ -80,6 +80,14 @@ def test_a_law_is_that_of_the_losses_that_are_shown() -> None:
     assert f"held out and has {measured:.3f}: 3.0% apart." in sweep_page.PAGE.block(board)
 
 
+def test_a_recipe_of_which_a_seed_diverged_is_named() -> None:
+    board = read_json(paths.EXPERIMENTS / "optimizers_tiny" / "leaderboard.json")
+    (entry,) = (one for one in board["final"] if one["recipe"] == "adamw")
+    entry["loss"][0] = entry["mean_loss"] = None
+    said = "adamw is left out: 1 of 3 seeds ended at a value that is not finite."
+    assert said in sweep_page.PAGE.block(board)
+
+
 def test_recipes_with_different_tasks_are_not_drawn() -> None:
     board = read_json(paths.EXPERIMENTS / "ul2_tiny" / "leaderboard.json")
     task = board["final"][0]["validated_on"]
