@@ -77,6 +77,15 @@ def evaluate(
         config, folder = of_task(config, task), folder / task
     if split is not None and split != config.split:
         config, folder = changed(config, f"SPLIT={split}", split=split), folder / split
+    with directory.evaluation_lock():
+        return _evaluate(loaded, directory, config, folder, step, task)
+
+
+def _evaluate(
+    loaded: LoadedConfig, directory: RunDirectory, config: DatasetConfig, folder: Path, step: Step, task: str | None
+) -> dict[str, Any]:
+    """`evaluate` on the dataset `config`, with results in `folder`."""
+    experiment = loaded.experiment
     own = folder == directory.evaluation
     source = check_and_prepare(loaded, directory, config)
     if config.max_batches != directory.read()["identity"].get("settings", {}).get("eval_dataset.max_batches"):
@@ -99,13 +108,9 @@ def evaluate(
             by_task = TaskValidation(
                 lambda: {task.mixture_or_task_name: service.open(task) for task in tasks}, measure, built.on_devices
             ).measure(params, progress)
-        rows = _spread_rows(stream, int(summary["batches"]), NUM_SAMPLES)
+        looked_at = _looked_at(stream)
         has_training = "train" in description.splits
-        held_out, training = (
-            _windows(service, stream, int(summary["batches"]), rows, experiment, vocabulary)
-            if has_training
-            else ([], [])
-        )
+        held_out, training = _windows(service, stream, looked_at, experiment, vocabulary) if has_training else ([], [])
         stream.close()
         unigram = unigram_of_training(service, config, vocabulary) if own and has_training else None
         measured: list[TaskMetrics] = []
@@ -118,7 +123,7 @@ def evaluate(
             trivial = evaluator.trivial()
     samples, looked = [], []
     if own and predicts(experiment):
-        inputs, targets = inputs_and_targets(rows, stream.spec)
+        inputs, targets = (rows[_places(len(rows), NUM_SAMPLES)] for rows in inputs_and_targets(looked_at, stream.spec))
         predictor = Predictor(experiment, params, vocabulary)
         predictions = predictor.tokens(inputs)
         samples = _samples(vocabulary, inputs, targets, predictions)
@@ -274,35 +279,46 @@ def is_up_to_date(directory: RunDirectory, step: int, mean_of: int | None = None
     return (found.get("step"), found.get("mean_of_checkpoints")) == (step, mean_of)
 
 
-def _spread_rows(stream: Stream, batches: int, count: int) -> dict[str, np.ndarray]:
-    """At most `count` rows from all over a split, so that they are of several documents: a few of every n-th batch."""
-    stream.rewind()
-    period = max(1, batches // count)
-    per_batch = -(-count // batches)
-    found = [
-        {name: array[:: max(1, len(array) // per_batch)][:per_batch] for name, array in batch.items()}
-        for number, batch in enumerate(stream)
-        if number % period == 0
-    ]
-    rows = {name: np.concatenate([part[name] for part in found])[:count] for name in found[0]}
-    filled = (rows[stream.spec.layout.targets] != 0).any(axis=1)
-    return {name: array[filled] for name, array in rows.items()}
+def _looked_at(stream: Stream, count: int = blanks.NUM_WINDOWS) -> Batch:
+    """At most `count` rows with targets, from the first one of a split to its last."""
+    targets = stream.spec.layout.targets
+
+    def with_targets() -> Iterator[Batch]:
+        stream.rewind()
+        for batch in stream:
+            filled = (batch[targets] != 0).any(axis=1)
+            yield {name: array[filled] for name, array in batch.items()}
+
+    total = sum(len(rows[targets]) for rows in with_targets())
+    chosen = np.zeros(total, bool)
+    chosen[_places(total, count)] = True
+    found, start = [], 0
+    for rows in with_targets():
+        here = chosen[start : start + len(rows[targets])]
+        start += len(here)
+        found.append({name: array[here] for name, array in rows.items()})
+    return {name: np.concatenate([rows[name] for rows in found]) for name in found[0]}
+
+
+def _places(total: int, count: int) -> np.ndarray:
+    """At most `count` of the places 0 … total - 1, evenly from the first to the last; int64."""
+    return np.linspace(0, total - 1, min(count, total)).astype(np.int64)
 
 
 def _windows(
-    service: DataService, stream: Stream, batches: int, some: Batch, experiment: Experiment, vocabulary: Vocabulary
+    service: DataService, stream: Stream, looked_at: Batch, experiment: Experiment, vocabulary: Vocabulary
 ) -> tuple[list[str], list[str]]:
-    """`blanks.windows` of the split and of training; both empty where the rows `some` of the split give no window."""
+    """`blanks.windows` of rows of the split and of training; both empty where those of the split give none."""
 
     def of(rows: Batch) -> list[str]:
         pairs = zip(*inputs_and_targets(rows, stream.spec), strict=True)
         return list(blanks.windows(pairs, vocabulary, experiment.lengths["inputs"]))
 
-    if stream.config.converter != ENC_DEC or not predicts(experiment) or not of(some):
+    if stream.config.converter != ENC_DEC or not predicts(experiment) or not (held_out := of(looked_at)):
         return [], []
     with contextlib.closing(service.open(training_sample(stream.config))) as training:
         counted = [text for batch in training for text in of({name: rows[:16] for name, rows in batch.items()})]
-    return of(_spread_rows(stream, batches, blanks.NUM_WINDOWS)), counted
+    return held_out, counted
 
 
 def _earlier(

@@ -19,6 +19,7 @@ from t5xpg.run.checkpoint.folders import require_path_for_orbax
 from t5xpg.run.records import to_json
 
 _FORMAT = 1
+_LOCK, _EVALUATION_LOCK = ".lock", ".evaluation.lock"
 NOT_SET = "not set"
 _SHOWN_DIFFERENCES = 20
 # Settings that decide nothing, and stand in the identities that earlier versions recorded.
@@ -188,13 +189,21 @@ class RunDirectory:
         """
         self._check_no_stranger()
         instead = "Wait for it, stop it, or name another run directory with RUN=…"
-        with locks.hold(self.path / ".lock", doing=f"working in {self.path}", instead=instead):
+        with locks.hold(self.path / _LOCK, doing=f"working in {self.path}", instead=instead):
             remove_abandoned(self.path)
             yield
 
+    @contextlib.contextmanager
+    def evaluation_lock(self, *, wait: bool = True) -> Iterator[None]:
+        """Be the only process that evaluates the run, which may be trained meanwhile. Waits for one that does, saying
+        so, or raises UserError at once."""
+        doing, lock = f"evaluating {self.path}", self.path / _EVALUATION_LOCK
+        with locks.hold(lock, doing=doing, instead="Wait for it, or stop it.", wait=print if wait else None):
+            yield
+
     def is_locked(self) -> bool:
-        """Whether another process works in the folder."""
-        return locks.is_held(self.path / ".lock")
+        """Whether another process trains or evaluates the run."""
+        return any(locks.is_held(self.path / name) for name in (_LOCK, _EVALUATION_LOCK))
 
     def mismatch(self, found: Mapping[str, tuple[Any, Any]], settings: Mapping[str, Any]) -> str:
         """The message where this folder holds another run. found: `differences`. settings: the current ones."""

@@ -164,7 +164,7 @@ def _agreed(question: str, yes: bool) -> bool:
 def _delete(run: RunDirectory, folders: Sequence[Path]) -> None:
     """Delete folders of a run unless a process works in it."""
     try:
-        with run.lock():
+        with run.lock(), run.evaluation_lock(wait=False):
             for folder in folders:
                 rmtree(folder)
     except UserError as error:

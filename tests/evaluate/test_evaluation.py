@@ -4,12 +4,15 @@ import json
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
+import numpy as np
 import pytest
 
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import sha256_of_file, write_json
+from t5xpg.data.batch import ENC_DEC, Batch, layout_of
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.evaluate import evaluation
@@ -322,3 +325,23 @@ def test_the_history_keeps_every_evaluation(tmp_path: Path, monkeypatch: pytest.
     found = [(one["step"], one.get("mean_of_checkpoints")) for one in read_jsonl(tmp_path / "metrics.jsonl")]
     assert found == [(2, None), (5, 3), (5, None)]
     assert hidden_after == [4, None, 4, 4]
+
+
+class Batches(list[Batch]):
+    """Batches in memory in place of a `Stream`."""
+
+    spec = Mock(layout=layout_of(ENC_DEC))
+
+    def rewind(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("count", "expected"),
+    [(100, [1, 2, 3, 4, 5, 6, 7]), (7, [1, 2, 3, 4, 5, 6, 7]), (4, [1, 3, 5, 7]), (2, [1, 7])],
+)
+def test_rows_are_looked_at_from_the_first_to_the_last_that_has_targets(count: int, expected: list[int]) -> None:
+    tokens = ([[1], [2], [3]], [[4], [5], [6]], [[7], [0], [0]])
+    batches: Any = Batches({"decoder_target_tokens": np.array(rows)} for rows in tokens)
+    found = evaluation._looked_at(batches, count)
+    assert found["decoder_target_tokens"].ravel().tolist() == expected

@@ -31,7 +31,7 @@ def runs(tmp_path: Path) -> Path:
 
 
 def test_runs_are_listed(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with RunDirectory(runs / "mine_2").lock():
+    with RunDirectory(runs / "mine_2").evaluation_lock():
         found = {run.name: run for run in listed(runs)}
     assert {name: (run.state, run.step, run.total_steps) for name, run in found.items()} == {
         "mine": ("finished", 1000, 1000), "mine_2": ("busy", 600, 1000), "begun": ("stopped", 0, 1000),
@@ -62,9 +62,11 @@ def test_runs_are_deleted_after_a_yes(
     assert remove(runs, ["mine*"]) == 1
     assert "nothing was deleted" in capsys.readouterr().out
     monkeypatch.setattr("builtins.input", lambda _: "y")
-    with RunDirectory(runs / "mine_2").lock():
-        assert remove(runs, ["mine*"]) == 0
-    assert f"kept: Process {os.getpid()} is working in" in capsys.readouterr().out
+    with RunDirectory(runs / "mine_2").lock(), RunDirectory(runs / "begun").evaluation_lock():
+        assert remove(runs, ["*"]) == 0
+    printed = capsys.readouterr().out
+    for run, doing in (("mine_2", "working in"), ("begun", "evaluating")):
+        assert f"kept: Process {os.getpid()} is {doing} {runs / run}, since" in printed
     assert sorted(path.name for path in runs.iterdir()) == ["begun", "mine_2", "no run"]
     assert remove(runs, ["*"], yes=True) == 0
     assert [path.name for path in runs.iterdir()] == ["no run"]
