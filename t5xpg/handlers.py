@@ -251,7 +251,7 @@ def _infer(options: Namespace) -> None:
     before = infer.prompt_of(loaded, options.task) if options.task else ""
     output = arguments.path_of(options.output)
     if options.prompt is not None:
-        infer.fill_in(loaded, run, before + options.prompt, options.step, as_json=options.json)
+        infer.fill_in(loaded, run, options.prompt, options.step, before, as_json=options.json)
     elif options.input is not None:
         infer.predict_file(loaded, run, Path(options.input), output, options.step, before)
     else:

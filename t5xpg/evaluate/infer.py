@@ -22,23 +22,24 @@ from t5xpg.experiment.config import LoadedConfig
 from t5xpg.run.directory import RunDirectory
 
 
-def fill_in(loaded: LoadedConfig, path: Path, prompt: str, step: Step = None, *, as_json: bool = False) -> None:
-    """Print the prediction for one prompt, and the prompt with its blanks filled in, where it has some. as_json: print
-    the record that `predict_file` writes.
+def fill_in(
+    loaded: LoadedConfig, path: Path, text: str, step: Step = None, prompt: str = "", *, as_json: bool = False
+) -> None:
+    """Print the prediction for one text, and the text with its blanks filled in, where it has some.
 
-    step: see `parameters_and_vocabulary`, here and below. Raises UserError for a prompt without blanks where the model
-    was trained to fill in blanks.
+    step: see `parameters_and_vocabulary`, here and below. prompt: is put before the text. as_json: print the record
+    that `predict_file` writes. Raises UserError for a text without blanks where the model was trained to fill in some.
     """
     if isinstance(loaded.experiment.eval_dataset.objective, SpanCorruption | IidDenoising):
-        _check_blanks(prompt)
+        _check_blanks(text)
     predictor, at = Predictor.from_run(loaded, path, step)
-    _check_tokens(predictor, prompt, "The prompt")
-    answer = predictor.answers(predictor.encode([prompt]))[0]
+    _check_tokens(predictor, prompt + text, "The prompt")
+    answer = predictor.answers(predictor.encode([prompt + text]))[0]
     if as_json:
-        print(json_line(_record(Row({"inputs": prompt}, prompt), answer)).decode(), end="", flush=True)
+        print(json_line(_record(Row({"inputs": text}, text), answer)).decode(), end="", flush=True)
         return
     print(f"{loaded.name} after step {at:,}")
-    print_filled(prompt, *answer.texts)
+    print_filled(prompt + text, *answer.texts)
 
 
 def print_filled(prompt: str, *predictions: str) -> None:

@@ -111,12 +111,18 @@ class Sweep(Study):
         judging.measure([run for run in long if run.stage == "final"], tasks)
 
     def collect(self, wanted: Sequence[Run]) -> Board:
+        best = self.best_candidates()
         times = read_json(self._times_file) if self._times_file.exists() else None
-        if times is not None and not times["seconds"].keys() >= self.plan.recipes.keys():
-            times = None  # a recipe was added since: measured together, or not at all
+        if times is not None and (best is None or times.pop("runs", None) != _names(self._timed(best))):
+            times = None  # a recipe was added or changed since: measured together, or not at all
         planned = [*self.search_runs(), *self.long_runs(self.first_candidates)]
         count = len({run.path for run in planned})
-        return sweep_board.collect(self.name, self.plan, wanted, self.best_candidates(), count, times)
+        return sweep_board.collect(self.name, self.plan, wanted, best, count, times)
+
+    def _timed(self, best: Mapping[str, str]) -> dict[str, Run]:
+        """The final run of each recipe with the first seed."""
+        final = [run for run in self.long_runs(best) if run.stage == "final"]
+        return {run.labels["recipe"]: run for run in final[: len(best)]}
 
     def summary(self, board: Board) -> Iterator[str]:
         for entry in board["final"]:
@@ -130,8 +136,12 @@ class Sweep(Study):
         best = self.best_candidates()
         if best is None:
             raise UserError(f"The search is not done in {shown(self.folder)}. Train first: make sweep EXP={self.name}")
-        first_seed = [run for run in self.long_runs(best) if run.stage == "final"][: len(best)]
-        measured = step_times.measure({run.labels["recipe"]: run for run in first_seed})
-        write_json(self._times_file, measured)
+        timed = self._timed(best)
+        measured = step_times.measure(timed)
+        write_json(self._times_file, measured | {"runs": _names(timed)})
         for recipe, seconds in measured["seconds"].items():
             print(f"{recipe}: {1000 * seconds:,.0f} ms a step (fastest {1000 * measured['fastest'][recipe]:,.0f})")
+
+
+def _names(runs: Mapping[str, Run]) -> dict[str, str]:
+    return {recipe: run.name for recipe, run in runs.items()}

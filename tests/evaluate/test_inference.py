@@ -175,8 +175,9 @@ def test_all_that_was_decoded_is_written_and_shown(
     assert json.loads(written[2])["scores"] == [0.0, -1.0]
     assert json.loads(written[2])["prediction"] == json.loads(written[2])["predictions"][0]
     options: Any = SimpleNamespace(experiment=SimpleNamespace(eval_dataset=SimpleNamespace(objective=None)))
-    infer.fill_in(options, tmp_path, "<extra_id_0>", as_json=True)
+    infer.fill_in(options, tmp_path, "<extra_id_0>", prompt="fill in: ", as_json=True)
     shown = json.loads(capsys.readouterr().out)
+    assert shown["inputs"] == "<extra_id_0>"
     assert shown.keys() == json.loads(written[0]).keys() - {"text"} | {"inputs"}
     infer.print_filled("a <extra_id_0>", "<extra_id_0>b", "<extra_id_0>c")
     assert capsys.readouterr().out.splitlines()[1::2] == ["prediction  <extra_id_0>b", "prediction  <extra_id_0>c"]

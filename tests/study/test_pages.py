@@ -7,13 +7,13 @@ import pytest
 
 from t5xpg.base import paths
 from t5xpg.base.errors import UserError
-from t5xpg.base.files import read_json, write_json
+from t5xpg.base.files import read_json
 from t5xpg.cli import main
 from t5xpg.experiment import config
 from t5xpg.run.best import BestMetric
 from t5xpg.run.report import Page
 from t5xpg.run.results import write_results
-from t5xpg.study import kinds, matrix_board, matrix_page, runs, scaling, sweep_page
+from t5xpg.study import kinds, matrix_board, matrix_page, runs, scaling, step_times, sweep_page
 from t5xpg.study.matrix import Matrix
 from t5xpg.study.sweep import Sweep
 from t5xpg.study.sweep_board import last_value, steps_to
@@ -117,13 +117,17 @@ def test_the_published_matrix_is_that_of_its_plan(tmp_path: Path) -> None:
             assert cell["settings"] == matrix_board.settings_digest(run.experiment), "train it again: gin has changed"
 
 
-def test_times_that_lack_a_recipe_are_left_out(tmp_path: Path) -> None:
+def test_times_of_other_recipes_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sweep = Sweep("optimizers_tiny", tmp_path)
-    times: dict[str, Any] = {"seconds": dict.fromkeys(sweep.plan.recipes, 0.5)}
-    write_json(tmp_path / "step_times.json", times)
-    assert sweep.collect([])["step_times"] == times
-    times["seconds"].popitem()  # as of before this recipe was added
-    write_json(tmp_path / "step_times.json", times)
+    best = sweep.first_candidates
+    monkeypatch.setattr(Sweep, "best_candidates", lambda _: best)
+    monkeypatch.setattr(
+        step_times, "measure", lambda runs: {name: dict.fromkeys(runs, 0.5) for name in ("seconds", "fastest")}
+    )
+    sweep.time_steps()
+    times = sweep.collect([])["step_times"]
+    assert times["seconds"].keys() == sweep.plan.recipes.keys()
+    best = {**best, "muon": "LEARNING_RATE=0.5"}
     assert sweep.collect([])["step_times"] is None
 
 
