@@ -9,8 +9,11 @@ MAKEFLAGS += --no-print-directory
 define literal
 override $(1) := $$(value $(1))
 export $(1)
+TYPED += $(1)
 endef
 $(foreach name,$(.VARIABLES),$(if $(filter command,$(origin $(name))),$(eval $(call literal,$(name)))))
+# The program refuses those that it does not know.
+export TYPED MAKECMDGOALS
 
 # Some systems set it to the machine's name.
 ifeq ($(origin NAME),environment)
@@ -80,7 +83,7 @@ docker-build:
 docker-train: docker-build
 	@mkdir -p data cache runs
 	@docker run --rm --init $(GPUS) --shm-size 2g --user "$$(id -u):$$(id -g)" --volume "$$PWD/data:/data" \
-		--volume "$$PWD/cache:/cache" --volume "$$PWD/runs:/runs" --env EXP --env GIN --env RUN --env LOGGER \
+		--volume "$$PWD/cache:/cache" --volume "$$PWD/runs:/runs" --env EXP --env GIN --env RUN \
 		t5xpg:$(IMAGE) --from-make train
 
 test: $(TOOLS)

@@ -6,13 +6,17 @@ import sys
 
 from t5xpg import commands
 from t5xpg.base import garbage, malloc, signals
+from t5xpg.base.errors import UserError
 from t5xpg.base.xla_flags import set_xla_flags
 
 
 def main() -> int:
     """Run the command line; returns the exit code."""
     if len(sys.argv) == 3 and sys.argv[1] == "--from-make":
-        sys.argv[1:] = commands.from_make(sys.argv[2], os.environ)
+        try:
+            sys.argv[1:] = commands.from_make(sys.argv[2], os.environ)
+        except UserError as error:
+            sys.exit(f"t5xpg: error: {error}")
     command = commands.COMMANDS.get(sys.argv[1]) if len(sys.argv) > 1 else None
     if command and command.computes:
         _with_tuned_malloc()

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from t5xpg.base.errors import UserError, nearest
 from t5xpg.base.option_values import alphas, count, counts, megabytes, number, price, seeds, step
 
 OFF = ("", "0", "no", "false", "off")  # values of a switch in Make
@@ -366,7 +367,7 @@ GROUPS: dict[str, tuple[Command, ...]] = {
     "Docker": (
         _target("docker-build", "build the image of docker/Dockerfile", _IMAGE,
                 Option("PIP_CONF", "", "FILE", "pip's settings with a registry of yours")),
-        _target("docker-train", "train an experiment in the image, into runs/", *_EXPERIMENT, _LOGGER, _IMAGE),
+        _target("docker-train", "train an experiment in the image, into runs/", *_EXPERIMENT, _IMAGE),
     ),
     "Work on the repository": (
         _target("test", "run the unit tests, which stay in their process", _TESTS),
@@ -411,7 +412,19 @@ def parser() -> argparse.ArgumentParser:
 
 
 def from_make(name: str, variables: Mapping[str, str]) -> list[str]:
-    """The program's arguments for `make name` with these variables: ["train", "byt5_tiny_demo", "--run=mine"]."""
+    """The program's arguments for `make name` with these variables: ["train", "byt5_tiny_demo", "--run=mine"].
+
+    variables: with TYPED, the names that were typed behind make, and MAKECMDGOALS, the targets. Raises UserError for a
+    typed name that none of the targets has.
+    """
+    goals = {name, "install", *variables.get("MAKECMDGOALS", "").split()} & COMMANDS.keys()
+    known = {option.variable for goal in goals for option in COMMANDS[goal].options}
+    for typed in variables.get("TYPED", "").split():
+        if typed not in known:
+            raise UserError(
+                f"make {name} has no {typed}.{nearest(typed, known - {''})} A setting of an experiment: "
+                f'GIN="--gin.{typed}={variables[typed]}"; of the environment: {typed}={variables[typed]} make {name}'
+            )
     arguments = [name, *(text for option in COMMANDS[name].options for text in option.arguments(variables))]
     # a name that begins as an option does is a name
     names = [text for text in arguments[1:2] if COMMANDS[name].options[0].is_argument and text.startswith("-")]

@@ -8,7 +8,6 @@ import json
 import os
 import sys
 from argparse import Namespace
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,17 +27,15 @@ _EVALUATES = ("eval", "infer", "tune-decoding")
 def handle(options: Namespace) -> int:
     """Do what `options.command` names; returns the exit code."""
     arguments.chosen_runs.clear()
-    with _kept_programs() if options.command in _EVALUATES else contextlib.nullcontext():
+    with contextlib.ExitStack() as stack:
+        if options.command in _EVALUATES:
+            from t5xpg.train import compile_cache  # loads JAX
+
+            stack.enter_context(compile_cache.kept_programs())
         code = globals()["_" + options.command.replace("-", "_")](options) or 0
     for run in arguments.chosen_runs if options.command != "train" else ():  # training pushes by itself
         stores.push(run)
     return code
-
-
-def _kept_programs() -> AbstractContextManager[object]:
-    from t5xpg.train import compile_cache  # loads JAX
-
-    return compile_cache.kept_programs()
 
 
 def _demo(options: Namespace) -> int:
@@ -91,8 +88,9 @@ def _vocab(options: Namespace) -> None:
         record = prepare.train_vocabulary(options.dataset, settings, name=options.name, force=options.force)
     kinds = labelled.endings(data_state.dataset_fields()[record.dataset]) or [task_names.SPAN_CORRUPTION]
     task = task_names.task_name(record.dataset, kinds[0], f"{record.dataset}_{record.name}")
-    size = record.vocabulary["size"]
-    print(f"in an experiment:\n  MIXTURE_OR_TASK_NAME = '{task}'\n  VOCAB_SIZE = {size}", flush=True)
+    print(
+        f"in an experiment:\n  MIXTURE_OR_TASK_NAME = '{task}'\n  VOCAB_SIZE = {record.vocabulary['size']}", flush=True
+    )
 
 
 def _tokens(options: Namespace) -> None:
@@ -194,8 +192,7 @@ def _train(options: Namespace) -> int:
     if options.engine == "t5x":
         if processes is not None:
             raise UserError("ENGINE=t5x runs as one process here.")
-        _train_with_t5x(options, loaded)
-        return 0
+        return _train_with_t5x(options, loaded)
     if options.initial:
         raise UserError("INITIAL=… is for ENGINE=t5x. Here INITIAL_CHECKPOINT names the run to start from.")
     recorded = arguments.path_of(options.recorded)
@@ -204,7 +201,7 @@ def _train(options: Namespace) -> int:
         return training.train(loaded, path, recorded=recorded, profiled=options.profile, group=group)
 
 
-def _train_with_t5x(options: Namespace, loaded: "LoadedConfig") -> None:
+def _train_with_t5x(options: Namespace, loaded: "LoadedConfig") -> int:
     from t5xpg.exchange.t5x import engine
 
     if options.recorded or options.profile:
@@ -214,6 +211,7 @@ def _train_with_t5x(options: Namespace, loaded: "LoadedConfig") -> None:
         engine.train(loaded, folder, options.initial)
     finally:
         stores.push(folder)
+    return 0
 
 
 def _record(options: Namespace) -> None:
@@ -245,9 +243,7 @@ def _infer(options: Namespace) -> None:
     if options.task and options.split is not None:
         raise UserError("The rows of a split have the prompt of their task: give TASK with PROMPT or INPUT.")
     if options.prompt is not None and options.output:
-        raise UserError(
-            "OUTPUT=… is for INPUT=… and SPLIT=…: the answer to a PROMPT is printed, as a record with JSON=1."
-        )
+        raise UserError("OUTPUT=… is for INPUT=… and SPLIT=…: the answer to a PROMPT is printed, with JSON=1 a record.")
     before = infer.prompt_of(loaded, options.task) if options.task else ""
     output = arguments.path_of(options.output)
     if options.prompt is not None:
@@ -382,9 +378,8 @@ def _reproduce(options: Namespace) -> int:
 
     arguments.without_overrides(options, "The published run had no overrides: reproduce it without GIN.")
     loaded = arguments.load(options)
-    return reproduce.reproduce(
-        loaded, arguments.run_directory(options, f"{loaded.name}_reproduced"), steps=options.steps
-    )
+    folder = arguments.run_directory(options, f"{loaded.name}_reproduced")
+    return reproduce.reproduce(loaded, folder, steps=options.steps)
 
 
 def _verify_claim(options: Namespace) -> int:

@@ -32,8 +32,9 @@ _BATCH_SIZE = 32
 class T5xpgLM(LM):
     """A trained model as the harness asks for it.
 
-    run, step: as in `t5xpg.load`. scoring: see `t5xpg.evaluate.likelihood`. batch_size: rows at a time. The harness'
-    other options are ignored: JAX chooses the devices. Raises UserError if the model or the scoring does not exist.
+    run, step: as in `t5xpg.load`. scoring: see `t5xpg.evaluate.likelihood`. batch_size: log-likelihoods at a time;
+    answers are made in batches of the run's validation. The harness' other options are ignored: JAX chooses the
+    devices. Raises UserError if the model or the scoring does not exist.
     """
 
     def __init__(
@@ -90,6 +91,8 @@ def _decoding(options: Mapping[str, Any]) -> dict[str, Any]:
     if unknown := sorted(set(others) - {*_SAMPLING, "num_beams"}):
         raise UserError(f"No model here reads generation_kwargs named {', '.join(unknown)}.")
     beams = {"num_beams": others.pop("num_beams")} if "num_beams" in others else {}
+    if options["do_sample"] and beams.get("num_beams", 1) != 1:
+        raise UserError("num_beams is of beam search: leave it out with do_sample.")
     sampling = {_SAMPLING[name]: value for name, value in others.items()}
     method = {"method": "sample", **sampling} if options["do_sample"] else beams
     return {"max_decode_length": options["max_gen_toks"], **method}

@@ -34,7 +34,10 @@ def _bytes_of_megabytes(text: str) -> int | None:
 count = _reader("not a whole number above 0", lambda text: _whole(text) or None)
 number = _reader("not a whole number of at least 0", lambda text: _whole(text, digits=12))
 megabytes = _reader("not a number of megabytes", _bytes_of_megabytes)
-alphas = _reader("no list of numbers (0.2,0.6,1.0)", lambda text: [float(one) for one in text.split(",")])
+alphas = _reader(
+    "no list of numbers (0.2,0.6,1.0)",
+    lambda text: [float(one) for one in text.split(",") if abs(float(one)) < float("inf")],
+)
 counts = _reader("no list of whole numbers above 0 (4,5)", lambda text: [count(one) for one in text.split(",")])
 seeds = _reader("no list of seeds (0,1,2)", lambda text: [number(one) for one in dict.fromkeys(text.split(","))])
 step = _reader(

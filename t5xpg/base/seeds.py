@@ -7,10 +7,10 @@ from t5xpg.base.errors import UserError
 SEED_LIMIT = 2**31  # what fits the signed 32-bit seeds of TensorFlow
 
 
-def check_seed(seed: int) -> int:
-    """`seed` itself, if it is a whole number in [0, 2**31). Raises UserError otherwise."""
+def check_seed(seed: int, name: str = "RANDOM_SEED") -> int:
+    """`seed` itself, if it is a whole number in [0, 2**31). Raises UserError that calls it `name` otherwise."""
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < SEED_LIMIT:
-        raise UserError(f"RANDOM_SEED is {seed!r}; it has to be a whole number from 0 to {SEED_LIMIT - 1}.")
+        raise UserError(f"{name} is {seed!r}; it has to be a whole number from 0 to {SEED_LIMIT - 1}.")
     return seed
 
 

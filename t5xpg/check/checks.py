@@ -180,11 +180,15 @@ def _memory(needed: memory.Memory, mesh: Mesh, device: Device | None) -> Finding
     sharing = max(1, len(mesh.local_devices)) if first.platform == "cpu" and device is None else 1
     verdict = memory.fits(needed.total * sharing, available)
     if verdict == memory.DOES_NOT_FIT:
+        smaller = (
+            "Lower BATCH_SIZE or TASK_FEATURE_LENGTHS, raise NUM_MICROBATCHES, or split"
+            if needed.activations
+            else "Split"
+        )
         return Finding(
             "memory",
             f"A step takes {text}{f' on each of {sharing}' if sharing > 1 else ''}, and there are "
-            f"{available / _GIB:,.1f} GiB. Lower BATCH_SIZE or TASK_FEATURE_LENGTHS, raise NUM_MICROBATCHES, or split "
-            "the model over more devices.",
+            f"{available / _GIB:,.1f} GiB. {smaller} the model over more devices.",
             problem=True,
         )
     tight = "" if verdict == memory.FITS else " and may not suffice"

@@ -108,6 +108,8 @@ class MeshConfig:
         # gin hands lists over; a frozen dataclass has to be hashable
         rules = ((name, tuple(axes) if isinstance(axes, list) else axes) for name, axes in self.rules)
         object.__setattr__(self, "rules", tuple(rules))
+        for axis in sorted({axis for _, axes in self.rules for axis in as_tuple(axes)} - {SLICE, DATA, MODEL}):
+            raise UserError(f"MeshConfig.rules: a mesh has no axis {axis!r}.{nearest(axis, (SLICE, DATA, MODEL))}")
         if self.model < 1 or self.slices < 1 or (self.data < 1 and self.data != -1):
             raise UserError(
                 f"MeshConfig.data is {self.data}, MeshConfig.model is {self.model} and MeshConfig.slices is "

@@ -67,7 +67,6 @@ def predict(
         max_decode_length=experiment.eval_dataset.task_feature_lengths["targets"],
         row_numbers=row_numbers,
         eos_id=vocabulary.eos_id,
-        pad_id=vocabulary.pad_id,
     )
 
 

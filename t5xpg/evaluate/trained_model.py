@@ -1,6 +1,7 @@
 """What a run has trained: the parameters of a checkpoint, and the vocabulary of their ids."""
 
 import re
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -40,6 +41,8 @@ def parameters_and_vocabulary(
     with Checkpointer(directory.checkpoints, experiment.checkpoints, read_only=True) as checkpointer:
         count = checkpoints_in_mean(step)
         chosen = checkpointer.last(count) if count else [chosen_step(checkpointer, experiment, step)]
+        if count:
+            print(f"the mean of the parameters after steps {', '.join(map('{:,}'.format, chosen))}", file=sys.stderr)
         params, meta = checkpointer.restore_params(chosen[0], built.abstract_state.params)
         base = None if experiment.adapter is None else frozen_parameters(built, meta[INITIAL])
         params = built.weights(params, base)

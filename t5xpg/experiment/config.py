@@ -137,8 +137,7 @@ def chosen_loggers(names: str) -> tuple[list[str], list[str]]:
         if name not in known:
             raise UserError(f"There is no logger {name!r}: LOGGER is {' or '.join(known)}.{nearest(name, known)}")
     files = [str(paths.GIN / "loggers" / f"{name}.gin") for name in chosen]
-    several = [f"LOGGERS=({', '.join(f'%{name.upper()}' for name in chosen)})"] if len(chosen) > 1 else []
-    return several, files
+    return [f"LOGGERS=({''.join(f'%{name.upper()},' for name in chosen)})"] if chosen else [], files
 
 
 def settings(value: Any, prefix: str = "") -> dict[str, Any]:

@@ -79,7 +79,10 @@ class Builder:
             return f"{named} is {value}, a class: write {value}(){place}." if unfinished else None
         if value is FAILED or any(gin.iterate_references([value])):
             return None
-        hint = typing.get_type_hints(owner if inspect.isfunction(owner) else owner.__init__).get(parameter, Any)
+        try:
+            hint = typing.get_type_hints(owner if inspect.isfunction(owner) else owner.__init__).get(parameter, Any)
+        except NameError:  # of a class whose module imports names for type checkers alone
+            return None
         return (
             None if _fits(value, hint) else f"{named} must be {_expected(hint)}, not {shortened(repr(value))}{place}."
         )

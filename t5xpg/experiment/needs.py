@@ -101,7 +101,7 @@ class Data:
             raise UserError(
                 f"The text of {self.dataset} is not the one that this experiment is for (SHA-256): {listed}."
                 f"{published} To export them, type: {self.command} FORCE=1  (to take this text all the same: "
-                "--gin.needs.Data.sha256=None)"
+                "--gin.needs.Data.sha256=None; of a need with a scope, --gin.SCOPE/needs.Data.sha256=None)"
             )
 
 

@@ -4,7 +4,7 @@ import contextlib
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -216,9 +216,9 @@ def _note(dataset: str, manifest: Manifest) -> str | None:
     if chosen := manifest.source.get("select"):
         return f"data: {dataset} is a piece of {manifest.source.get('of')}, the files {chosen}"
     known = built_in().get(dataset)
-    command = f"make data DATASET={dataset} FORCE=1"
     if manifest.limits:
-        rest = "" if manifest.source.get("streamed") else f"; all of it: {command}"
+        whole = replace(manifest, limit=None, max_bytes=None).command(force=True)
+        rest = "" if manifest.source.get("streamed") else f"; all of it: {whole}"
         return f"data: {dataset} was exported with {' '.join(manifest.limits)}{rest}"
     if known is None:
         return None
@@ -227,5 +227,6 @@ def _note(dataset: str, manifest: Manifest) -> str | None:
         given = "files that were given" if manifest.source.get("kind") == "files" else "another source"
         return f"data: {dataset} was exported from {given}, not from its known source"
     if manifest.source != described or (known.sha256 and manifest.identity != dict(known.sha256)):
+        command = f"make data DATASET={dataset} FORCE=1"
         return f"data: {dataset} was exported from an earlier definition of its text; by the present one: {command}"
     return None

@@ -173,8 +173,9 @@ class T5Config:
         check(self.rotary_scale is not None, "rotary_scale", "a number above 0")
         is_rotary = self.rotary_base is not None
         check(not is_rotary or self.head_dim % 2 == 0, "head_dim", "even with rotary positions")
-        for name in ("rotary_local_base", "rotary_scale", "rotary_cross_attention"):
-            check(is_rotary or getattr(self, name) == _DEFAULTS[name], name, "as it is without a rotary_base")
+        for name, of in _OPTION_OF.items():
+            is_read = getattr(self, of) is not None
+            check(is_read or getattr(self, name) == _DEFAULTS[name], name, f"as it is without {of}")
         is_pair = isinstance(window, tuple) and len(window) == 2 and all(is_count(one, 0) for one in window)
         check(window is None or is_pair, "encoder_window", "None or two whole numbers: positions behind and ahead")
         check(
@@ -256,6 +257,11 @@ _NOT_FUSED = (
 # sizes of the encoder that can be other than the decoder's
 ENCODER_SIZES = ("encoder_emb_dim", "encoder_num_heads", "encoder_num_kv_heads", "encoder_mlp_dim")
 _DEFAULTS: Mapping[str, Any] = {field.name: field.default for field in fields(T5Config)}
+_OPTION_OF = {
+    **dict.fromkeys(("rotary_local_base", "rotary_scale", "rotary_cross_attention"), "rotary_base"),
+    "deletion_rate": "delete_gate_layer",
+    "ngram_buckets": "ngram_lengths",
+}  # what nothing reads where the other is None
 _FIRST_BEYOND_T5 = list(_DEFAULTS).index("num_kv_heads")
 # settings of models that have an encoder and a decoder, and of each of the two
 OF_TWO_STACKS = {"rotary_cross_attention", "merged_attention", "share_embeddings", "delete_gate_layer", *ENCODER_SIZES}

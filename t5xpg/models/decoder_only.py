@@ -74,4 +74,4 @@ class DecoderOnlyModel(Model):
         T = sum(lengths.values()) + self.config.prompt_tokens
         of, c = LayerFlops(self.config), self.config
         window = None if c.decoder_window is None else (c.decoder_window, 0)
-        return 3.0 * (of.self_attention_and_mlp(T, c.num_decoder_layers, window) + of.output(T))
+        return 3.0 * (of.self_attention_and_mlp(T, c.num_decoder_layers, window) + of.output(T - c.prompt_tokens))

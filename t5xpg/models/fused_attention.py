@@ -48,7 +48,7 @@ def attend_fused(queries: jax.Array, keys: jax.Array, values: jax.Array, bias: F
     if activation_sharding.on_several_devices():
         raise UserError(
             "T5Config.attention_kernel is 'fused', which is for one device, and the mesh has several. "
-            "Type ATTENTION_KERNEL='dot_product'; ATTENTION_CHUNK_SIZE saves memory there."
+            "Leave it out with GIN=\"--gin.ATTENTION_KERNEL='dot_product'\"; ATTENTION_CHUNK_SIZE saves memory there."
         )
     Q, K = queries.shape[1], queries.shape[3]
     block = min(BLOCK // queries.dtype.itemsize, _power_of_two(max(Q, keys.shape[1])))

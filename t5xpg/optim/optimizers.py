@@ -108,9 +108,10 @@ class Optimizer(abc.ABC):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "learning_rate", as_schedule(self.learning_rate))
-        width_factor = getattr(self, "width_factor", 1.0)
-        if not width_factor > 0:
-            raise UserError(f"{type(self).__name__}.width_factor is {width_factor!r}; it has to be above 0.")
+        for name in ("width_factor", "max_gradient_norm"):
+            value = getattr(self, name, None)
+            if value is not None and not value > 0:
+                raise UserError(f"{type(self).__name__}.{name} is {value!r}; it has to be above 0.")
 
     @abc.abstractmethod
     def transformation(self, params_axes: AxesTree) -> optax.GradientTransformation: ...

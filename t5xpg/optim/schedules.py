@@ -27,6 +27,8 @@ class Constant:
 
     def __post_init__(self) -> None:
         _check_rate(self.value, "Constant.value")
+        if self.warmup_steps < 0:
+            raise UserError(f"Constant.warmup_steps is {self.warmup_steps}; it has to be 0 or more.")
 
     def __call__(self, step: Step) -> jax.Array:
         return jnp.float32(self.value) * _warmup(_float(step), self.warmup_steps)
@@ -69,6 +71,7 @@ class _Decay:
 
     def __post_init__(self) -> None:
         _check_rate(self.peak, f"{type(self).__name__}.peak")
+        _check_rate(self.peak * self.final_fraction, f"{type(self).__name__}.peak * final_fraction")
         if self.warmup_steps < 0 or self.total_steps <= self.warmup_steps:
             raise UserError(
                 f"{type(self).__name__}: total_steps is {self.total_steps} and warmup_steps is {self.warmup_steps}; "
@@ -114,6 +117,7 @@ class WarmupStableDecay:
 
     def __post_init__(self) -> None:
         _check_rate(self.peak, "WarmupStableDecay.peak")
+        _check_rate(self.peak * self.final_fraction, "WarmupStableDecay.peak * final_fraction")
         if self.shape not in ("sqrt", "linear"):
             raise UserError(f"WarmupStableDecay.shape is {self.shape!r}; it has to be 'sqrt' or 'linear'.")
         if self.warmup_steps < 0 or self.decay_steps < 1 or self.total_steps < self.warmup_steps + self.decay_steps:

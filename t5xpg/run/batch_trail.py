@@ -11,8 +11,8 @@ import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from io import FileIO
 from pathlib import Path
+from typing import BinaryIO
 
 from t5xpg.data.batch import Batch, hash_batch, hash_of_parts, hash_parts
 
@@ -49,13 +49,14 @@ class BatchTrail:
         self._unwritten: list[list[str]] = []  # of several processes: the hashes of this one's shards
         self._file = None if path is None else self._open(path, step)
 
-    def _open(self, path: Path, step: int) -> FileIO:
+    def _open(self, path: Path, step: int) -> BinaryIO:
         path.parent.mkdir(parents=True, exist_ok=True)
-        file = path.open("ab", buffering=0)
+        file = path.open("ab")
         # What an earlier process was fed after the checkpoint is fed again.
         size = min(os.fstat(file.fileno()).st_size, step * LINE) // LINE * LINE
         file.truncate(size)
         file.write(f"{UNKNOWN}\n".encode("ascii") * (step - size // LINE))
+        file.flush()
         return file
 
     def add(self, batch: Batch) -> None:
@@ -72,6 +73,7 @@ class BatchTrail:
     def _write(self, digest: str) -> None:
         assert self._file is not None
         self._file.write(f"{digest}\n".encode("ascii"))
+        self._file.flush()  # all of the line, or an error
 
     def flush(self) -> None:
         """Write the lines of all batches so far. All processes have to call it after the same batch."""

@@ -190,7 +190,8 @@ class RunDirectory:
         self._check_no_stranger()
         instead = "Wait for it, stop it, or name another run directory with RUN=…"
         with locks.hold(self.path / _LOCK, doing=f"working in {self.path}", instead=instead):
-            remove_abandoned(self.path)
+            for folder in (self.path, self.loggers, *self.hosts.glob("*")):
+                remove_abandoned(folder)
             yield
 
     @contextlib.contextmanager

@@ -99,12 +99,12 @@ class TensorBoardWriter(Closing):
             filename_suffix=f".{time.time_ns()}",  # two starts within a second would share a file otherwise
         )
 
-    def hyperparameters(self, settings: Mapping[str, Any], metric: str) -> None:
-        """Record settings for the HParams page, where runs are compared by them and by the scalar `metric`."""
+    def hyperparameters(self, settings: Mapping[str, Any]) -> None:
+        """Record settings for the HParams page, where runs are compared by them and by the loss of validation."""
         from tensorboardX.summary import hparams
 
         known = {name: value if isinstance(value, int | float) else str(value) for name, value in settings.items()}
-        experiment, start, _ = hparams(known, {metric: 0.0})
+        experiment, start, _ = hparams(known, {"validation/loss": 0.0})
         for summary in (experiment, start):
             self._writer._get_file_writer().add_summary(summary)
 

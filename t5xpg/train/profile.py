@@ -56,3 +56,5 @@ def profiled_updates(update: Update, folder: Path, log: Callable[[str], None]) -
     finally:
         if tracing:
             stop()
+        elif calls <= WARM_UP:
+            log(f"no profile: the trace begins after {WARM_UP} updates")

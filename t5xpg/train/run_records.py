@@ -47,7 +47,7 @@ class RunRecords(Closing):
         files = (directory.metrics_jsonl, directory.timing_jsonl)
         threads = start_threads(loggers, started, *files, log) if written else ()
         tensorboard = open_tensorboard(directory.tensorboard, kept, log) if written else Unwritten()
-        tensorboard.hyperparameters(started.settings, "validation/loss")
+        tensorboard.hyperparameters(started.settings)
         self._loggers = LoggerFanout(tensorboard, threads)
 
     def keep_nonfinite(self, found: NonFinite, metrics: Mapping[str, Any]) -> Path:

@@ -15,7 +15,7 @@ from t5xpg.base.errors import UserError
 from t5xpg.base.mirror import SupersededError
 from t5xpg.base.paths import shown
 from t5xpg.base.progress import duration
-from t5xpg.base.signals import StopRequest
+from t5xpg.base.signals import NothingToSave, StopRequest
 from t5xpg.data.recording.reader import RecordedData
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.stream import process
@@ -142,6 +142,8 @@ def _open(start: Start, best: Best, profiled: bool, request: StopRequest) -> Ite
     to agree on it, which they do only after an update.
     """
     began, request.at_once = time.perf_counter(), start.group.count == 1
+    if request.at_once and request.requested:  # while the checkpoint was read
+        raise NothingToSave
     loaded, experiment, group, step = start.loaded, start.loaded.experiment, start.group, start.step
     built = assembly.assemble(experiment)
     print_header(loaded, built)

@@ -6,6 +6,7 @@ from argparse import Namespace
 import pytest
 
 from t5xpg import cli, commands, handlers
+from t5xpg.base.errors import UserError
 from t5xpg.commands import COMMANDS, from_make
 from t5xpg.help_page import help_page
 from t5xpg.train import compile_cache
@@ -78,6 +79,15 @@ def test_variables_of_make_are_options_of_the_program(name: str, values: str, ar
     assert from_make(name, given) == [name, *arguments]
     known = [argument for argument in arguments if not argument.startswith("--gin.")]
     assert commands.parser().parse_args([name, *known]).command == name
+
+
+def test_a_variable_that_a_command_has_not_is_refused() -> None:
+    typed = {"EXP": "demo", "RUNN": "mine", "MACHINE": "cpu"}
+    with pytest.raises(UserError, match=r'make train has no RUNN. Did you mean RUN\? .* GIN="--gin.RUNN=mine"; of the'):
+        from_make("train", {**typed, "TYPED": "MACHINE EXP RUNN"})
+    assert from_make("train", {**typed, "TYPED": "MACHINE EXP"}) == ["train", "demo"]
+    chain = {"TASK": "a", "EXP": "demo", "TYPED": "TASK EXP", "MAKECMDGOALS": "cache train"}
+    assert from_make("train", chain) == ["train", "demo"]
 
 
 def test_bindings_for_a_command_that_reads_no_gin_are_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -78,8 +78,11 @@ def test_values_arrive_as_they_were_typed(folder: Path, text: str) -> None:
     """Of every variable, on the command line and in the environment."""
     values = dict.fromkeys(VARIABLES - {"MACHINE"}, text)
     arguments = ["infer", "byt5_tiny_demo", f"--prompt={text}"]
+    _, environment = json.loads(make(folder, "check", "EXP=mine", "RUNN=x"))
+    assert set(environment["TYPED"].split()) == {"EXP", "RUNN"}
+    assert environment["MAKECMDGOALS"] == "check"
     assert called(folder, "infer", f"PROMPT={text}") == called(folder, "infer", PROMPT=text) == arguments
-    _, environment = json.loads(make(folder, "check", *(f"{name}={value}" for name, value in values.items())))
+    _, environment = json.loads(make(folder, "lock", *(f"{name}={value}" for name, value in values.items())))
     assert {name: environment.get(name) for name in values} == values
     arguments, environment = json.loads(make(folder, "check", **values))
     # some systems call the machine so
@@ -234,7 +237,7 @@ def test_images_are_built_and_run_as_the_user(folder: Path, machine: str, gpus: 
     assert arguments == [
         "run", "--rm", "--init", *gpus, "--shm-size", "2g", "--user", f"{os.getuid()}:{os.getgid()}",
         *(part for name in ("data", "cache", "runs") for part in ("--volume", f"{folder}/{name}:/{name}")),
-        *(part for name in ("EXP", "GIN", "RUN", "LOGGER") for part in ("--env", name)),
+        *(part for name in ("EXP", "GIN", "RUN") for part in ("--env", name)),
         f"t5xpg:{kind}", "--from-make", "train",
     ]  # fmt: skip
     assert (environment["EXP"], environment["GIN"]) == ("mine", '--gin.A=1 --gin.B="x y"')

@@ -75,6 +75,8 @@ def test_rules():
     assert spec(("embed",), (3,)) == PartitionSpec()
     assert spec(("heads", "relpos_buckets"), (4, 32)) == PartitionSpec("model")
     assert spec(("mlp", "vocab"), (8, 8)) == PartitionSpec(None, "model")  # the rule of "vocab" comes first
+    with pytest.raises(UserError, match=r"MeshConfig.rules: a mesh has no axis 'modle'. Did you mean model\?"):
+        MeshConfig(rules=(("heads", "modle"), ("embed", ["data", "model"])))
     rules = (("embed", "data"), ("mlp", "model"))
     assert spec(("embed", "mlp"), (4, 8), rules=rules) == PartitionSpec("data", "model")
 

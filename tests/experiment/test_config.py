@@ -156,6 +156,9 @@ def test_fragments_of_loggers(tmp_path: Path) -> None:
         experiment = config.load(file, overrides, files).experiment
         assert [type(each).__module__ for each in experiment.loggers] == [f"t5xpg.run.loggers.{LOGGER_MODULES[name]}"]
         assert deciding_settings(experiment) == deciding_settings(config.load(file).experiment)
+    overrides, files = config.chosen_loggers("wandb")
+    experiment = config.load(file, overrides, [*files, "gin/loggers/mlflow.gin"]).experiment
+    assert [type(each).__name__ for each in experiment.loggers] == ["WeightsAndBiases"]
     overrides, files = config.chosen_loggers("wandb, mlflow")
     loaded = config.load(file, [*overrides, "WANDB_GROUP=tiny"], files)
     assert [type(each).__name__ for each in loaded.experiment.loggers] == ["WeightsAndBiases", "MLflow"]
@@ -288,6 +291,18 @@ def test_all_mistakes_are_said_at_once(tmp_path: Path) -> None:
         assert sum(bool(re.search(expected, problem)) for problem in problems) == 1, (expected, problems)
     assert len(problems) == 7
     assert str(caught.value).startswith("7 mistakes in the configuration of an_experiment:\n  ")
+
+
+def test_names_for_type_checkers_alone_are_no_mistake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "logger_of_mine.py").write_text(
+        "from __future__ import annotations\nfrom typing import TYPE_CHECKING\nfrom t5xpg.run.loggers import Logger\n"
+        "if TYPE_CHECKING:\n    from pathlib import Path\n"
+        "class Mine(Logger):\n    def __init__(self, folder: Path) -> None:\n        self.folder = folder\n"
+    )
+    more = "import logger_of_mine\nLOGGERS = (@logger_of_mine.Mine(),)\nlogger_of_mine.Mine.folder = 'here'"
+    (logger,) = config.load(write_gin(tmp_path, more=more)).experiment.loggers
+    assert vars(logger) == {"folder": "here"}
 
 
 def test_what_another_part_replaced_may_stay(tmp_path: Path) -> None:

@@ -174,7 +174,7 @@ def test_a_copied_vocabulary_waits_for_its_file(place: Path) -> None:
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("needs.Data.max_mb=None", "Say how much of it to take: make data DATASET=norwegian MAX_MB=1000"),
+        ("needs.Data.max_mb=None", "Say how much of it to take: add MAX_MB=1000"),
         ("needs.Vocabulary.model=unigrm", "MODEL=unigrm is not known. Did you mean unigram"),
         ("needs.Vocabulary.size=40000", "no task or mixture named norwegian_span_corruption_norwegian_unigram_32000"),
         ("NEEDS=('norwegian',)", "NEEDS holds 'norwegian': expected a tuple, as (@needs.Data()"),

@@ -206,7 +206,7 @@ def test_a_part_of_a_text_is_used_and_said(
 
     assert said() == ""
     export(place, limit=5)
-    assert said().startswith("data: small was exported with LIMIT=5; all of it: make data DATASET=small")
+    assert said().startswith("data: small was exported with LIMIT=5; all of it: make data DATASET=small FILES=")
     export(place)
     # a name of the table
     known = {**built_in(), "small": built_in()["wikitext"]}

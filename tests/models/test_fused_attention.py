@@ -184,7 +184,10 @@ def test_several_devices_are_refused():
     rows = jnp.ones((1, 4, 1, 4))
     bias = Pairs(4, jnp.ones((1, 4), jnp.int32), None, None).bias(None, kernel="fused")
     sharding: Any = object()
-    with activation_sharding.on_mesh(sharding), pytest.raises(UserError, match="Type ATTENTION_KERNEL='dot_product'"):
+    with (
+        activation_sharding.on_mesh(sharding),
+        pytest.raises(UserError, match=r"--gin\.ATTENTION_KERNEL='dot_product'"),
+    ):
         attend(rows, rows, rows, bias, OFF)
 
 

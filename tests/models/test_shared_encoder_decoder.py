@@ -29,7 +29,8 @@ def in_two_sets(shared: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("tied", [False, True])
 def test_it_is_an_encoder_decoder_with_two_equal_sets(tied):
-    config = T5Config(**SIZES, logits_via_embedding=tied, ngram_lengths=(2,) if tied else None, ngram_buckets=16)
+    ngrams = {"ngram_lengths": (2,), "ngram_buckets": 16} if tied else {}
+    config = T5Config(**SIZES, logits_via_embedding=tied, **ngrams)
     shared, plain = SharedEncoderDecoderModel(config), EncoderDecoderModel(config)
     params = shared.init(jax.random.key(0))
     params["decoder"]["relpos_bias"]["rel_embedding"] *= 3.0

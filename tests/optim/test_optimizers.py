@@ -255,6 +255,8 @@ def test_wider_models_take_smaller_updates(optimizer, rule, divided):
 def test_a_width_is_above_0():
     with pytest.raises(UserError, match=r"AdamW.width_factor is 0; it has to be above 0"):
         AdamW(0.1, width_factor=0)
+    with pytest.raises(UserError, match=r"AdamW.max_gradient_norm is 0; it has to be above 0"):
+        AdamW(0.1, max_gradient_norm=0)
 
 
 def test_muon_takes_only_the_matrices_inside_the_layers():

@@ -86,6 +86,12 @@ def test_mistakes_are_named():
         WarmupStableDecay(1.0, 100, 95, 10)
     with pytest.raises(UserError, match=r"WarmupStableDecay\.shape is 'cosine'"):
         WarmupStableDecay(1.0, 100, 10, shape="cosine")
+    with pytest.raises(UserError, match=r"Constant\.warmup_steps is -5"):
+        Constant(1.0, -5)
+    with pytest.raises(UserError, match=r"WarmupStableDecay.peak \* final_fraction is -1.0; a learning rate is a"):
+        WarmupStableDecay(1.0, 100, 10, final_fraction=-1.0)
+    with pytest.raises(UserError, match=r"Cosine.peak \* final_fraction is -1.0; a learning rate is a"):
+        Cosine(1.0, 100, final_fraction=-1.0)
     for schedule in (Constant, lambda rate: Cosine(rate, 10), lambda rate: Linear(rate, 10), InverseSquareRoot):
         for rate in (-0.1, float("inf"), float("nan"), 1e39, 10**400):
             with pytest.raises(UserError, match="a learning rate is a finite number of at least 0"):

@@ -84,7 +84,7 @@ def test_tensorboard_events(tmp_path: Path) -> None:
     from tensorboardX.proto.plugin_hparams_pb2 import HParamsPluginData
 
     with TensorBoardWriter(tmp_path) as writer:
-        writer.hyperparameters({"schedule.peak": 0.02, "model": "T5Config", "seed": 3, "max_batches": None}, "loss")
+        writer.hyperparameters({"schedule.peak": 0.02, "model": "T5Config", "seed": 3, "max_batches": None})
         writer.scalars(10, {"loss": np.float32(2.5), "split": "train", "steps": 3, "gone": None}, prefix="train")
     with TensorBoardWriter(tmp_path, after_step=10) as writer:
         writer.scalars(11, {"loss": 2.25}, prefix="train")

@@ -9,6 +9,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -80,3 +81,19 @@ def test_a_request_to_stop_waits_for_no_library_and_no_compiler(
     assert code == 128 + signal.SIGTERM
     assert compiler_outlived.result(), "it was waited for"
     assert capsys.readouterr().out.endswith("stopped before the first step; the same command goes on from there\n")
+
+
+def test_a_request_to_stop_that_came_before_it_compiles_ends_it_too(
+    own_place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def service(log: Path) -> Any:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return contextlib.closing(Mock())
+
+    compiled = Mock()
+    monkeypatch.setattr(training, "_prepared", lambda *_: DataIdentity(DATA["data"]))
+    monkeypatch.setattr(training.assembly, "assemble", compiled)
+    monkeypatch.setattr(training, "DataService", service)
+    code = training.train(config.load(str(own_place / "small.gin")), own_place / "runs" / "stopped_early")
+    assert code == 128 + signal.SIGTERM
+    assert not compiled.called

@@ -221,7 +221,7 @@ def _check_limits(name: str, dataset: Dataset, limit: int | None, max_bytes: int
     if isinstance(source, HuggingFace) and source.streamed and limit is None and max_bytes is None:
         raise UserError(
             f"{name} is read from {source.path} as it comes, which may be more than this machine holds. Say how much "
-            f"of it to take: make data DATASET={name} MAX_MB=1000 (megabytes of text), or LIMIT=100000 (documents)."
+            "of it to take: add MAX_MB=1000 (megabytes of text), or LIMIT=100000 (documents)."
         )
 
 

@@ -14,7 +14,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from t5xpg.base.errors import UserError, nearest
 from t5xpg.exchange.formats.weights import as_float32, first_names
-from t5xpg.exchange.huggingface.config import config_to_transformers, feed_forward_proj, head_factor_to_transformers
+from t5xpg.exchange.huggingface.config import config_to_transformers, head_factor_to_transformers
 from t5xpg.models.config import T5Config
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
 from t5xpg.models.model import Params
@@ -123,7 +123,6 @@ def params_from_transformers(
     is the embedding's copy. head_factor: what the output matrix is multiplied by. Raises UserError where tensors are
     missing, unknown, or of other shapes than config says, naming them.
     """
-    feed_forward_proj(config)
     is_tied = config.logits_via_embedding
     wrong = []
     if is_tied and has_own_head(state_dict):
@@ -187,7 +186,6 @@ def module_names(config: T5Config) -> dict[str, str]:
 
 def params_to_transformers(params: Params, config: T5Config) -> dict[str, np.ndarray]:
     """Inverse of `params_from_transformers`: float32 arrays by name. Tied models have no lm_head, as transformers'."""
-    feed_forward_proj(config)
     return to_tensors(params, _tensors(config, 1.0 / head_factor_to_transformers(config)))
 
 

@@ -30,8 +30,8 @@ from t5xpg.models.model import Model
 
 PYTHON_VARIABLE = "T5XPG_TORCH_PYTHON"
 NOT_CHECKED = (
-    "not compared in transformers: it is not installed with torch. `make bench-peers` installs both, or name a Python "
-    f"that has them: {PYTHON_VARIABLE}=/path/to/python"
+    "not compared in transformers: no Python that has it and torch was found, or none was allowed. `make bench-peers` "
+    f"installs both, or name a Python that has them: {PYTHON_VARIABLE}=/path/to/python"
 )
 TOLERANCE = 1e-4  # of a logit, relative to the largest logit where that is above 1
 _ROWS, _SOURCE, _TARGET, _ANSWER = 4, 48, 24, 24  # what is compared: rows, and tokens of each input, target, answer

@@ -27,6 +27,7 @@ _NO_TRAINING = {"eval": "`make eval`", "infer": "`make infer`", "export": "`make
 _STEP = re.compile(r"(?:checkpoint_|model\.ckpt-)(\d+)/?$")
 _LIBRARIES = ("t5x", "seqio", "__main__", "__gin__", "jax", "flax", "optax", "functools")
 _UNKNOWN = "nothing here is known to be the same"
+_NOT_KNOWN = "its value is not known"
 _COUNTS = "T5X counts the updates of the pretraining, too"
 _STARTS = ("RestoreCheckpointConfig.path", "train.total_steps", "train.relative_steps")
 _OTHERS = {
@@ -162,17 +163,21 @@ class _Conversion:
         kind, _, parameter = name.rpartition(".")
         every = f"{scope}/{kind}.*" if scope else f"{kind}.*"
         if kind in tables.PARTITIONERS and parameter in ("num_partitions", "model_parallel_submesh"):
-            devices = math.prod(value) if isinstance(value, tuple) else value
+            devices = math.prod(value) if isinstance(value, tuple | list) else value
             if isinstance(devices, int) and devices > 1:
                 self._ours["MODEL_PARALLEL"] = devices
-            if why := tables.UNNEEDED.get(key):
+            if isinstance(value, Reference):
+                self._refuse(key, _NOT_KNOWN)
+            elif why := tables.UNNEEDED.get(key):
                 self._unneeded(key, why)
         elif key == "train.infer_eval_dataset_cfg":
             self._ours["INFER_EVAL_PERIOD"] = None if value is None else Reference("%EVAL_PERIOD")
         elif kind == tables.SCHEDULER or key in _STARTS:
             return  # `_schedule`, `_start`
         elif parameter == "module" and kind == "DatasetConfig":
-            if isinstance(value, str) and value not in self._modules:
+            if isinstance(value, Reference):
+                self._refuse(key, _NOT_KNOWN)
+            elif isinstance(value, str) and value not in self._modules:
                 self._modules.append(value)
         elif key in tables.OURS:
             self._set(key, tables.OURS[key], value)
@@ -189,7 +194,7 @@ class _Conversion:
         """Set one of our parameters or macros, or say why not."""
         if isinstance(value, Reference):
             if value.text != "%gin.REQUIRED":
-                self._refuse(key, "its value is not known")
+                self._refuse(key, _NOT_KNOWN)
             return
         if name == "REMAT_POLICY":
             if value not in tables.REMAT:
@@ -218,12 +223,17 @@ class _Conversion:
                 known = ", ".join(map(repr, tables.FACTORS))
                 self._refuse(key, f"schedules are those of {known}" if ours is None else _UNKNOWN)
         if ours is not None:
-            rate = {"LEARNING_RATE": given["base_learning_rate"], "WARMUP_STEPS": given["warmup_steps"]}
-            self._ours |= rate | ours
+            for name, macro in (("base_learning_rate", "LEARNING_RATE"), ("warmup_steps", "WARMUP_STEPS")):
+                self._set(f"{tables.SCHEDULER}.{name}", macro, given[name])
+            self._ours |= ours
 
     def _start(self) -> None:
         """Set the checkpoint to start from and the number of updates: T5X counts those of the pretraining, too."""
         path, total = self._value("RestoreCheckpointConfig.path"), self._value("train.total_steps")
+        if isinstance(path, list | tuple) and path:
+            if len(path) > 1:
+                self._refuse("RestoreCheckpointConfig.path", "a run starts from one checkpoint")
+            path = path[0]
         restores = self._values.get("CheckpointConfig.restore", "it does") is not None and isinstance(path, str)
         relative = self._value("train.relative_steps")
         if restores and self._run != "finetune":
@@ -245,7 +255,10 @@ class _Conversion:
             self._ours["TRAIN_STEPS"] = total - before
         else:
             self._set("train.total_steps", "TRAIN_STEPS", total)
-            self._refuse("train.total_steps", f"{_COUNTS}; the checkpoint's name does not say how many these are")
+            those = (
+                "the checkpoint's name does not say how many these are" if before is None else f"these are {before:,}"
+            )
+            self._refuse("train.total_steps", f"{_COUNTS}; {those}")
         if self._ours.get(offset):
             self._ours[offset] -= before or 0
         if "InverseSquareRoot" in repr(self._ours.get("SCHEDULE")):

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterable
 from pathlib import Path
 
-from t5xpg.base import paths
+from t5xpg.base import locks, paths
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import write_json, write_text
 from t5xpg.base.paths import shown
@@ -61,7 +61,12 @@ def train(loaded: LoadedConfig, folder: Path, initial: str | None = None) -> Non
     gin = experiment_gin(experiment, loaded.name, folder, None if initial is None else Path(initial).resolve())
     _check_folder(folder, gin)
     prepare.prepare_all([experiment.train_dataset, experiment.eval_dataset], experiment.needs)
-    folder.mkdir(parents=True, exist_ok=True)
+    with locks.hold(folder / ".lock", doing=f"training in {folder}", instead="Wait for it, or stop it."):
+        _train(python, loaded, folder, gin)
+
+
+def _train(python: str, loaded: LoadedConfig, folder: Path, gin: str) -> None:
+    experiment = loaded.experiment
     write_text(folder / _GIN_FILE, gin)
     if (row := data_state.row_of(experiment.train_dataset.mixture_or_task_name)) is not None:
         write_json(folder / RECORD, record_of(experiment.model.config, row.vocabulary))
@@ -118,7 +123,7 @@ def _environment(loaded: LoadedConfig) -> dict[str, str]:
 def _check_folder(folder: Path, gin: str) -> None:
     """Raise UserError for a folder of another experiment: T5X would go on from its checkpoints without a word."""
     there = folder / _GIN_FILE
-    if folder.is_dir() and any(folder.iterdir()) and not there.is_file():
+    if folder.is_dir() and any(not file.name.startswith(".") for file in folder.iterdir()) and not there.is_file():
         raise UserError(f"{folder} is there, and T5X has not trained in it by this program. Name another one: RUN=…")
     if there.is_file():
         before, now = (_without_steps(text) for text in (there.read_text(encoding="utf-8"), gin))

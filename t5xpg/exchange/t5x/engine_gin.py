@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from t5xpg.base.errors import UserError
+from t5xpg.data import objectives
+from t5xpg.distributed.mesh import STANDARD_RULES
 from t5xpg.exchange.t5x.networks import SCALABLE, network_gin, network_of
 from t5xpg.experiment.experiment import Experiment
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
@@ -28,12 +30,15 @@ def experiment_gin(experiment: Experiment, name: str, model_dir: Path, initial: 
     if problems := list(unsupported(experiment)):
         listed = "\n".join(f"  {problem}" for problem in problems)
         raise UserError(f"T5X cannot train {name} as it is:\n{listed}")
+    train = experiment.train_dataset
     macros = macros_of(experiment) | {
         "MODEL_DIR": str(model_dir),
         "INITIAL_CHECKPOINT_PATH": [] if initial is None else str(initial),
     }
     lines = [
         f"# {name} for T5X: the macros of gin/engines/t5x.gin.",
+        # for `engine.train`, which compares files: these two reach T5X's process as variables
+        f"# objective {objectives.to_json(train.objective)}, MODULE_IMPORT {train.module_import}",
         "from __gin__ import dynamic_registration",
         "",
         *network_gin(experiment.model),
@@ -119,10 +124,14 @@ def unsupported(experiment: Experiment) -> Iterator[str]:
         yield "EMA_DECAY: T5X keeps no average of the parameters; set it to None."
     if experiment.loggers:
         yield "LOGGERS: T5X writes its own records alone; leave LOGGER out, or set it to ()."
+    if experiment.mesh.rules != STANDARD_RULES or experiment.mesh.slices > 1:
+        yield "gin/partitioning: T5X is driven with data_parallel.gin and tensor_parallel.gin alone, on one slice."
     train, measured = experiment.train_dataset, experiment.eval_dataset
     if measured.pack:
         yield "train_eval/spec.DatasetConfig.pack: T5X validates without packing here; set it to False."
-    of_both = ("mixture_or_task_name", "task_feature_lengths", "batch_size", "use_cached")
+    of_both = (
+        "mixture_or_task_name", "task_feature_lengths", "batch_size", "use_cached", "objective", "module_import"
+    )  # fmt: skip
     if others := [name for name in of_both if getattr(train, name) != getattr(measured, name)]:
         yield f"train_eval/spec.DatasetConfig: T5X is driven with one {' and '.join(others)} for both datasets."
     if train.feature_converter not in (None, "EncDecFeatureConverter"):

@@ -26,7 +26,6 @@ def greedy(
     inputs: jax.Array,
     max_decode_length: int,
     eos_id: int = 1,
-    pad_id: int = 0,
     extra_length: int | None = None,
 ) -> jax.Array:
     """The most probable token at every position, given those chosen before: [B, max_decode_length] int32.
@@ -34,7 +33,7 @@ def greedy(
     It is `sample` with temperature 0. Where logits are equal, the smaller id wins.
     """
     config = DecodingConfig("sample", temperature=0.0, extra_length=extra_length)
-    return sample(model, params, inputs, max_decode_length, config, None, eos_id, pad_id).tokens[:, 0]
+    return sample(model, params, inputs, max_decode_length, config, None, eos_id).tokens[:, 0]
 
 
 def score(model: Model, params: Params, batch: Batch) -> jax.Array:
@@ -63,7 +62,6 @@ def decode(
     max_decode_length: int,
     row_numbers: jax.Array | None = None,
     eos_id: int = 1,
-    pad_id: int = 0,
 ) -> Decoded:
     """Decode inputs [B, S] by the method of `config`, into `config.ranked` sequences for each row.
 
@@ -71,9 +69,9 @@ def decode(
     """
     length = config.max_decode_length or max_decode_length
     if config.method == "greedy":
-        return Decoded(greedy(model, params, inputs, length, eos_id, pad_id, config.extra_length)[:, None], None)
+        return Decoded(greedy(model, params, inputs, length, eos_id, config.extra_length)[:, None], None)
     if config.method == "beam":
-        found = beam_search(model, params, inputs, length, config, eos_id, pad_id)
+        found = beam_search(model, params, inputs, length, config, eos_id)
     else:
-        found = sample(model, params, inputs, length, config, row_numbers, eos_id, pad_id)
+        found = sample(model, params, inputs, length, config, row_numbers, eos_id)
     return jax.tree.map(lambda values: values[:, : config.ranked], found)

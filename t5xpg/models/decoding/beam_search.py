@@ -51,12 +51,11 @@ def beam_search(
     max_decode_length: int,
     config: DecodingConfig,
     eos_id: int = 1,
-    pad_id: int = 0,
 ) -> Decoded:
     """The best `config.decodes` sequences that a search with as many beams finds.
 
     inputs: [B, S] int32, padded with 0. Each sequence ends with its eos_id (unless it is as long as allowed) and holds
-    pad_id after it. Scores have the length penalty. To be jitted by the caller with the length and the config fixed;
+    0 after it. Scores have the length penalty. To be jitted by the caller with the length and the config fixed;
     the search stops as soon as every row is done.
 
     Where fewer sequences of a row have ended than there are beams (T5X's rule, at the full length), sequences without
@@ -68,7 +67,7 @@ def beam_search(
     of_longest = penalties[limits]
     cache = model.init_cache(params, inputs, T, rows=rows_at_a_time(inputs), beams=N, reordered=True)
     first = model.first_tokens(inputs)
-    nothing = jnp.full((B, N, T), pad_id, jnp.int32)
+    nothing = jnp.zeros((B, N, T), jnp.int32)
     alone = jnp.where(jnp.arange(N) == 0, jnp.float32(0.0), jnp.float32(_NONE))  # the first step has one hypothesis
 
     def unfinished(state: _State) -> jax.Array:

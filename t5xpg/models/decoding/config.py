@@ -97,7 +97,7 @@ class DecodingConfig:
         self._check("topk", is_count(self.topk, least=0), "it must be a whole number of at least 0 (0 for all tokens).")
         is_good = _is_number(self.topp) and 0 <= self.topp <= 1
         self._check("topp", is_good, "it must be a probability, 1.0 for all tokens.")
-        check_seed(self.seed)
+        check_seed(self.seed, "DecodingConfig.seed")
         for each in dataclasses.fields(self):
             methods = _READ_BY.get(each.name, METHODS)
             owners = " and ".join(f"'{method}'" for method in methods)

@@ -54,12 +54,11 @@ def sample(
     config: DecodingConfig,
     row_numbers: jax.Array | None = None,
     eos_id: int = 1,
-    pad_id: int = 0,
 ) -> Decoded:
     """`config.decodes` samples of each row, the most probable first (of equals, the first drawn).
 
     inputs: [B, S] int32, padded with 0. Each sample ends with its eos_id (unless it is as long as allowed) and
-    holds pad_id after it; rows that are all padding have ended from the start. row_numbers: [B] int32, a row's number
+    holds 0 after it; rows that are all padding have ended from the start. row_numbers: [B] int32, a row's number
     in whatever batch it is; None: its place in this batch. Scores are log probabilities, of the distribution drawn from
     or of the model (rescale_log_probs). To be jitted by the caller with all but params, inputs and row_numbers fixed;
     stops as soon as every sample has ended. With a temperature of 0, all samples are the greedy answer.
@@ -90,7 +89,7 @@ def sample(
         logits, cache = model.decode_step(params, state.cache, previous, state.step)
         logits = logits[:, None] if alone else logits
         chosen, log_probability = choose(logits, state.step)
-        chosen = jnp.where(state.ended, jnp.int32(pad_id), chosen)
+        chosen = jnp.where(state.ended, jnp.int32(0), chosen)
         scores = state.scores + jnp.where(state.ended, 0.0, log_probability)
         tokens = lax.dynamic_update_slice_in_dim(state.tokens, chosen[..., None], state.step, axis=2)
         length = state.step + jnp.int32(1)
@@ -104,7 +103,7 @@ def sample(
             jnp.int32(0),
             jnp.broadcast_to((limits == 0)[:, None], (B, N)),
             jnp.broadcast_to(model.first_tokens(inputs)[:, None], (B, N)),
-            jnp.full((B, N, T), pad_id, jnp.int32),
+            jnp.zeros((B, N, T), jnp.int32),
             jnp.zeros((B, N), jnp.float32),
             model.init_cache(params, inputs, T, rows=rows_at_a_time(inputs), beams=None if alone else N),
         ),

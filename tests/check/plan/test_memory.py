@@ -38,7 +38,7 @@ def small(tmp_path, *overrides: str) -> Experiment:
         ("DTYPE=bfloat16", "DROPOUT_RATE=0.1"),
         ("NUM_MICROBATCHES=4", "PACK=True"),
         ("SCAN_LAYERS=True", "REMAT_POLICY='dots'", *DEEP),
-        ("SCAN_LAYERS=True", "REMAT_POLICY='full'", *DEEP),
+        ("REMAT_POLICY='full'", "encoder_decoder.T5Config.delete_gate_layer=1", *DEEP),
         ("BATCH_SIZE=2", "TASK_FEATURE_LENGTHS={'inputs': 512, 'targets': 64}", CHUNKS),
         ("BATCH_SIZE=2", "TASK_FEATURE_LENGTHS={'inputs': 512, 'targets': 64}", *WINDOWS),
         ("BATCH_SIZE=32", "encoder_decoder.T5Config.vocab_size=32768"),  # logits by chunks

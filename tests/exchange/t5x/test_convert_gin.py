@@ -197,6 +197,13 @@ def test_a_start_from_a_checkpoint(tmp_path: Path) -> None:
         assert experiment.optimizer.learning_rate == Constant(0.001)
     relative = FINE_TUNING.replace("TRAIN_STEPS =", "TRAIN_STEPS_RELATIVE =")
     assert converted(tmp_path, relative)[1].total_steps == 1_020_000
+    listed = convert_text(tmp_path, f"{FINE_TUNING}INITIAL_CHECKPOINT_PATH = ['x/byt5/checkpoint_1000000']\n")
+    assert "INITIAL_CHECKPOINT = 'byt5'" in listed.text
+    assert "TRAIN_STEPS = 20000" in listed.text
+    two = convert_text(tmp_path, f"{FINE_TUNING}INITIAL_CHECKPOINT_PATH = ('x/checkpoint_1', 'y/checkpoint_1')\n")
+    assert "a run starts from one checkpoint" in two.unsupported[0]
+    done = convert_text(tmp_path, f"{FINE_TUNING}TRAIN_STEPS = 1_000_000\n")
+    assert "T5X counts the updates of the pretraining, too; these are 1,000,000" in done.unsupported[0]
     unsaved = convert_text(tmp_path, f"{FINE_TUNING}{imports}utils.CheckpointConfig.save = None\n")
     assert "every run keeps checkpoints here" in unsaved.unsupported[0]
 
@@ -219,6 +226,9 @@ def test_schedules(tmp_path: Path, factors: str, schedule: object) -> None:
             assert bool(found.unsupported) == ("rsqrt" in factors)
             expected = Constant(0.5) if "rsqrt" not in factors else schedule
         assert experiment.optimizer.learning_rate == expected
+    unknown = f"{FINE_TUNING}from t5x import utils\nutils.create_learning_rate_scheduler:\n  factors = '{factors}'\n"
+    found = convert_text(tmp_path, f"{unknown}  base_learning_rate = 0.5\n  warmup_steps = %WARM\n")
+    assert any("its value is not known" in line for line in found.unsupported)
     alone = 'include "t5x/examples/t5/t5_1_1/small.gin"\n'
     alone += "from t5x import utils\nutils.create_learning_rate_scheduler.base_learning_rate = 0.5\n"
     assert any("base_learning_rate" in line for line in convert_text(tmp_path, alone).unsupported)

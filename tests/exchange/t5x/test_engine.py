@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from t5xpg.base import paths
+from t5xpg.base import locks, paths
 from t5xpg.base.errors import UserError
 from t5xpg.cli import main
 from t5xpg.data.objectives import SpanCorruption
@@ -81,6 +81,10 @@ def test_a_run_goes_on_with_its_own_settings_alone_and_what_goes_wrong_is_said(t
         engine.train(loaded(), t5x)
     with pytest.raises(UserError, match=r"is of other settings: BATCH_SIZE = 8. Name another folder"):
         engine.train(loaded("BATCH_SIZE=8"), t5x)
+    with pytest.raises(UserError, match=r"is of other settings: # objective {'noise_density': 0.3, "):
+        engine.train(loaded("NOISE_DENSITY=0.3"), t5x)
+    with locks.hold(t5x / ".lock", doing="busy", instead=""), pytest.raises(UserError, match="is busy, since"):
+        engine.train(loaded(), t5x)
     (t5x / "experiment.gin").unlink()
     with pytest.raises(UserError, match="T5X has not trained in it by this program"):
         engine.train(loaded(), t5x)

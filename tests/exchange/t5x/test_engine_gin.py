@@ -90,6 +90,8 @@ def test_everything_that_t5x_has_not_is_named_at_once() -> None:
          "Cosine: T5X has no such schedule"),
         ([*ADAFACTOR, "gin/runs/select_best.gin"], [], "BEST_METRIC and EARLY_STOP_PATIENCE: T5X trains to the end"),
         (ADAFACTOR, ["train_eval/spec.DatasetConfig.batch_size=8"], "one batch_size for both datasets"),
+        (ADAFACTOR, ["train_eval/spec.DatasetConfig.objective=None"], "one objective for both datasets"),
+        (["gin/partitioning/fsdp.gin", *ADAFACTOR], [], "gin/partitioning: T5X is driven with data_parallel.gin"),
     ):  # fmt: skip
         given = config.load("byt5_tiny_demo", overrides, files).experiment
         with pytest.raises(UserError, match=message):

@@ -32,7 +32,7 @@ from tests.models.decoding.automaton import END, Automaton, rows, table
         ({"method": "sample", "temperature": -1.0}, "temperature is -1.0"),
         ({"method": "sample", "topk": 2.5}, "topk is 2.5"),
         ({"method": "sample", "topp": 1.5}, "topp is 1.5: it must be a probability"),
-        ({"method": "sample", "seed": -1}, "-1"),
+        ({"method": "sample", "seed": -1}, r"DecodingConfig\.seed is -1"),
         ({"temperature": 0.7}, "temperature is 0.7: it is an option of the method 'sample', not of 'greedy'"),
         ({"num_decodes": 2}, "num_decodes is 2: it is an option of the method 'beam' and 'sample'"),
     ],

@@ -33,6 +33,5 @@ def test_each_token_is_the_likeliest() -> None:
 
 
 def test_it_stops_when_all_rows_have_ended() -> None:
-    """All logits equal: the smallest id is chosen, which is the end here."""
-    found = search(np.zeros_like(table(0)), rows(6), eos_id=0, pad_id=7)
-    np.testing.assert_array_equal(found, np.where(np.arange(LENGTH) == 0, 0, 7) * np.ones((6, 1), np.int32))
+    found = search(np.zeros_like(table(0)) + 9.0 * (np.arange(table(0).shape[-1]) == END), rows(6))
+    np.testing.assert_array_equal(found, np.where(np.arange(LENGTH) == 0, END, 0) * np.ones((6, 1), np.int32))
