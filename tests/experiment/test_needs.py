@@ -142,7 +142,7 @@ def test_another_text_is_refused(place: Path) -> None:
     other = dataclasses.replace(data, sha256={**sha256, "validation": "0" * 64})
     said = (
         r"^The text of pairs .* \(SHA-256\): validation [0-9a-f]{12}…, needed 0{12}…\. .* published: a page\. "
-        r"To export them, type: make data DATASET=pairs .* FORCE=1  \(to take .*: --gin\.needs\.Data\.sha256=None; .*\)$"
+        r"To export them, type: make data DATASET=pairs .* FORCE=1  \(to take .*: --gin\.needs\.Data\.sha256=None; of"
     )
     with pytest.raises(UserError, match=said) as error:
         prepare.prepare(STREAM, (other, vocabulary))
