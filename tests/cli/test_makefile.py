@@ -78,9 +78,6 @@ def test_values_arrive_as_they_were_typed(folder: Path, text: str) -> None:
     """Of every variable, on the command line and in the environment."""
     values = dict.fromkeys(VARIABLES - {"MACHINE"}, text)
     arguments = ["infer", "byt5_tiny_demo", f"--prompt={text}"]
-    _, environment = json.loads(make(folder, "check", "EXP=mine", "RUNN=x"))
-    assert set(environment["TYPED"].split()) == {"EXP", "RUNN"}
-    assert environment["MAKECMDGOALS"] == "check"
     assert called(folder, "infer", f"PROMPT={text}") == called(folder, "infer", PROMPT=text) == arguments
     _, environment = json.loads(make(folder, "lock", *(f"{name}={value}" for name, value in values.items())))
     assert {name: environment.get(name) for name in values} == values
@@ -92,6 +89,14 @@ def test_values_arrive_as_they_were_typed(folder: Path, text: str) -> None:
         said = make(folder, "check", *([] if given else [f"MACHINE={text}"]), code=2, **given)
         assert "is none of: apple cpu cuda tpu" in said
     assert not list(folder.rglob("touched"))
+
+
+@process
+def test_a_variable_that_the_target_has_not_is_refused(folder: Path) -> None:
+    assert "make check has no RUNN. Did you mean RUN?" in make(folder, "check", "EXP=mine", "RUNN=x", code=2)
+    assert called(folder, "check", "EXP=mine", RUNN="x") == ["check", "mine"]
+    said = make(folder, "cache", "check", "TASK=mine", "EXP=mine").splitlines()
+    assert [json.loads(line)[0][:2] for line in said] == [["cache", "mine"], ["check", "mine"]]
 
 
 @process

@@ -28,7 +28,10 @@ from t5xpg.experiment import config
 from t5xpg.train import training
 training.train(config.load(sys.argv[1], *config.chosen_loggers("wandb")), Path(sys.argv[2]), until=6)
 """
-ALL_OF_THEM = "LOGGERS = (%WANDB, @my_logger.ValidationTable(), @failing_logger.Failing())\n"
+ALL_OF_THEM = """
+include 'gin/loggers/wandb.gin'
+LOGGERS = (%WANDB, @my_logger.ValidationTable(), @failing_logger.Failing())
+"""
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +58,7 @@ def test_a_run_that_goes_on_is_told_whole_and_is_the_unbroken_one(
     fails."""
     experiment, run = str(workplace.experiment), pretrained.with_name("logged")
     run_python(FIRST_HALF, experiment, str(run), env={**workplace.environment, **variables})
-    options = ["--logger=wandb", "--run=logged", f"--gin_file={workplace.folder / 'loggers' / 'all.gin'}"]
+    options = ["--run=logged", f"--gin_file={workplace.folder / 'loggers' / 'all.gin'}"]
     printed = workplace.run("train", experiment, *options, **variables)
     assert printed.count("warning: the logger Failing ended before the first record") == 1
     assert "ConnectionError: nobody answers" in printed
