@@ -154,16 +154,9 @@ def alternate(contestants: Mapping[str, Callable[[], float]], repeats: int) -> F
     return Found({name: tuple(found) for name, found in values.items() if found or name not in missing}, missing)
 
 
-def report_of(
-    arguments: Sequence[str],
-    *,
-    python: Path | str = sys.executable,
-    environment: Mapping[str, str] | None = None,
-    seconds: float = 600.0,
-) -> dict[str, Any]:
-    """The JSON object that `python <arguments>` prints as its last line; see `output_of`."""
-    printed = output_of(arguments, python=python, environment=environment, seconds=seconds)
-    return dict(json.loads(printed.strip().splitlines()[-1]))
+def report_of(arguments: Sequence[str], **options: Any) -> dict[str, Any]:
+    """The JSON object that `python <arguments>` prints as its last line; options: see `output_of`."""
+    return dict(json.loads(output_of(arguments, **options).strip().splitlines()[-1]))
 
 
 def output_of(

@@ -27,35 +27,19 @@ from pathlib import Path
 from t5xpg import cli
 from t5xpg.experiment import config
 from t5xpg.train import training
+from tests.workplace import EXPERIMENT
 
-EXPERIMENT = """
-from __gin__ import dynamic_registration
-from t5xpg.models import encoder_decoder
-include 'gin/models/byt5_tiny.gin'
-include 'gin/optimizers/adamw.gin'
-include 'gin/partitioning/one_device.gin'
-include 'gin/runs/pretrain.gin'
+SETTINGS = """
 {includes}
 MIXTURE_OR_TASK_NAME = '{task}'
 TASK_FEATURE_LENGTHS = {lengths}
 TRAIN_STEPS = 4
-BATCH_SIZE = 4
 RANDOM_SEED = {seed}
-DROPOUT_RATE = 0.1
 WARMUP_STEPS = 2
 STATS_PERIOD = 1
 EVAL_PERIOD = 2
-EVAL_STEPS = 2
 CHECKPOINT_PERIOD = 2
 USE_CACHED_TASKS = {cached}
-
-encoder_decoder.T5Config:
-  emb_dim = 16
-  num_heads = 2
-  head_dim = 8
-  mlp_dim = 32
-  num_encoder_layers = 1
-  num_decoder_layers = 1
 """
 DECODING = {
     "greedy": (),
@@ -141,9 +125,8 @@ def try_number(number: int, folder: Path) -> str:
     includes = "include 'gin/objectives/none.gin'" if drawn.supervised else ""
     experiment = folder / "odd" / "odd.gin"
     experiment.parent.mkdir()
-    experiment.write_text(
-        EXPERIMENT.format(includes=includes, task=task, lengths=drawn.lengths, seed=number, cached=drawn.cached)
-    )
+    settings = {"includes": includes, "task": task, "lengths": drawn.lengths, "seed": number, "cached": drawn.cached}
+    experiment.write_text(EXPERIMENT + SETTINGS.format(**settings))
     checked, findings = run("check", str(experiment))
     trained, said = run("train", str(experiment), "--run=whole")
     assert checked == trained, f"check: {findings}\ntrain: {said}"

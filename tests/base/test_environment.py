@@ -1,17 +1,10 @@
-import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from t5xpg.base import environment
-
-
-def git(folder: Path, *arguments: str) -> None:
-    identity = ["-c", "user.name=x", "-c", "user.email=x@example.org", "-c", "commit.gpgsign=false"]
-    variables = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    subprocess.run(["git", "-C", str(folder), *identity, *arguments], check=True, capture_output=True, env=variables)
+from tests.workplace import git
 
 
 @pytest.fixture

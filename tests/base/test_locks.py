@@ -2,9 +2,6 @@
 
 import os
 import re
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -39,23 +36,3 @@ def test_the_second_waits(tmp_path: Path) -> None:
     with locks.hold(tmp_path / ".lock", doing="caching y", instead="", wait=wait):
         assert len(said) == 1
     assert re.fullmatch(r"Process \d+ is caching x, since .*\. Waiting for it …", said[0])
-
-
-@pytest.mark.process
-def test_the_lock_of_a_dead_process_is_taken_over(tmp_path: Path) -> None:
-    path = tmp_path / ".lock"
-    holder = (
-        "import pathlib, sys; from t5xpg.base import locks\n"
-        "with locks.hold(pathlib.Path(sys.argv[1]), doing='caching x', instead=''): print('held', flush=True); input()"
-    )
-    command = [sys.executable, "-c", holder, str(path)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "held\n"
-        with pytest.raises(UserError, match="caching x"), locks.hold(path, doing="caching y", instead=""):
-            pass
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        assert "caching x" in path.read_text()
-        with locks.hold(path, doing="caching y", instead=""):
-            assert "caching y" in path.read_text()

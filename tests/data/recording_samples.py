@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -61,9 +62,20 @@ def make(
 ) -> Path:
     """A recording; `limit` is the max_batches that the validation was recorded with."""
     folder.mkdir(parents=True)
+    streams = ("train", TRAIN, train, train), ("validation", VALIDATION, validation, limit)
+    return write(folder, streams, SOURCE, description)
+
+
+def write(
+    folder: Path,
+    streams: Iterable[tuple[str, DatasetConfig, int, int | None]],
+    source: dict[str, Any],
+    description: TaskDescription = DESCRIPTION,
+) -> Path:
+    """streams: of each the name, the dataset, how many batches it has, and how many were asked for."""
     records = {}
-    for name, config, count, most in (("train", TRAIN, train, train), ("validation", VALIDATION, validation, limit)):
-        with StreamWriter(folder, name, BatchSpec(config.batch_size, LENGTHS, vocab_size=384)) as writer:
+    for name, config, count, most in streams:
+        with StreamWriter(folder, name, config.batch_spec(vocab_size=384)) as writer:
             for batch in batches(config, count):
                 writer.write(batch)
         described = dataclasses.asdict(description) | {"vocabulary": description.vocabulary.to_json()}
@@ -71,7 +83,7 @@ def make(
         records[name] = StreamRecord(identity(config), most, count, ended, json.loads(json.dumps(described)))
         if description.vocabulary.model_file is not None:
             shutil.copy(description.vocabulary.model_file, model_path(folder, name))
-    write_recording(folder, Recording("some experiment", records, SOURCE, {"seqio": "0.0.20"}, files_of(folder)))
+    write_recording(folder, Recording("some experiment", records, source, {"seqio": "0.0.20"}, files_of(folder)))
     return folder
 
 

@@ -1,26 +1,23 @@
 """Real runs of two processes over loopback: one is killed, one is asked to stop, and one process goes on alone."""
 
-import dataclasses
 import json
 import re
 import signal
 import socket
-from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from t5xpg.data.recording.format import StreamWriter
-from t5xpg.data.recording.manifest import Recording, StreamRecord, files_of, write_recording
 from t5xpg.distributed.group import LOST_VARIABLE
 from t5xpg.experiment import config
 from t5xpg.experiment.identity import data_config
+from t5xpg.study.proofs import hosts
 from t5xpg.study.proofs.comparison import read_checkpoint
 from t5xpg.study.proofs.kills import WatchedRun
 from t5xpg.train import training
-from tests.data.recording_samples import DESCRIPTION, batches, identity
+from tests.data import recording_samples
 from tests.workplace import REPOSITORY, Workplace
 
 pytestmark = pytest.mark.process
@@ -41,18 +38,11 @@ def recording(workplace: Workplace, tmp_path_factory: pytest.TempPathFactory) ->
     """Made-up batches of the workplace's experiment: these runs need no TensorFlow."""
     loaded = config.load(str(workplace.experiment), *config.split_overrides(" ".join(SETTINGS)))
     experiment, folder = loaded.experiment, tmp_path_factory.mktemp("recording")
-    described = dataclasses.asdict(DESCRIPTION) | {"vocabulary": DESCRIPTION.vocabulary.to_json()}
-    records = {}
-    streams = ("train", experiment.train_dataset, STEPS), ("validation", experiment.eval_dataset, 2)
-    for name, dataset, count in streams:
-        dataset = data_config(dataset, experiment.random_seed)
-        with StreamWriter(folder, name, dataset.batch_spec(vocab_size=384)) as writer:
-            for batch in batches(dataset, count):
-                writer.write(batch)
-        records[name] = StreamRecord(identity(dataset), count, count, False, json.loads(json.dumps(described)))
+    train, validation = (
+        data_config(dataset, experiment.random_seed) for dataset in (experiment.train_dataset, experiment.eval_dataset)
+    )
     source = {"data": {"task": "small_span_corruption"}, "cache": None, "manifest": None}
-    write_recording(folder, Recording("small", records, source, {"seqio": "0.0.20"}, files_of(folder)))
-    return folder
+    return recording_samples.write(folder, (("train", train, STEPS, STEPS), ("validation", validation, 2, 2)), source)
 
 
 class Start:
@@ -100,12 +90,9 @@ def losses(run: Path) -> dict[tuple[int, str], float]:
     return {(record["step"], record["split"]): record["loss"] for record in records}
 
 
-def distance(one: Path, other: Path, items: Sequence[str] = ("params", "optimizer")) -> float:
-    ours, theirs = (read_checkpoint(run / "checkpoints" / str(STEPS)) for run in (one, other))
-    pairs = [(ours[item][name], theirs[item][name]) for item in items for name in ours[item]]
-    assert all(ours[item].keys() == theirs[item].keys() for item in items)
-    squares = [(np.sum(np.square(a - b, dtype=np.float64)), np.sum(np.square(a, dtype=np.float64))) for a, b in pairs]
-    return float(np.sqrt(sum(each[0] for each in squares) / sum(each[1] for each in squares)))
+def arrays(run: Path) -> dict[str, np.ndarray]:
+    items = read_checkpoint(run / "checkpoints" / str(STEPS))
+    return {f"{item}/{name}": array for item in ("params", "optimizer") for name, array in items[item].items()}
 
 
 def alone(workplace: Workplace, recording: Path, run: Path) -> None:
@@ -146,7 +133,7 @@ def test_a_run_is_the_same_on_two_hosts_on_one_and_after_a_loss(
 
     assert (two / "batches.sha256").read_bytes() == (one / "batches.sha256").read_bytes()
     assert losses(two) == pytest.approx(losses(one), rel=1e-5)
-    assert distance(one, two) < 1e-4
+    assert hosts._distance(arrays(one), arrays(two)) < 1e-4
     assert {path.name for path in two.iterdir()} == {path.name for path in one.iterdir()} | {"hosts"}
     starts = json.loads((two / "run.json").read_text())["starts"]
     assert [start["devices"].get("processes") for start in starts] == [2, 2, None]

@@ -1,15 +1,12 @@
 """Files that are written over several starts: what is kept, what is refused, and who may write."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from t5xpg.base.errors import UserError
 from t5xpg.evaluate.infer_resume import open_partial
-from tests.workplace import PATIENCE, REPOSITORY
 
 IDENTITY = {"step": 3, "decoding": {"method": "greedy"}}
 
@@ -39,20 +36,11 @@ def test_what_is_not_ours_is_left_alone(tmp_path: Path, content: bytes) -> None:
         pass
 
 
-SECOND = f"""
-import sys
-from pathlib import Path
-from t5xpg.evaluate.infer_resume import open_partial
-with open_partial(Path(sys.argv[1]), {IDENTITY}, 3):
-    pass
-"""
-
-
-@pytest.mark.process
-def test_one_process_writes(tmp_path: Path) -> None:
-    with open_partial(tmp_path / "out.jsonl", IDENTITY, 3) as (file, _):
+def test_one_at_a_time_writes(tmp_path: Path) -> None:
+    """Two opened files of one process hold flock against each other, as two processes do."""
+    target = tmp_path / "out.jsonl"
+    with open_partial(target, IDENTITY, 3) as (file, _):
         file.write(b"0\n1\n2\n")
-        second = [sys.executable, "-c", SECOND, str(tmp_path / "out.jsonl")]
-        ended = subprocess.run(second, cwd=REPOSITORY, capture_output=True, text=True, timeout=PATIENCE, check=False)
-        assert "Another process writes" in ended.stderr
-    assert (tmp_path / "out.jsonl").read_text() == "0\n1\n2\n"
+        with pytest.raises(UserError, match="Another process writes"), open_partial(target, IDENTITY, 3):
+            pass
+    assert target.read_text() == "0\n1\n2\n"

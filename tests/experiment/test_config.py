@@ -346,7 +346,6 @@ MISTAKES = {
     "TRAIN_STEPS=%TRAIN_STEPS": "TRAIN_STEPS is a part of itself",
     "TRAIN_STEPS=1\0": "gin cannot read it",
     "BATCH_SIZE=" + "(" * 3000: "must be a whole number",
-    "NOISE_DENSITY=1.5": "noise_density is 1.5",
     "MODEL=3": "Experiment.model. must be a reference to Model",
     "TASK_FEATURE_LENGTHS=64": "task_feature_lengths. must be a dict, not 64",
     "USE_CACHED_TASKS=yes": "use_cached. must be True or False, not 'yes'",

@@ -14,6 +14,7 @@ from t5xpg.run.sources import commit_of
 from t5xpg.study import claim, receipts
 from t5xpg.study.reproduce_comparison import DIFFERENT, NOT_COMPARED, SAME, WITHIN
 from tests.study.test_reproduce_comparison import Results, results
+from tests.workplace import git
 
 MAKEFILE = """
 install:
@@ -25,12 +26,6 @@ reproduce: .venv
 	@grep -q different outcome.json && exit 1 || exit 0
 """
 KEY = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "ada@example.org", "-f"]
-
-
-def git(folder: Path, *arguments: str) -> str:
-    who = ["-c", "user.name=Ada", "-c", "user.email=ada@example.org", "-c", "commit.gpgsign=false"]
-    done = subprocess.run(["git", "-C", str(folder), *who, *arguments], capture_output=True, text=True, check=True)
-    return done.stdout.strip()
 
 
 def outcome(verdict: str = SAME) -> Results:
