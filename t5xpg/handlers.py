@@ -88,9 +88,7 @@ def _vocab(options: Namespace) -> None:
         record = prepare.train_vocabulary(options.dataset, settings, name=options.name, force=options.force)
     kinds = labelled.endings(data_state.dataset_fields()[record.dataset]) or [task_names.SPAN_CORRUPTION]
     task = task_names.task_name(record.dataset, kinds[0], f"{record.dataset}_{record.name}")
-    print(
-        f"in an experiment:\n  MIXTURE_OR_TASK_NAME = '{task}'\n  VOCAB_SIZE = {record.vocabulary['size']}", flush=True
-    )
+    print(f"in an experiment:\n  MIXTURE_OR_TASK_NAME = '{task}'\n  VOCAB_SIZE = {record.vocabulary['size']}")
 
 
 def _tokens(options: Namespace) -> None:

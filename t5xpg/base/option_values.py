@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -31,13 +32,15 @@ def _bytes_of_megabytes(text: str) -> int | None:
     return max(1, round(found * 1e6)) if found else None
 
 
+def _finite(text: str) -> list[float] | None:
+    found = [float(one) for one in text.split(",")]
+    return found if all(map(math.isfinite, found)) else None
+
+
 count = _reader("not a whole number above 0", lambda text: _whole(text) or None)
 number = _reader("not a whole number of at least 0", lambda text: _whole(text, digits=12))
 megabytes = _reader("not a number of megabytes", _bytes_of_megabytes)
-alphas = _reader(
-    "no list of numbers (0.2,0.6,1.0)",
-    lambda text: [float(one) for one in text.split(",") if abs(float(one)) < float("inf")],
-)
+alphas = _reader("no list of numbers (0.2,0.6,1.0)", _finite)
 counts = _reader("no list of whole numbers above 0 (4,5)", lambda text: [count(one) for one in text.split(",")])
 seeds = _reader("no list of seeds (0,1,2)", lambda text: [number(one) for one in dict.fromkeys(text.split(","))])
 step = _reader(

@@ -237,8 +237,9 @@ def test_beam_search_is_tuned_on_validation(workplace: Workplace, blend: RunDire
     command = [str(workplace.experiment), *BLEND]
     printed = workplace.refused("tune-decoding", *command, "--split=test_2016", "--alphas=0.2")
     assert "The split 'test_2016' is for the result" in printed
-    printed = workplace.run("tune-decoding", *command, "--alphas=0.2,x", code=2)
-    assert "0.2,x is no list of numbers" in printed
+    for alphas in ("0.2,x", "0.2,inf"):
+        printed = workplace.run("tune-decoding", *command, f"--alphas={alphas}", code=2)
+        assert f"{alphas} is no list of numbers" in printed
     tuned = json.loads((blend.path / "tuning.json").read_text())
     assert (tuned["step"], tuned["split"], tuned["by"]) == (2, "validation", "user_repeat / exact")
     tried = [(one["decoding"]["num_decodes"], one["decoding"]["alpha"]) for one in tuned["tried"]]
