@@ -58,9 +58,7 @@ def test_one_shard_gives_what_plain_seqio_gives(name: str) -> None:
     assert_same(batches(settings, limit=len(expected)), expected)
 
 
-@pytest.mark.parametrize(
-    ("name", "pack", "shards"), [("sample_three", False, 4), ("sample_three", True, 2), ("sample_mixture", False, 2)]
-)
+@pytest.mark.parametrize(("name", "pack", "shards"), [("sample_three", False, 4), ("sample_mixture", True, 2)])
 def test_shards_concatenate(name: str, pack: bool, shards: int) -> None:
     settings = config(name, num_virtual_shards=shards, pack=pack)
     whole = batches(settings, limit=3)
