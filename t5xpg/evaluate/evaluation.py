@@ -108,9 +108,13 @@ def _evaluate(
             by_task = TaskValidation(
                 lambda: {task.mixture_or_task_name: service.open(task) for task in tasks}, measure, built.on_devices
             ).measure(params, progress)
-        looked_at = _looked_at(stream)
         has_training = "train" in description.splits
-        held_out, training = _windows(service, stream, looked_at, experiment, vocabulary) if has_training else ([], [])
+        looked_at: Batch = {}
+        held_out, training = list[str](), list[str]()
+        if predicts(experiment):
+            looked_at = _looked_at(stream)
+            if has_training:
+                held_out, training = _windows(service, stream, looked_at, experiment, vocabulary)
         stream.close()
         unigram = unigram_of_training(service, config, vocabulary) if own and has_training else None
         measured: list[TaskMetrics] = []
@@ -314,7 +318,7 @@ def _windows(
         pairs = zip(*inputs_and_targets(rows, stream.spec), strict=True)
         return list(blanks.windows(pairs, vocabulary, experiment.lengths["inputs"]))
 
-    if stream.config.converter != ENC_DEC or not predicts(experiment) or not (held_out := of(looked_at)):
+    if stream.config.converter != ENC_DEC or not (held_out := of(looked_at)):
         return [], []
     with contextlib.closing(service.open(training_sample(stream.config))) as training:
         counted = [text for batch in training for text in of({name: rows[:16] for name, rows in batch.items()})]

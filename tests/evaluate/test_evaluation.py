@@ -346,3 +346,10 @@ def test_rows_are_looked_at_from_the_first_to_the_last_that_has_targets(count: i
     batches: Any = Batches({"decoder_target_tokens": np.array(rows)} for rows in tokens)
     found = evaluation._looked_at(batches, count)
     assert found["decoder_target_tokens"].ravel().tolist() == expected
+
+
+def test_an_evaluation_holds_its_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RunDirectory, "read", Mock())
+    monkeypatch.setattr(evaluation, "_evaluate", lambda loaded, directory, *_: directory.is_locked())
+    assert evaluation.evaluate(Mock(), tmp_path)
+    assert not RunDirectory(tmp_path).is_locked()

@@ -31,10 +31,10 @@ def runs(tmp_path: Path) -> Path:
 
 
 def test_runs_are_listed(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with RunDirectory(runs / "mine_2").evaluation_lock():
+    with RunDirectory(runs / "mine_2").lock(), RunDirectory(runs / "begun").evaluation_lock():
         found = {run.name: run for run in listed(runs)}
     assert {name: (run.state, run.step, run.total_steps) for name, run in found.items()} == {
-        "mine": ("finished", 1000, 1000), "mine_2": ("busy", 600, 1000), "begun": ("stopped", 0, 1000),
+        "mine": ("finished", 1000, 1000), "mine_2": ("busy", 600, 1000), "begun": ("busy", 0, 1000),
     }  # fmt: skip
     assert found["mine"].checkpoints == (400, 600, 1000)
     assert found["begun"].loss is None
