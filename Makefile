@@ -6,14 +6,16 @@ MAKEFLAGS += --no-print-directory
 
 # A value is the text that was typed, PROMPT='It costs $5' too: neither Make nor a shell reads anything in it. Recipes
 # name values as the shell's "$$VARIABLE" alone.
+TYPED_VARIABLES :=
 define literal
 override $(1) := $$(value $(1))
 export $(1)
-TYPED += $(1)
+TYPED_VARIABLES += $(1)
 endef
 $(foreach name,$(.VARIABLES),$(if $(filter command,$(origin $(name))),$(eval $(call literal,$(name)))))
-# The program refuses those that it does not know.
-export TYPED MAKECMDGOALS
+# The program refuses those that it does not know. MAKECMDGOALS itself would be the targets of a make within this one.
+TYPED_TARGETS := $(MAKECMDGOALS)
+export TYPED_VARIABLES TYPED_TARGETS
 
 # Some systems set it to the machine's name.
 ifeq ($(origin NAME),environment)

@@ -414,12 +414,12 @@ def parser() -> argparse.ArgumentParser:
 def from_make(name: str, variables: Mapping[str, str]) -> list[str]:
     """The program's arguments for `make name` with these variables: ["train", "byt5_tiny_demo", "--run=mine"].
 
-    variables: with TYPED, the names that were typed behind make, and MAKECMDGOALS, the targets. Raises UserError for a
+    variables: with TYPED_VARIABLES, the names that were typed behind make, and TYPED_TARGETS. Raises UserError for a
     typed name that none of the targets has.
     """
-    goals = {name, "install", *variables.get("MAKECMDGOALS", "").split()} & COMMANDS.keys()
+    goals = {name, "install", *variables.get("TYPED_TARGETS", "").split()} & COMMANDS.keys()
     known = {option.variable for goal in goals for option in COMMANDS[goal].options}
-    for typed in variables.get("TYPED", "").split():
+    for typed in variables.get("TYPED_VARIABLES", "").split():
         if typed not in known:
             raise UserError(
                 f"make {name} has no {typed}.{nearest(typed, known - {''})} A setting of an experiment: "

@@ -84,9 +84,9 @@ def test_variables_of_make_are_options_of_the_program(name: str, values: str, ar
 def test_a_variable_that_a_command_has_not_is_refused() -> None:
     typed = {"EXP": "demo", "RUNN": "mine", "MACHINE": "cpu"}
     with pytest.raises(UserError, match=r'make train has no RUNN. Did you mean RUN\? .* GIN="--gin.RUNN=mine"; of the'):
-        from_make("train", {**typed, "TYPED": "MACHINE EXP RUNN"})
-    assert from_make("train", {**typed, "TYPED": "MACHINE EXP"}) == ["train", "demo"]
-    chain = {"TASK": "a", "EXP": "demo", "TYPED": "TASK EXP", "MAKECMDGOALS": "cache train"}
+        from_make("train", {**typed, "TYPED_VARIABLES": "MACHINE EXP RUNN"})
+    assert from_make("train", {**typed, "TYPED_VARIABLES": "MACHINE EXP"}) == ["train", "demo"]
+    chain = {"TASK": "a", "EXP": "demo", "TYPED_VARIABLES": "TASK EXP", "TYPED_TARGETS": "cache train"}
     assert from_make("train", chain) == ["train", "demo"]
 
 
