@@ -143,13 +143,14 @@ def draw(title: str, x_label: str, y_label: str, curves: Sequence[Curve], *, wit
 
 
 def _end_of_cliff(curves: Sequence[Curve]) -> float | None:
-    """The highest value after the first part of the steps (`_CLIFF`), if the values before that take more than half of
-    the height; else None."""
+    """The highest value after the first part of the steps (`_CLIFF`), or at the end of a shorter curve, if the values
+    before that take more than half of the height; else None."""
     end = max(step for curve in curves for step in curve.steps)
     points = [(s, v) for curve in curves for s, v in zip(curve.steps, curve.values, strict=True) if v is not None]
     later = [value for step, value in points if step >= _CLIFF * end]
+    later += [curve.last[1] for curve in curves if curve.last is not None]
     low, high = min(value for _, value in points), max(value for _, value in points)
-    return max(later) if later and high - low > 2 * (max(later) - low) > 0 else None
+    return max(later) if high - low > 2 * (max(later) - low) > 0 else None
 
 
 def ticks(low: float, high: float, *, whole: bool = False) -> list[float]:

@@ -100,3 +100,6 @@ def test_the_first_cliff_is_cut_off_and_said() -> None:
     assert picture.count('<circle class="mark"') == 4  # three points, and the label
     slope = dataclasses.replace(cliff, values=[2.0, 1.9, 1.8, 1.6, 1.5])
     assert "at first" not in draw("t", "step", "loss", [slope], without_cliff=True)
+    short = Curve("shorter", "thin", [0, 50], [6.5, 3.0])  # its end is to be seen
+    picture = draw("t", "step", "loss", [cliff, short], without_cliff=True)
+    assert picture.count('class="line thin"') == 2  # a point, and the label
