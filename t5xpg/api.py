@@ -150,7 +150,8 @@ class Experiment:
 
     def override(self, *gin_files: str, **macros: Any) -> "Experiment":
         """A copy with these gin files and these values of gin macros added: `override(TRAIN_STEPS=200)`."""
-        bindings = tuple(f"{name}={value!r}" for name, value in macros.items())
+        plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in macros.items()}
+        bindings = tuple(f"{name}={value!r}" for name, value in plain.items())
         return dataclasses.replace(
             self, overrides=(*self.overrides, *bindings), gin_files=(*self.gin_files, *gin_files)
         )

@@ -32,7 +32,7 @@ def test_names_that_are_not_there() -> None:
 
 
 def test_overrides_are_those_of_gin() -> None:
-    changed = t5xpg.experiment("byt5_tiny_demo").override(TRAIN_STEPS=7, LEARNING_RATE=0.5)
+    changed = t5xpg.experiment("byt5_tiny_demo").override(TRAIN_STEPS=7, LEARNING_RATE=np.float64(0.5))
     changed = changed.override("gin/optimizers/adafactor.gin", RANDOM_SEED=3)
     assert (changed.load().experiment.total_steps, changed.load().experiment.random_seed) == (7, 3)
     assert type(changed.load().experiment.optimizer).__name__ == "Adafactor"

@@ -48,7 +48,6 @@ def export(loaded: LoadedConfig, path: Path, output: Path | None = None) -> tupl
     check_target(target, has_card(target, "config.json"))
     built = assembly.assemble(experiment)
     params, vocabulary, step = parameters_and_vocabulary(directory, experiment, built)
-    assembly.check_vocabulary(vocabulary, experiment)
     converter = experiment.eval_dataset.converter
     exported = in_transformers(experiment.model, params, vocabulary, prefix_lm=converter == PREFIX_LM)
     lengths = experiment.lengths

@@ -137,7 +137,8 @@ def _vocabulary(
 def _recorded(value: Mapping[str, Any], folders: list[Path], rows: Mapping[str, int]) -> Vocabulary:
     model = value.get("model_file") if isinstance(value, Mapping) else None
     if isinstance(model, str):
-        candidates = [folder / Path(model).name for folder in folders]
+        # a run of ENGINE=t5x names the file where it lies, an export takes a copy along
+        candidates = [*(folder / Path(model).name for folder in folders), Path(model)]
         file = next((file for file in candidates if file.is_file()), candidates[0])
         value = {**value, "model_file": str(file)}
     found = Vocabulary.from_json(value)

@@ -83,8 +83,8 @@ def _task(name: str, folder: Path, vocabulary: Vocabulary, objective: str) -> tu
     known = [one for one in VOCABULARIES if one.vocabulary == vocabulary and objective in one.objectives]
     if known:
         return task_name("pydocs", objective, known[0].suffix), ""
-    if vocabulary.kind == BYTES:
-        comment = "# No task of the table numbers sentinels as this model does: name one of your own.\n"
+    if vocabulary.model_file is None:
+        comment = "# No task of the table has the ids of this model: name one of your own.\n"
         return task_name("pydocs", objective), comment
     file = shlex.quote(_path_from_checkout(folder / TOKENIZER / Path(str(vocabulary.model_file)).name))
     extra = "" if vocabulary.kind == HUGGING_FACE else f" EXTRA_IDS={vocabulary.extra_ids}"

@@ -72,7 +72,6 @@ def export(
     check_target(target, is_export, f"an export for {engine.title}")
     engine.check_model(experiment.model)
     params, vocabulary, step = parameters_and_vocabulary(directory, experiment, assembly.assemble(experiment))
-    assembly.check_vocabulary(vocabulary, experiment)
     with directory_atomically(target) as folder:
         engine.write(folder, experiment, params, vocabulary, quantization)
         write_tokenizer(folder, vocabulary, longest=experiment.lengths["inputs"])

@@ -55,12 +55,12 @@ model = PeftModel.from_pretrained(model, "path/to/this/folder")
 """
 
 
-def export(loaded: LoadedConfig, path: Path, output: Path | None = None) -> tuple[Path, Checked | None]:
+def export(loaded: LoadedConfig, path: Path, output: Path | None = None) -> Path:
     """Write the LoRA of the last checkpoint of the run at `path`, without the base model; compare what peft computes.
 
     output: the folder, which appears whole or not at all; one that an earlier export wrote is replaced. Returns the
-    folder, and what was compared (None without transformers or peft). Raises UserError for a run without LoRA, and
-    where peft has no LoRA, or transformers no base model, that computes the same.
+    folder. Raises UserError for a run without LoRA, and where peft has no LoRA, or transformers no base model, that
+    computes the same.
     """
     adapter, initial = loaded.experiment.adapter, loaded.experiment.initial
     if not isinstance(adapter, Lora) or initial is None:
@@ -94,7 +94,7 @@ def export(loaded: LoadedConfig, path: Path, output: Path | None = None) -> tupl
     python = python_with_torch()
     not_checked = NOT_CHECKED if python is None else _NO_PEFT.format(python=python)
     print(f"compared: {checked.text}" if checked else not_checked, flush=True)
-    return target, checked
+    return target
 
 
 def in_peft(

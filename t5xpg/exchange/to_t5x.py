@@ -44,7 +44,6 @@ def export(loaded: LoadedConfig, path: Path, output: Path | None = None) -> Path
     network = network_of(experiment.model)
     built = assembly.assemble(experiment)
     params, vocabulary, step = parameters_and_vocabulary(directory, experiment, built)
-    assembly.check_vocabulary(vocabulary, experiment)
     own = _own_param_states(directory, experiment, built, step)
     states, updates = own or (new_param_states(experiment.model, params), step)
     kept = "its Adafactor" if own else "zeros for T5X's Adafactor"

@@ -107,8 +107,11 @@ class Experiment:
         configs = [self.model.config, *([self.teacher.model.config] if self.teacher else [])]
         if pack and any(each.prompt_tokens for each in configs):
             raise UserError("PACK=True puts several texts into a row, and a prompt stands before one: set PACK=False.")
-        if pack and any(each.delete_gate_layer is not None for each in configs):
+        gated = any(each.delete_gate_layer is not None for each in configs)
+        if pack and gated:
             raise UserError("PACK=True puts several texts into a row, and a delete gate is for one: set PACK=False.")
+        if gated and self.train_dataset.length_buckets is not None:
+            raise UserError("A delete gate keeps a share of a row, and LENGTH_BUCKETS shortens rows: set it to None.")
         offset = getattr(self.optimizer, "step_offset", 0)
         if offset > 0 and (self.initial is None or self.initial.reset_optimizer):
             raise UserError(

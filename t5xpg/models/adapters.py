@@ -77,7 +77,7 @@ class Lora(Adapter):
             raise UserError(f"LORA_RANK is {self.rank!r}: it must be a whole number of at least 1.")
         if not math.isfinite(self.alpha) or self.alpha == 0:
             raise UserError(f"LORA_ALPHA is {self.alpha!r}: it must be a finite number other than 0.")
-        for kernel in kernels or ("",):
+        for kernel in kernels:
             try:
                 re.compile(kernel)
             except re.error as error:
@@ -156,7 +156,7 @@ class PromptTuning(Adapter):
 
     def check(self, model: Model) -> None:
         number = model.config.prompt_tokens
-        if not is_count(number):
+        if not number:
             raise UserError("PROMPT_TOKENS is 0: prompt tuning trains nothing but the prompt.")
         if not is_count(self.init_ids) or not number <= self.init_ids <= model.config.vocab_size - _SPECIAL_IDS:
             raise UserError(

@@ -233,6 +233,12 @@ class Blocks:
         """How many pairs of positions a row has: those of its blocks, or of all positions if that is fewer."""
         return min(queries * queries, self.number * self.size * self.keys)
 
+    def distances(self, queries: int) -> int:
+        """How many products with the keys of distances a row has, by blocks if it is longer than their keys."""
+        if queries <= self.keys:
+            return queries * (2 * queries - 1)
+        return self.number * self.size * (self.size + self.keys - 1)
+
     def split_queries(self, x: jax.Array) -> jax.Array:
         """[B, Q, ...] -> [B * number, size, ...], filled up with zeros."""
         return self._padded(x, 0).reshape(-1, self.size, *x.shape[2:])

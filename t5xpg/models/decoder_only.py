@@ -14,8 +14,6 @@ from t5xpg.models.prompted import PromptedModel
 from t5xpg.models.soft_prompt import make_prompt, prompted, prompted_embed
 from t5xpg.models.stacks import DecoderOnly
 
-__all__ = ["DecoderOnlyModel", "T5Config"]
-
 
 class DecoderOnlyTransformer(nnx.Module):
     """The modules of DecoderOnlyModel."""
@@ -73,5 +71,6 @@ class DecoderOnlyModel(Model):
         """See `Model.flops_per_example`. lengths: {"targets": T}, or {"inputs": S, "targets": T} for a row of S + T."""
         T = sum(lengths.values()) + self.config.prompt_tokens
         of, c = LayerFlops(self.config), self.config
-        window = None if c.decoder_window is None else (c.decoder_window, 0)
+        ahead = (c.decoder_window or 0) if self.inputs_bidirectional_attention and "inputs" in lengths else 0
+        window = None if c.decoder_window is None else (c.decoder_window, ahead)
         return 3.0 * (of.self_attention_and_mlp(T, c.num_decoder_layers, window) + of.output(T - c.prompt_tokens))

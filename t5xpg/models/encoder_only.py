@@ -12,8 +12,6 @@ from t5xpg.models.model import Batch, LayerFlops, Model, Outputs, Params
 from t5xpg.models.soft_prompt import make_prompt, prompted, prompted_embed
 from t5xpg.models.stacks import Encoder, output_matrix, to_logits
 
-__all__ = ["EncoderOnlyModel", "T5Config"]
-
 
 class EncoderOnlyTransformer(nnx.Module):
     """The modules of EncoderOnlyModel."""

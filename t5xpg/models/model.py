@@ -142,13 +142,16 @@ class LayerFlops:
     def self_attention_and_mlp(self, length: int, layers: int, window: tuple[int, int] | None = None) -> int:
         """For the layers of an encoder, or of a decoder without cross attention. window: of the layers with one."""
         mlp = 2 * self.config.emb_dim * self.config.mlp_dim * (len(self.config.mlp_activations) + 1)
-        distances = (2 * length - 1) * self.pair // 2 if self.config.relative_attention_keys else 0
         projections = 2 * self.projection + 2 * self.key_or_value
         local = 0 if window is None else sum(has_window(self.config, index) for index in range(layers))
-        pairs = (layers - local) * length * length
+        pairs, distances = (layers - local) * length * length, (layers - local) * length * (2 * length - 1)
         if window is not None:
-            pairs += local * Blocks.of_window(length, *window).pairs(length)
-        return layers * length * (projections + mlp + distances) + pairs * self.pair
+            blocks = Blocks.of_window(length, *window)
+            pairs += local * blocks.pairs(length)
+            distances += local * blocks.distances(length)
+        if not self.config.relative_attention_keys:
+            distances = 0
+        return layers * length * (projections + mlp) + pairs * self.pair + distances * self.pair // 2
 
     def global_tokens(self, length: int) -> int:
         """For one layer of an encoder: the sums, keys and values of global tokens, and their pairs with positions."""

@@ -12,8 +12,6 @@ from t5xpg.models.layers import OFF, Dropout, Embed, named_key, token_embedder
 from t5xpg.models.soft_prompt import make_prompt
 from t5xpg.models.stacks import Decoder, Source
 
-__all__ = ["SharedEncoderDecoderModel", "T5Config"]
-
 
 class SharedTransformer(nnx.Module):
     """The modules of SharedEncoderDecoderModel: those of a decoder, which also encodes."""

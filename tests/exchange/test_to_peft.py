@@ -71,7 +71,7 @@ def run(runs: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_peft_finds_each_module_with_its_matrices(run: Any, runs: Path) -> None:
     loaded, path = run
-    folder, _ = to_peft.export(loaded, path)
+    folder = to_peft.export(loaded, path)
     found = json.loads((folder / "adapter_config.json").read_text())
     of_layers = [
         f"{stack}.block.{layer}.layer.{number}.{attention}.{matrix}"
@@ -130,7 +130,7 @@ def test_the_base_is_what_transformers_loads(
     ):
         imported = {"format": kind, "source": source}
         monkeypatch.setattr(RunDirectory, "imported", lambda _, imported=imported: imported)
-        folder, _ = to_peft.export(*run)
+        folder = to_peft.export(*run)
         found = json.loads((folder / "adapter_config.json").read_text())
         assert (found["base_model_name_or_path"], found["revision"]) == (base, revision)
         of_revision = f', revision="{revision}"' if revision else ""

@@ -247,6 +247,8 @@ def test_operations() -> None:
         ({"ngram_buckets": 16}, r"ngram_buckets is 16; it must be as it is without ngram_lengths\."),
         ({"merged_attention": True, "attention_chunk_size": 4}, r"attention_chunk_size is 4; .* merged_attention\."),
         ({"relative_attention_keys": True, "qk_norm": True}, r"qk_norm is True; it must be False with relative keys\."),
+        ({"relative_attention_keys": True, "attention_logit_softcap": 9.0}, r"softcap is 9.0; it must be None with"),
+        ({"relative_attention_bias": False, "relpos_bias_in_every_layer": True}, "False without relative_attention_bi"),
     ],
 )
 def test_settings_that_no_model_can_have(settings: dict[str, Any], message: str) -> None:

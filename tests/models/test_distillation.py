@@ -105,6 +105,14 @@ def test_an_update_is_on_both_losses_and_leaves_the_teacher() -> None:
             ),
             "a delete gate is for one",
         ),
+        (
+            (
+                "LENGTH_BUCKETS=(32, 64)",
+                "teacher/encoder_decoder.T5Config.delete_gate_layer=1",
+                "encoder_decoder.T5Config.num_encoder_layers=2",
+            ),
+            "A delete gate keeps a share of a row",
+        ),
     ],
 )
 def test_a_teacher_of_something_else_is_refused(tmp_path: Any, overrides: tuple[str, ...], message: str) -> None:

@@ -17,7 +17,7 @@ from t5xpg.base.errors import UserError
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.exchange.huggingface import t5gemma
 from t5xpg.exchange.huggingface.config import FAMILIES, config_to_transformers
-from t5xpg.exchange.huggingface.params import params_to_transformers
+from t5xpg.exchange.huggingface.params import params_to_transformers, tensors_of, to_tensors
 from t5xpg.models.decoder_only import DecoderOnlyModel
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
 from t5xpg.models.encoder_only import EncoderOnlyModel
@@ -134,20 +134,12 @@ def _encoder_only(model: Model, params: Params, vocabulary: Vocabulary) -> Expor
         head = embedding / np.float32(math.sqrt(config.emb_dim))
     else:
         head = np.ascontiguousarray(np.asarray(params["logits_dense"]["kernel"], np.float32).T)
-    tensors = {f"transformer.{name}": array for name, array in _encoder_tensors(model, params).items()}
+    parts = {name: params[name] for name in ("token_embedder", "encoder")}
+    wanted = (tensor for tensor in tensors_of(config, 1.0) if not tensor.ours.startswith("decoder/"))
+    tensors = {f"transformer.{name}": array for name, array in to_tensors(parts, wanted).items()}
     tensors |= {"classifier.weight": head, "classifier.bias": np.zeros(config.vocab_size, np.float32)}
     note = "It is an encoder with an output matrix: the label of a position is the token that belongs there."
     return Exported(TOKENS, settings, tensors, (note,))
-
-
-def _encoder_tensors(model: Model, params: Params) -> dict[str, np.ndarray]:
-    """The tensors of the embedding and the encoder, by way of an encoder-decoder that has them, too."""
-    config = dataclasses.replace(model.config, logits_via_embedding=True, num_decoder_layers=1)
-    abstract = EncoderDecoderModel(config).abstract_params()
-    decoder = jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float32), abstract["decoder"])
-    parts = {"token_embedder": params["token_embedder"], "encoder": params["encoder"], "decoder": decoder}
-    whole = params_to_transformers(parts, config)
-    return {name: array for name, array in whole.items() if not name.startswith("decoder.")}
 
 
 def token_names(size: int, vocabulary: Vocabulary) -> list[str]:

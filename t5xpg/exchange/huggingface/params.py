@@ -90,7 +90,7 @@ def _layer_tensors(stack: str, index: int, config: T5Config) -> Iterator[Tensor]
         yield Tensor(f"{ours}/mlp/{matrix}/kernel", f"{mlp}.DenseReluDense.{matrix}.weight", True)
 
 
-def _tensors(config: T5Config, head_factor: float) -> Iterator[Tensor]:
+def tensors_of(config: T5Config, head_factor: float) -> Iterator[Tensor]:
     """The tensors of a T5. head_factor: what the output matrix of the checkpoint is multiplied by."""
     yield Tensor("token_embedder/embedding", _EMBEDDING)
     for stack, layers in (("encoder", config.num_encoder_layers), ("decoder", config.num_decoder_layers)):
@@ -130,7 +130,7 @@ def params_from_transformers(
     # transformers ties the head that a checkpoint lacks, also where the output is not scaled as tied ones are
     copies = {} if is_tied or _HEAD in state_dict else {_HEAD: _EMBEDDING}
     ignored = {*_IGNORED, _HEAD} if is_tied else _IGNORED
-    return from_tensors(state_dict, config, list(_tensors(config, head_factor)), ignored, copies, wrong)
+    return from_tensors(state_dict, config, list(tensors_of(config, head_factor)), ignored, copies, wrong)
 
 
 def from_tensors(
@@ -179,14 +179,14 @@ def module_names(config: T5Config) -> dict[str, str]:
     config_to_transformers(config)
     return {
         tensor.ours: tensor.theirs.removesuffix(".weight")
-        for tensor in _tensors(config, 1.0 / head_factor_to_transformers(config))
+        for tensor in tensors_of(config, 1.0 / head_factor_to_transformers(config))
         if tensor.ours.endswith("/kernel") and tensor.factor == 1.0
     }
 
 
 def params_to_transformers(params: Params, config: T5Config) -> dict[str, np.ndarray]:
     """Inverse of `params_from_transformers`: float32 arrays by name. Tied models have no lm_head, as transformers'."""
-    return to_tensors(params, _tensors(config, 1.0 / head_factor_to_transformers(config)))
+    return to_tensors(params, tensors_of(config, 1.0 / head_factor_to_transformers(config)))
 
 
 def to_tensors(params: Params, tensors: Iterable[Tensor]) -> dict[str, np.ndarray]:

@@ -49,7 +49,8 @@ def write_tokenizer(folder: Path, vocabulary: Vocabulary, *, longest: int) -> No
     if vocabulary.kind == BYTES:
         write_json(folder / CONFIG, _byte_config(vocabulary, longest))
         return
-    assert vocabulary.model_file is not None
+    if vocabulary.model_file is None:
+        raise UserError("transformers has no tokenizer for ids that stand for no text. FORMAT=t5x needs none.")
     names = _own_names(vocabulary)
     if vocabulary.kind == HUGGING_FACE:
         definition, tokenizer_class = _tokenizer_with_ids(vocabulary, names), OTHER_CLASS

@@ -261,9 +261,9 @@ class _Conversion:
             self._refuse("train.total_steps", f"{_COUNTS}; {those}")
         if self._ours.get(offset):
             self._ours[offset] -= before or 0
-        if "InverseSquareRoot" in repr(self._ours.get("SCHEDULE")):
+        if "InverseSquareRoot" in repr(self._ours.get("SCHEDULE")) or self._ours.get("WARMUP_STEPS", 0) > (before or 0):
             self._refuse(f"{tables.SCHEDULER}.factors", f"{_COUNTS}, and here this rate would begin anew")
-        elif before is not None and self._ours.get("WARMUP_STEPS", 0) <= before:
+        elif before is not None:
             self._ours["WARMUP_STEPS"] = 0
 
     def _unneeded(self, key: str, why: str) -> None:

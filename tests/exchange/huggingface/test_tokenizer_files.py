@@ -128,6 +128,8 @@ def test_what_cannot_be_said(tmp_path: Path) -> None:
     symbols = pieces(tmp_path / "bpe", model_type="bpe", user_defined_symbols=["+", "<sep>"])
     with pytest.raises(UserError, match="BPE has user-defined symbols of several characters, such as '<sep>'"):
         write_tokenizer(tmp_path, symbols, longest=64)
+    with pytest.raises(UserError, match=r"no tokenizer for ids that stand for no text"):
+        write_tokenizer(tmp_path, Vocabulary("ids", 0, unk_id=None, num_ids=32), longest=64)
 
 
 def test_texts_are_neither_cut_nor_padded(tmp_path: Path) -> None:

@@ -224,6 +224,9 @@ def test_schedules(tmp_path: Path, factors: str, schedule: object) -> None:
             assert bool(found.unsupported) == ("rsqrt" in factors)
             expected = Constant(0.5) if "rsqrt" not in factors else schedule
         assert experiment.optimizer.learning_rate == expected
+    unnamed = given.replace("/checkpoint_1000000", "").replace("TRAIN_STEPS =", "TRAIN_STEPS_RELATIVE =")
+    found = convert_text(tmp_path, f"{unnamed}  base_learning_rate = 0.5\n  warmup_steps = 30\n")
+    assert bool(found.unsupported) == (factors != "constant")  # nobody knows whether the warmup is over
     unknown = f"{FINE_TUNING}from t5x import utils\nutils.create_learning_rate_scheduler:\n  factors = '{factors}'\n"
     found = convert_text(tmp_path, f"{unknown}  base_learning_rate = 0.5\n  warmup_steps = %WARM\n")
     assert any("its value is not known" in line for line in found.unsupported)
