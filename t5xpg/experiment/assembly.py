@@ -51,15 +51,9 @@ class Assembly:
         if self.mesh.devices.flat[0].platform == "cpu":
             shardings = self.shardings.params if experiment.adapter is None else self.shardings.frozen
             return self.state_of(self._on_mesh(experiment.base_model.init(self._key), shardings))
-        create = functools.partial(
-            state.create,
-            experiment.model,
-            experiment.optimizer,
-            self._key,
-            averaged=self._averaged,
-            adapter=experiment.adapter,
+        return distributed.jit_create(
+            lambda: self._created(experiment.base_model.init(self._key)), self._without_teacher
         )
-        return distributed.jit_create(create, self._without_teacher)
 
     def state_to_time(self) -> TrainState:
         """A new state for timing updates. A teacher's parameters are zeros, with which an update takes as long."""
@@ -72,15 +66,14 @@ class Assembly:
     def state_of(self, params: Params) -> TrainState:
         """The state before the first update, made from `params`: the parameters of the experiment's `base_model`, on
         the mesh. The call uses `params` up."""
+        return distributed.jit_create(self._created, self._without_teacher, params)
+
+    def _created(self, params: Params) -> TrainState:
         model, optimizer, adapter = self.experiment.model, self.experiment.optimizer, self.experiment.adapter
-
-        def create(params: Params) -> TrainState:
-            if adapter is None:
-                return state.of_parameters(model, optimizer, params, averaged=self._averaged)
-            new = adapter.init(self._key, model, params)
-            return state.of_parameters(model, optimizer, new, averaged=self._averaged, adapter=adapter, frozen=params)
-
-        return distributed.jit_create(create, self._without_teacher, params)
+        if adapter is None:
+            return state.of_parameters(model, optimizer, params, averaged=self._averaged)
+        new = adapter.init(self._key, model, params)
+        return state.of_parameters(model, optimizer, new, averaged=self._averaged, adapter=adapter, frozen=params)
 
     @property
     def _without_teacher(self) -> TrainState:

@@ -35,17 +35,6 @@ class TrainState:
         return self.params if self.average is None else self.average
 
 
-def create(
-    model: Model, optimizer: Optimizer, key: jax.Array, *, averaged: bool = False, adapter: Adapter | None = None
-) -> TrainState:
-    """The state before the first update, with new parameters from `key`. Can be jitted."""
-    if adapter is None:
-        return of_parameters(model, optimizer, model.init(key), averaged=averaged)
-    base = adapter.base_model(model).init(key)
-    params = adapter.init(key, model, base)
-    return of_parameters(model, optimizer, params, averaged=averaged, adapter=adapter, frozen=base)
-
-
 def of_parameters(
     model: Model,
     optimizer: Optimizer,

@@ -119,7 +119,8 @@ class Run:
 
     def create(self) -> Run:
         key = stream_key(5, "params")
-        self.state = jit_create(lambda: state_lib.create(self.model, self.optimizer, key), self.shardings)
+        create = lambda: state_lib.of_parameters(self.model, self.optimizer, self.model.init(key))  # noqa: E731
+        self.state = jit_create(create, self.shardings)
         return self
 
     def begin(self, params: Params) -> Run:

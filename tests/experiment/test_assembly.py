@@ -28,8 +28,9 @@ def test_parameters_made_one_by_one_are_those_of_one_program(tied: bool) -> None
     ]
     experiment = config.load(str(Path(EXPERIMENTS) / "byt5_tiny_demo" / "byt5_tiny_demo.gin"), overrides).experiment
     built = assembly.assemble(experiment)
-    key = stream_key(experiment.random_seed, "parameters")
-    whole = distributed.jit_create(lambda: state.create(experiment.model, experiment.optimizer, key), built.shardings)
+    key, optimizer = stream_key(experiment.random_seed, "parameters"), experiment.optimizer
+    create = lambda: state.of_parameters(experiment.model, optimizer, experiment.model.init(key))  # noqa: E731
+    whole = distributed.jit_create(create, built.shardings)
     parts = built.new_state()
     assert jax.tree.structure(parts) == jax.tree.structure(whole)
     for one, other in zip(jax.tree.leaves(parts), jax.tree.leaves(whole), strict=True):

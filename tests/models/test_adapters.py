@@ -105,8 +105,8 @@ def test_lora_begins_as_the_model_with_its_layers_apart_or_together(kind: type[M
 
 def test_an_update_changes_the_products_alone() -> None:
     """Their gradients are those of the matrices, by the chain rule."""
-    created = state.create(MODEL, Plain(), jax.random.key(0), adapter=LORA)
-    before = dataclasses.replace(created, params=trained(LORA, MODEL))
+    base, params = MODEL.init(jax.random.key(0)), trained(LORA, MODEL)
+    before = state.of_parameters(MODEL, Plain(), params, adapter=LORA, frozen=base)
     step = make_train_step(MODEL, Plain(), LossConfig(), adapter=LORA, seed=0, token_bytes=TOKEN_BYTES)
     after, metrics = jax.jit(step)(before, BATCH)
     assert all(map(np.array_equal, *map(jax.tree.leaves, (after.frozen, before.frozen))))

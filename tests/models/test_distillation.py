@@ -44,7 +44,7 @@ def batch_of(rows: int) -> dict[str, jax.Array]:
 def updated(student: EncoderDecoderModel, teacher: Teacher) -> tuple[Any, dict[str, Any]]:
     """The state after an update from new parameters, in two parts, and its metrics."""
     optimizer = AdamW(0.01)
-    begun = state_lib.create(student, optimizer, jax.random.key(0))
+    begun = state_lib.of_parameters(student, optimizer, student.init(jax.random.key(0)))
     state = dataclasses.replace(begun, frozen=teacher.model.init(jax.random.key(1)))
     update = make_train_step(
         student, optimizer, LossConfig(), num_microbatches=2, teacher=teacher, seed=0, token_bytes=TOKEN_BYTES

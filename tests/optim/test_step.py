@@ -81,7 +81,7 @@ def rows(B: int, seed: int = 0, *, packed: bool = False) -> dict[str, np.ndarray
 
 
 def updated(model, optimizer, loss_config, batches, **options):
-    state = state_lib.create(model, optimizer, stream_key(1, "params"))
+    state = state_lib.of_parameters(model, optimizer, model.init(stream_key(1, "params")))
     step = jax.jit(make_train_step(model, optimizer, loss_config, seed=1, token_bytes=TOKEN_BYTES, **options))
     metrics = {}
     for batch in batches:
@@ -99,7 +99,7 @@ def distance(a, b) -> float:
 def test_an_update_is_the_optimisers_on_the_losss_gradient():
     model, optimizer, config = tiny(), AdamW(0.01), LossConfig()
     batch = rows(4)
-    before = state_lib.create(model, optimizer, stream_key(1, "params"))
+    before = state_lib.of_parameters(model, optimizer, model.init(stream_key(1, "params")))
     loss_of = lambda params: loss_and_metrics(model.logits(params, batch), batch, config, TOKEN_BYTES)[0]  # noqa: E731
     loss, gradients = jax.value_and_grad(loss_of)(before.params)
     updates, _ = optimizer.transformation(model.logical_axes()).update(gradients, before.opt_state, before.params)
@@ -201,7 +201,7 @@ def test_evaluation_has_no_dropout_and_ignores_filling():
 
 def test_the_abstract_state_is_the_state():
     model, optimizer = tiny(), Adafactor(0.01, min_dim_size_to_factor=2)
-    state = jax.eval_shape(lambda: state_lib.create(model, optimizer, stream_key(1, "params")))
+    state = jax.eval_shape(lambda: state_lib.of_parameters(model, optimizer, model.init(stream_key(1, "params"))))
     abstract = state_lib.abstract(model, optimizer)
     assert jax.tree.map(lambda x: (x.shape, x.dtype), state) == jax.tree.map(lambda x: (x.shape, x.dtype), abstract)
     assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(abstract.params))
