@@ -69,3 +69,8 @@ def words(text: str, name: str) -> list[str]:
 def named(options: Namespace, *names: str) -> dict[str, Any]:
     """The options of these names, as keyword arguments."""
     return {name: getattr(options, name) for name in names}
+
+
+def given(options: Namespace, *names: str) -> dict[str, Any]:
+    """Those of these options that were given, of options without a default."""
+    return {name: value for name, value in named(options, *names).items() if value is not None and value is not False}

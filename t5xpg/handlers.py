@@ -54,7 +54,7 @@ def _data(options: Namespace) -> None:
         raise UserError("CONFIG=… and REVISION=… are of the dataset that HUB=… names.")
     prepare.export_dataset(
         options.dataset,
-        given=local_files.parse_files(options.files) if options.files else None,
+        files=local_files.parse_files(options.files) if options.files else None,
         fields=labelled.parse_fields(options.fields) if options.fields else None,
         hub=None if options.hub is None else HuggingFace(options.hub, options.config, options.revision, streamed=True),
         select=None if options.select is None else Selection.parse(options.select),
@@ -69,23 +69,22 @@ def _vocab(options: Namespace) -> None:
     from t5xpg.data.vocab.training import SampleSize, VocabularySettings
     from t5xpg.experiment import data_state, prepare
 
+    names = "size", "model", "character_coverage", "byte_fallback", "normalization", "seed", "sample"
+    trained_with = arguments.given(options, *names)
     if options.tokenizer:
+        if trained_with:
+            raise UserError(f"{next(iter(trained_with)).upper()}=… is for training: TOKENIZER=… is copied.")
         if not options.name:
             raise UserError("TOKENIZER=… needs a VOCAB=…: what the vocabulary is called in the names of tasks.")
-        record = prepare.copy_vocabulary(
-            options.dataset,
-            Path(options.tokenizer),
-            **arguments.named(options, "name", "extra_ids", "eos_token", "pad_token", "force"),
-        )
+        copied = arguments.named(options, "name", "extra_ids", "eos_token", "pad_token", "force")
+        record = prepare.copy_vocabulary(options.dataset, Path(options.tokenizer), **copied)
     else:
         if options.eos_token or options.pad_token:
             raise UserError("EOS_TOKEN and PAD_TOKEN are of a tokenizer that is copied: name its file with TOKENIZER=…")
-        settings = VocabularySettings(
-            extra_ids=100 if options.extra_ids is None else options.extra_ids,
-            sample=SampleSize.parse(options.sample),
-            **arguments.named(options, "size", "model", "character_coverage", "byte_fallback", "normalization", "seed"),
-        )
-        record = prepare.train_vocabulary(options.dataset, settings, name=options.name, force=options.force)
+        if options.sample:
+            trained_with["sample"] = SampleSize.parse(options.sample)
+        settings = VocabularySettings(**trained_with, **arguments.given(options, "extra_ids"))
+        record = prepare.train_vocabulary(options.dataset, settings, **arguments.named(options, "name", "force"))
     kinds = labelled.endings(data_state.dataset_fields()[record.dataset]) or [task_names.SPAN_CORRUPTION]
     task = task_names.task_name(record.dataset, kinds[0], f"{record.dataset}_{record.name}")
     print(f"in an experiment:\n  MIXTURE_OR_TASK_NAME = '{task}'\n  VOCAB_SIZE = {record.vocabulary['size']}")
@@ -342,7 +341,7 @@ def _report(options: Namespace) -> None:
     study = kinds.study_of(options.experiment, arguments.run_directory(options, loaded.name))
     if study is not None:
         if named or added:
-            raise UserError(f"RUNS=…, ADD=…: {loaded.name} says itself which runs it has ({kinds.PLAN_FILES}).")
+            raise UserError(f"RUNS=…, ADD=…: {loaded.name} says itself which runs it has ({study.plan_file}).")
         study.publish(allow_changed=options.allow_changed)
         return
     runs = [RunDirectory(arguments.pulled_run(name)) for name in named or added] or [RunDirectory(run)]
@@ -386,6 +385,9 @@ def _verify_claim(options: Namespace) -> int:
 
     if (options.experiment is None) == (options.receipt is None):
         raise UserError("Give one of EXP=byt5_tiny_demo, to verify, and RECEIPT=receipt.json, to check.")
+    unread = ("signers",) if options.receipt is None else ("steps", "output", *(["signers"] if options.key else []))
+    if names := arguments.given(options, *unread):
+        raise UserError(f"{next(iter(names)).upper()}=… says nothing here: see `make help verify-claim`.")
     if options.receipt is None:
         named, _ = config.find_experiment(options.experiment)
         output = arguments.path_of(options.output) or paths.runs_directory() / f"{named}_claim"
@@ -427,10 +429,8 @@ def _prove_resume(options: Namespace) -> int:
     from t5xpg.study.proofs import resume
 
     given, path = _proof(options, "proof")
-    recorded = arguments.path_of(options.recorded)
-    return resume.prove_resume(
-        options.experiment, given, kills=options.kills, seed=options.kill_seed, path=path, recorded=recorded
-    )
+    more = {"seed": options.kill_seed, "recorded": arguments.path_of(options.recorded)}
+    return resume.prove_resume(options.experiment, given, kills=options.kills, path=path, **more)
 
 
 def _prove_hosts(options: Namespace) -> int:

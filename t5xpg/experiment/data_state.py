@@ -35,9 +35,10 @@ def _with_records(folder: Path) -> Path:
 
 
 def pull_caches(row: task_names.Row | None) -> None:
-    """Pull the cache of a task of the table; for a user's task or mixture, which may read any cache, pull them all."""
+    """Pull the cache of a task of the table; all caches and texts for a user's task or mixture, which may read any."""
     if row is None:
-        stores.pull_all(paths.cache_directory())
+        for folder in (paths.cache_directory(), paths.data_directory()):
+            stores.pull_all(folder)
     else:
         stores.pull(paths.cache_directory() / row.cached_as)
 
@@ -95,11 +96,12 @@ def state_of(config: DatasetConfig, needed: Sequence[Need] = (), *, compare: boo
             else:
                 missing.append(each.command)
                 each.check()
+    with _noted(problems):
+        pull_caches(row)
     if row is not None:
         with _noted(problems):
             if not isinstance(row.vocabulary, PlannedIds):
                 check_model_of(row.vocabulary)
-            pull_caches(row)
             cache = paths.cache_directory() / row.cached_as
             if config.use_cached and not (cache / caching.COMPLETED).is_file():
                 missing.append(task_names.cache_command(task))

@@ -11,6 +11,7 @@ from typing import Any
 from t5xpg.base import files, locks, paths, stores
 from t5xpg.base.errors import UserError
 from t5xpg.data.cache import command as caching
+from t5xpg.data.cache.runners import LOCAL
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.tasks import task_names
 from t5xpg.data.text import export
@@ -98,7 +99,7 @@ def prepare_all(configs: Sequence[DatasetConfig], needed: Sequence[Need] = ()) -
 def cache(
     task: str,
     *,
-    runner: str | None = None,
+    runner: str = LOCAL,
     beam_options: Sequence[str] = (),
     staging: str | None = None,
     **options: Any,
@@ -107,7 +108,6 @@ def cache(
 
     Our own text is exported first where it is missing, for the tasks of a mixture too.
     """
-    runner = runner or caching.DEFAULT_RUNNER
     caching.resolve_runner(runner, beam_options, staging)  # before the export, which can take long
     row = row_of(task)
     if row is not None and row.dataset is not None:
@@ -147,16 +147,13 @@ def _cached(config: DatasetConfig) -> dict[str, Any]:
     return found if cached == task else {cached: found}
 
 
-def export_dataset(
-    name: str, *, given: Mapping[str | None, list[Path]] | None = None, select: Selection | None = None, **options: Any
-) -> Manifest:
+def export_dataset(name: str, *, select: Selection | None = None, **options: Any) -> Manifest:
     """`export.export_dataset` into the data folder. One process at a time exports a dataset; any others wait.
 
-    given: the user's files. select: some files of the dataset. options: `fields`, `limit`, `force` and the function's
-    other options.
+    select: some files of the dataset. options: `files`, `fields`, `limit`, `force` and the function's other options.
     """
     with _exporting(export.exported_name(name, select)):
-        return export.export_dataset(name, data_dir=paths.data_directory(), files=given, select=select, **options)
+        return export.export_dataset(name, data_dir=paths.data_directory(), select=select, **options)
 
 
 def train_vocabulary(dataset: str, settings: VocabularySettings, **options: Any) -> VocabularyRecord:

@@ -96,6 +96,20 @@ def test_bindings_for_a_command_that_reads_no_gin_are_refused(capsys: pytest.Cap
     assert "runs takes no --gin.TRAIN_STEPS" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["vocab", "mine", "--tokenizer=x", "--name=y", "--seed=0"], "SEED=… is for training: TOKENIZER=… is copied"),
+        (["vocab", "mine", "--eos-token=x"], "EOS_TOKEN and PAD_TOKEN are of a tokenizer that is copied"),
+        (["verify-claim", "--experiment=x", "--signers=y"], "SIGNERS=… says nothing here"),
+        (["verify-claim", "--receipt=x", "--key=z", "--signers=y"], "SIGNERS=… says nothing here"),
+    ],
+)
+def test_options_that_would_be_ignored(arguments: list[str], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        handlers.handle(commands.parser().parse_args(arguments))
+
+
 @pytest.mark.parametrize("command", ["eval", "infer", "tune-decoding"])
 def test_programs_of_evaluations_are_kept(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     active = []

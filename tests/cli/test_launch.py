@@ -33,7 +33,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         hub = HuggingFace(str(c4), "en", None, streamed=True)
         prepare.export_dataset("c4", hub=hub, max_bytes=20_000)
         prepare.copy_vocabulary("c4", Path(model), name="t5")
-        prepare.export_dataset("wikitext", given={"train": [folder / "wiki.txt"], "validation": [folder / "wiki.txt"]})
+        prepare.export_dataset("wikitext", files={"train": [folder / "wiki.txt"], "validation": [folder / "wiki.txt"]})
     return environment
 
 

@@ -11,6 +11,7 @@ from unittest.mock import Mock
 
 import pytest
 
+from t5xpg.base import paths, stores
 from t5xpg.base.errors import UserError
 from t5xpg.data.cache import memory
 from t5xpg.data.spec import DatasetConfig
@@ -80,7 +81,7 @@ def exported(place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def export(place: Path, **options: Any) -> None:
     given: dict[str | None, list[Path]] = {split: [place / f"{split}.txt"] for split in ("train", "validation")}
-    prepare.export_dataset("small", given=given, log=lambda line: None, force=True, **options)
+    prepare.export_dataset("small", files=given, log=lambda line: None, force=True, **options)
 
 
 @pytest.fixture
@@ -232,3 +233,10 @@ def test_a_runner_that_is_none_is_said_before_the_export(tmp_path: Path, monkeyp
     with pytest.raises(UserError, match=r"no runner 'DaskRuner'.*Did you mean DaskRunner"):
         prepare.cache("pydocs_span_corruption", runner="DaskRuner")
     assert not list(tmp_path.iterdir())
+
+
+def test_tasks_of_users_may_read_any_text_of_a_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    pulled: list[Path] = []
+    monkeypatch.setattr(stores, "pull_all", lambda folder, wanted=None: pulled.append(folder))
+    data_state.pull_caches(None)
+    assert pulled == [paths.cache_directory(), paths.data_directory()]

@@ -27,9 +27,8 @@ from t5xpg.data.cache.record import COMPLETED, IDENTITY, MissingTextError, Recor
 from t5xpg.data.cache.runners import LOCAL, resolve_runner
 from t5xpg.data.tasks.task_names import cache_command
 
-__all__ = ["COMPLETED", "DEFAULT_RUNNER", "MissingTextError", "cache_task", "problem", "resolve_runner"]
+__all__ = ["COMPLETED", "MissingTextError", "cache_task", "problem", "resolve_runner"]
 
-DEFAULT_RUNNER = LOCAL
 _NAME = re.compile(r"\w+(\.\w+)*(:\w+(\.\w+)*)*")
 
 
@@ -38,7 +37,7 @@ def cache_task(
     *,
     cache_dir: Path,
     data_dir: Path,
-    runner: str = DEFAULT_RUNNER,
+    runner: str = LOCAL,
     beam_options: Sequence[str] = (),
     staging: str | None = None,
     force: bool = False,

@@ -84,8 +84,8 @@ class StreamWriter(contextlib.AbstractContextManager["StreamWriter"]):
         self._index = self._files.enter_context(index_path(folder, name).open("xb"))
         self._batches.write(_BATCHES_MARK)
 
-    def write(self, batch: Batch) -> str:
-        """Append a batch; returns its hash. Raises ValueError for one that is not of the spec."""
+    def write(self, batch: Batch) -> None:
+        """Append a batch. Raises ValueError for one that is not of the spec."""
         validate(batch, self.spec)
         widths, planes = [], []
         for name in self.spec.features():
@@ -94,13 +94,11 @@ class StreamWriter(contextlib.AbstractContextManager["StreamWriter"]):
             widths.append(width)
             planes.append(numbers.view(np.uint8).reshape(-1, _WIDTH)[:, :width].T.tobytes())
         record = bytes(widths) + self._compressor.compress(b"".join(planes))
-        digest = hash_batch(batch)
         self._batches.write(record)
-        self._entries += len(record).to_bytes(4, "little") + bytes.fromhex(digest)
+        self._entries += len(record).to_bytes(4, "little") + bytes.fromhex(hash_batch(batch))
         self._size += len(record)
         self.count += 1
         self.bytes_per_batch = self._size / self.count + _ENTRY.itemsize
-        return digest
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Write the index, and both files to the disk, unless there was an error."""

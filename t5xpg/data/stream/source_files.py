@@ -22,7 +22,8 @@ from t5xpg.base.errors import UserError
 from t5xpg.base.paths import data_directory
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.tasks.providers import Provider, reads_cache, source_of, tasks_of
-from t5xpg.data.tasks.task_names import cache_command, possible_dataset, vocabularies
+from t5xpg.data.tasks.task_names import cache_command, dataset_of, vocabularies
+from t5xpg.data.text.manifest import find_manifests, read_manifest
 
 _PERIOD = 1.0  # seconds at least between two checks in passing
 _PAUSES = 50  # and at least this many times the duration of a check
@@ -162,12 +163,12 @@ class SourceFiles:
         shown = [f"{file.path} {change}" for file, change in found[:_SHOWN]]
         if len(found) > _SHOWN:
             shown.append(f"{len(found) - _SHOWN} more files differ")
-        commands = set()
+        commands, exports = set(), find_manifests(data_directory())
         for file, _ in found:
             if file.cached:
                 commands.add(cache_command(file.task, self._config.module_import, force=True))
-            elif dataset := possible_dataset(file.task, vocabularies(data_directory())):
-                commands.add(f"make data DATASET={dataset} FORCE=1")
+            elif dataset := dataset_of(file.task, exports, vocabularies(data_directory())):
+                commands.add(read_manifest(exports[dataset]).command(force=True))
         again = f", or make the same again ({', '.join(sorted(commands))})" if commands else ""
         raise UserError(f"{what}: {'; '.join(shown)}. Put back what was there{again}, and give the command once more.")
 

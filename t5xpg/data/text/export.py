@@ -67,12 +67,11 @@ def export_dataset(
     name = exported_name(name, select)
     _check_limits(name, dataset, limit, max_bytes)
     folder = _destination(data_dir, name)
-    remove_abandoned(folder.parent)
     kept: dict[str, Any] = {"min_characters": dataset.min_characters if dataset.fields == TEXT else 1}
     if left_out.skip_malformed:
         kept["on_bad_line"] = on_bad_line
     wanted = Manifest(name, dataset.source.describe(), kept, limit, 0, {}, max_bytes, dataset.fields)
-    there = None if force else _manifest_of(folder)
+    there = read_manifest(folder) if (folder / MANIFEST).is_file() and not force else None
     if there is not None:
         if there.identity == dict(dataset.sha256):  # the same text, whatever its source was
             there = dataclasses.replace(there, source=wanted.source)
@@ -83,19 +82,9 @@ def export_dataset(
 
     remedy = "Make room, or name another place with T5XPG_DATA_DIR."
     with room_for(f"the export of {name}", folder.parent, remedy), directory_atomically(folder) as new:
-        rows_read, splits = write_splits(
-            name,
-            dataset.source,
-            new,
-            left_out=left_out,
-            min_characters=kept["min_characters"],
-            limit=limit,
-            max_bytes=max_bytes,
-            fields=dataset.fields,
-        )
+        manifest = write_splits(wanted, dataset.source, new, left_out)
         if left_out.counts:
             kept["left_out"] = {"counts": dict(left_out.counts), "first": left_out.first}
-        manifest = dataclasses.replace(wanted, rows_read=rows_read, splits=splits)
         if limit is None and max_bytes is None and dataset.sha256 and manifest.identity != dict(dataset.sha256):
             raise UserError(
                 f"The text of {name} is not the one that every machine should get: its sha256 is {manifest.identity}, "
@@ -109,14 +98,6 @@ def export_dataset(
     if vocabularies := sorted(path.name for path in folder.glob("vocabularies/*/")) if force else []:
         log(f"vocabularies of {name}, unchanged: {', '.join(vocabularies)}. `make vocab … FORCE=1` trains one anew")
     return manifest
-
-
-def _manifest_of(folder: Path) -> Manifest | None:
-    """The manifest of an export; None if there is none, or one of another version: the export is then made anew."""
-    try:
-        return read_manifest(folder) if (folder / MANIFEST).is_file() else None
-    except UserError:
-        return None
 
 
 def _check_same(folder: Path, there: Manifest, wanted: Manifest) -> None:
@@ -144,19 +125,12 @@ def _without_paths(value: Any) -> Any:
     return [_without_paths(one) for one in value] if isinstance(value, list | tuple) else value
 
 
-def check_source(
-    name: str,
-    *,
-    files: Mapping[str | None, list[Path]] | None = None,
-    fields: Mapping[str, str] | None = None,
-    hub: HuggingFace | None = None,
-    limit: int | None = None,
-    max_bytes: int | None = None,
-    min_characters: int | None = None,
-) -> None:
-    """Raise UserError for what `export_dataset` would refuse before it reads a text. Nothing is read or written."""
-    dataset = _dataset(name, files, fields, hub, LeftOut(), min_characters)
-    _check_limits(name, dataset, limit, max_bytes)
+def check_source(name: str, *, limit: int | None, max_bytes: int | None, **given: Any) -> None:
+    """Raise UserError for what `export_dataset` would refuse before it reads a text. Nothing is read or written.
+
+    given: its `files`, `fields`, `hub` and `min_characters`.
+    """
+    _check_limits(name, _dataset(name, left_out=LeftOut(), **given), limit, max_bytes)
 
 
 def exported_name(name: str, select: Selection | None) -> str:
@@ -229,6 +203,7 @@ def _destination(data_dir: Path, name: str) -> Path:
     """The folder of an export, links followed. Refuses to replace what is no export."""
     given = data_dir / name
     folder = Path(os.path.realpath(given))
+    remove_abandoned(folder.parent)  # and put back what a killed export had moved away
     if given.is_symlink() and not folder.is_dir():
         raise UserError(
             f"{given} is a link to {folder}, where there is no folder: remove the link, or make the folder."

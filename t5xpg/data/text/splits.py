@@ -2,6 +2,7 @@
 
 import array
 import contextlib
+import dataclasses
 import hashlib
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -15,6 +16,7 @@ from t5xpg.data.text.lines import EMPTY, LeftOut
 from t5xpg.data.text.manifest import (
     SPLITS,
     HeldOut,
+    Manifest,
     SplitRecord,
     canonical_line,
     canonical_record,
@@ -24,21 +26,15 @@ from t5xpg.data.text.manifest import (
 from t5xpg.data.text.sources import Row, Rows, Source
 
 
-def write_splits(
-    name: str,
-    source: Source,
-    folder: Path,
-    *,
-    left_out: LeftOut,
-    min_characters: int = 1,
-    limit: int | None = None,
-    max_bytes: int | None = None,
-    fields: Sequence[str] = TEXT,
-) -> tuple[int, dict[str, SplitRecord]]:
-    """Write the files of the splits; the number of rows read, and the records. left_out: counts the rows that are not
-    written: empty ones, texts shorter than `min_characters`, the one beyond `max_bytes`. limit, max_bytes: most
-    documents, and bytes of text, of each split or a source without splits; no more is read. UserError for empty splits.
+def write_splits(wanted: Manifest, source: Source, folder: Path, left_out: LeftOut) -> Manifest:
+    """Write the files of the splits of the `wanted` export. Returns its manifest with their records.
+
+    left_out: counts the rows that are not written: empty ones, texts shorter than the filter's min_characters, the one
+    beyond max_bytes. limit, max_bytes: most documents, and bytes of text, of each split or a source without splits; no
+    more is read. Raises UserError for empty splits.
     """
+    min_characters, limit, max_bytes = wanted.filter["min_characters"], wanted.limit, wanted.max_bytes
+    fields = wanted.fields
     short = f"shorter than {min_characters} characters"
     splits: dict[str, SplitRecord] = {}
 
@@ -61,7 +57,7 @@ def write_splits(
                 return
 
     for rows in source.read():
-        label = f"export {name}" + (f" {rows.split}" if rows.split else "")
+        label = f"export {wanted.name}" + (f" {rows.split}" if rows.split else "")
         with Progress(label, rows.total, "rows") as progress:
             if rows.split is None:
                 splits |= _write_held_out(folder, kept(rows, progress), fields)
@@ -74,10 +70,11 @@ def write_splits(
     if empty or "train" not in splits:
         kind = "document" if tuple(fields) == TEXT else "record"
         raise UserError(
-            f"{name} would have no {kind} in {' and '.join(empty or ['train'])}: {_read(splits, left_out)} rows were "
-            f"read. {' '.join(left_out.summary().split()[:40])}"
+            f"{wanted.name} would have no {kind} in {' and '.join(empty or ['train'])}: {_read(splits, left_out)} rows "
+            f"were read. {' '.join(left_out.summary().split()[:40])}"
         )
-    return _read(splits, left_out), {split: splits[split] for split in SPLITS if split in splits}
+    in_order = {split: splits[split] for split in SPLITS if split in splits}
+    return dataclasses.replace(wanted, rows_read=_read(splits, left_out), splits=in_order)
 
 
 def _read(splits: dict[str, SplitRecord], left_out: LeftOut) -> int:

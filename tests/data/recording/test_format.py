@@ -36,7 +36,7 @@ def write(folder: Path, batches: list[Batch], spec: BatchSpec = SPEC, name: str 
     folder.mkdir(parents=True, exist_ok=True)
     with StreamWriter(folder, name, spec) as writer:
         for batch in batches:
-            assert writer.write(batch) == hash_batch(batch)
+            writer.write(batch)
 
 
 @pytest.fixture

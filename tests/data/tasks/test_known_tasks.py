@@ -29,10 +29,10 @@ def test_a_task_of_the_table_is_known_without_tensorflow(tmp_path: Path, monkeyp
         (tmp_path / f"{split}.txt").write_text(
             "".join(f"{n} is the number of this line. {'It has some words more. ' * 5}\n" for n in range(50))
         )
-    export_dataset("mine", given={split: [tmp_path / f"{split}.txt"] for split in ("train", "validation")})
+    export_dataset("mine", files={split: [tmp_path / f"{split}.txt"] for split in ("train", "validation")})
     lines = "".join(f"{n} is a number.\t{n} ist eine Zahl.\n" for n in range(30))
     (tmp_path / "pairs.tsv").write_text(lines)
-    export_dataset("pairs", given={"train": [tmp_path / "pairs.tsv"]}, fields={"en": "en", "de": "de"})
+    export_dataset("pairs", files={"train": [tmp_path / "pairs.tsv"]}, fields={"en": "en", "de": "de"})
     monkeypatch.setenv("T5XPG_CACHE_DIR", str(tmp_path / "cache"))
     train_vocabulary("mine", VocabularySettings(size=60, extra_ids=20), name="small")
     start_early()

@@ -18,6 +18,7 @@ from t5xpg.data.text.export import export_dataset
 from t5xpg.data.text.local_files import parse_files
 from t5xpg.data.text.manifest import Manifest, find_manifests, read_manifest
 from t5xpg.data.text.sources import Rows
+from tests.workplace import left_by
 
 
 def row(i: int, length: int = 150) -> str:
@@ -109,8 +110,10 @@ def test_an_export_that_is_up_to_date_is_not_made_again(export: Export) -> None:
     assert is_made_again("train=a.txt", force=True)
     train.write_bytes(train.read_bytes()[:-1])
     assert is_made_again("train=a.txt")
-    (export.data_dir / "mine" / "manifest.json").write_text("{}")
-    assert is_made_again("train=a.txt")
+    for text in ("{}", '{"name": "my corpus", "version": 3}'):  # somebody else's
+        (export.data_dir / "mine" / "manifest.json").write_text(text)
+        with pytest.raises(UserError, match="FORCE=1"):
+            is_made_again("train=a.txt")
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(28, "No space left on device"), UserError("line 3")])
@@ -217,3 +220,14 @@ def test_an_export_of_another_text_is_not_replaced_without_a_word(export: Export
     export("train=b.txt", force=True)
     assert lines(folder / "train.jsonl") == [row(ord("b"))]
     assert "vocabularies of mine, unchanged: unigram_100" in export.said[-1]
+
+
+def test_a_linked_export_that_was_being_replaced_is_put_back(export: Export, tmp_path: Path) -> None:
+    Path("a.txt").write_text("\n".join(row(i) for i in range(20)))
+    export("train=a.txt")
+    aside = tmp_path / left_by("mine", ".old")
+    aside.mkdir()
+    (export.data_dir / "mine").rename(aside / "mine")
+    (export.data_dir / "mine").symlink_to(tmp_path / "mine")
+    export("train=a.txt")
+    assert "up to date" in export.said[-1]
