@@ -82,8 +82,11 @@ def tune(
             tried.append({"decoding": one_way.settings(), "metrics": numbers})
     by = next(iter(tried[0]["metrics"]))
     best = max(tried, key=lambda one: one["metrics"][by])["decoding"]
-    options = " ".join(f"--gin.decoding.DecodingConfig.{name}={best[name]}" for name in _TUNED)
-    gin = options if own is decoding else f"--gin_file=gin/decoding/beam.gin {options}"
+    # the fragment resets what it does not name, whatever the experiment has
+    usual = DecodingConfig("beam").settings()
+    chosen = {name: value for name, value in best.items() if name in _TUNED or value != usual.get(name)}
+    options = [f"--gin.decoding.DecodingConfig.{name}={value}" for name, value in chosen.items()]
+    gin = " ".join(["--gin_file=gin/decoding/beam.gin", *options])
     result = {"step": at, "split": config.split, "tried": tried, "by": by, "best": best, "gin": gin}
     write_json(directory.path / "tuning.json", to_json(result))
     rows = [[*(str(one["decoding"][name]) for name in _TUNED), *map(shown, one["metrics"].values())] for one in tried]

@@ -3,6 +3,7 @@
 import os
 import shlex
 from collections.abc import Iterable
+from pathlib import Path
 
 from t5xpg.base import paths
 from t5xpg.run.directory import RunDirectory
@@ -12,10 +13,15 @@ def options_of(run: RunDirectory, gin: str = "") -> str:
     """As in `make eval EXP=mine RUN=seed_1 GIN=--gin.RANDOM_SEED=1`. gin: further overrides."""
     record = run.read()
     given = " ".join([*overrides_of(record["starts"][-1]["command"]), *([gin] if gin else [])])
-    is_named = run.path.resolve() == (paths.runs_directory() / run.path.name).resolve()
+    return options_for(record["experiment"], run.path, given)
+
+
+def options_for(experiment: str, path: Path, gin: str = "") -> str:
+    """As `options_of`, for a folder that need not be there. gin: all overrides."""
+    is_named = path.resolve() == (paths.runs_directory() / path.name).resolve()
     # a word without a separator would be the name of a run
-    where = run.path.name if is_named else os.path.join(os.curdir, paths.shown(run.path))
-    options = {"EXP": record["experiment"], "RUN": "" if where == record["experiment"] else where, "GIN": given}
+    where = path.name if is_named else os.path.join(os.curdir, paths.shown(path))
+    options = {"EXP": experiment, "RUN": "" if where == experiment else where, "GIN": gin}
     return " ".join(f"{name}={shlex.quote(value)}" for name, value in options.items() if value)
 
 

@@ -22,8 +22,8 @@ def metadata(site: Path, experiments: Sequence[SiteExperiment], bills: Mapping[s
 
     bills: by experiment the file that lists the packages of its run (`base.sbom`), where there is one.
     """
-    published = [(one, one.published) for one in experiments if one.published]
-    found = [entity for shown, run in published if run for entity in _experiment(site, shown, run, bills)]
+    published = [(one, run) for one in experiments if (run := one.published)]
+    found = [entity for shown, run in published for entity in _experiment(site, shown, run, bills)]
     entities: dict[str, Entity] = {entity["@id"]: entity for entity in found}  # runs share software and data
     root = {
         "@id": "./",

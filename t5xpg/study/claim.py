@@ -61,7 +61,7 @@ def verify(name: str, folder: Path, *, key: str | None = None, steps: int | None
     _ = _make(checkout, "install") or _make(checkout, "reproduce", *variables)
     outcome = json_object_if_any(run.path / OUTCOME_FILE)  # Make's exit code is 2 for every error
     if outcome.get("of") != (digest := sha256_of_file(published)):
-        print("no receipt, as nothing was compared; the same command goes on", flush=True)
+        print("no receipt, as nothing was compared; after an interruption, the same command goes on", flush=True)
         return 1
     found = {
         "format": receipts.FORMAT,

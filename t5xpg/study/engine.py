@@ -14,6 +14,7 @@ from t5xpg.base.errors import UserError
 from t5xpg.base.paths import shown
 from t5xpg.experiment import config
 from t5xpg.run import sources
+from t5xpg.run.options import options_for
 from t5xpg.run.report import Board, Page
 from t5xpg.study import runs
 from t5xpg.study.launchers import Launcher
@@ -88,7 +89,7 @@ class Study(Planned):
             board = self.collect(trained)
         for line in self.summary(board):
             print(line)
-        print(f"publish it: make report EXP={self.name}")
+        print(f"publish it: make report {options_for(self.name, self.folder)}")
 
     def publish(self, *, allow_changed: bool = False) -> Path:
         """Write the board, the pictures and the README's block into the experiment's folder; returns the README's path.
@@ -103,7 +104,8 @@ class Study(Planned):
                 sources.require_commit(shown(run.path), [start["git"] for start in starts])
         board = self.collect(wanted)
         if not board["runs_done"]:
-            raise UserError(f"No run of {self.name} is done in {shown(self.folder)}. Train: make sweep EXP={self.name}")
+            options = options_for(self.name, self.folder)
+            raise UserError(f"No run of {self.name} is done in {shown(self.folder)}. Train: make sweep {options}")
         return self.page.write(self.home, self.with_published(board))
 
     def with_published(self, board: Board) -> Board:

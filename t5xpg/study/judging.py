@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from t5xpg.base.errors import UserError
-from t5xpg.base.files import read_json, write_json
+from t5xpg.base.files import json_object_if_any, write_json
 from t5xpg.base.progress import Progress
 from t5xpg.data.batch import Batch, BatchLayout, hash_batch, layout_of
 from t5xpg.data.stream.client import DataService
@@ -67,7 +67,7 @@ def require_tasks(runs: Sequence[Run], tasks: Sequence[str]) -> None:
     for name, dataset in (*((name, one.train_dataset) for name, one in own.items()), *judged):
         needs = own[name].needs
         state = data_state.state_of(dataset, needs)
-        if state.missing or state.row is None:
+        if not state.ready or state.row is None:
             prepare.prepare(dataset, needs)
     with DataService() as service:
         for name, dataset in judged:
@@ -95,7 +95,7 @@ def measured_on(run: Run, task: str) -> Mapping[str, Any] | None:
     """The evaluation of a run's last step on a task, as `evaluation.evaluate` writes it; None where there is none."""
     own = run.directory.evaluation_json  # for the task of the run's own validation
     for file in (run.directory.evaluation / task / own.name, own):
-        found: Mapping[str, Any] = read_json(file) if file.exists() else {}
+        found = json_object_if_any(file)
         of_the_last = found.get("step") == outcome(run).step and "mean_of_checkpoints" not in found
         if found.get("task") == task and of_the_last:
             return found
@@ -136,7 +136,11 @@ def bytes_of(batch: Batch, layout: BatchLayout, token_bytes: np.ndarray) -> int:
 
 def text_bytes(run: Run) -> int | None:
     """What `count_text` has counted for the run as it is now; None where it was not called for it."""
-    file = run.file_beside("text.json")
-    found = read_json(file) if file.exists() else {}
-    counted: int | None = found.get("text_bytes") if found.get("batches") == fed_digest(run) else None
+    counted: int | None = kept(run, "text").get("text_bytes")
     return counted
+
+
+def kept(run: Run, kind: str) -> dict[str, Any]:
+    """What is kept beside a run about its batches; {} where it has been trained on others since."""
+    found = json_object_if_any(run.file_beside(f"{kind}.json"))
+    return found if found.get("batches") == fed_digest(run) else {}

@@ -5,10 +5,9 @@ import contextlib
 import os
 import signal
 import subprocess
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from t5xpg.base.environment import require_package
 from t5xpg.base.errors import UserError, nearest
@@ -19,27 +18,7 @@ HERE = "here"
 CLUSTERS = ("slurm", "local")
 
 
-class Launched(ABC):
-    """A command under way."""
-
-    @abstractmethod
-    def poll(self) -> int | None:
-        """Its exit code; None as long as it runs, or waits for its turn."""
-
-    @abstractmethod
-    def stop(self) -> None:
-        """Ask it to save its step and end, and wait for it."""
-
-
-class Launcher(ABC):
-    """Starts commands, as many at a time as its caller says."""
-
-    @abstractmethod
-    def launch(self, command: Sequence[str], log: Path, place: int) -> Launched:
-        """Start a command whose output and errors are appended to `log`. place: its number among those under way."""
-
-
-def launcher(name: str, options: str, jobs: int, folder: Path) -> Launcher:
+def launcher(name: str, options: str, jobs: int, folder: Path) -> "Launcher":
     """The launcher of a name. options: submitit's, as "slurm_partition=gpu gpus_per_node=1". folder: for its files.
 
     Raises UserError for an unknown name, for options that submitit does not know, and where it is not installed.
@@ -75,7 +54,7 @@ def start_logged(
         return subprocess.Popen(command, stdout=output, **streams, **options)
 
 
-class Processes(Launcher):
+class Processes:
     """Processes of this machine, each with its share of the cores where there are several."""
 
     def __init__(self, jobs: int) -> None:
@@ -84,7 +63,8 @@ class Processes(Launcher):
             cores = sorted(os.sched_getaffinity(0))
             self._shares = [set(cores[number::jobs]) or set(cores) for number in range(jobs)]
 
-    def launch(self, command: Sequence[str], log: Path, place: int) -> Launched:
+    def launch(self, command: Sequence[str], log: Path, place: int) -> "_Process":
+        """Start a command whose output and errors are appended to `log`. place: its number among those under way."""
         # a session of its own: Ctrl-C is passed on once, by `stop`
         process = start_logged(command, log, start_new_session=True)
         cores = self._shares[place]
@@ -94,20 +74,22 @@ class Processes(Launcher):
         return _Process(process)
 
 
-class _Process(Launched):
+class _Process:
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
 
     def poll(self) -> int | None:
+        """Its exit code; None as long as it runs, or waits for its turn."""
         return self._process.poll()
 
     def stop(self) -> None:
+        """Ask it to save its step and end, and wait for it."""
         with contextlib.suppress(ProcessLookupError):
             self._process.send_signal(signal.SIGTERM)
         self._process.wait()
 
 
-class Jobs(Launcher):
+class Jobs:
     """Jobs of a cluster that sees the same folders. submitit starts another job after one that is ended early."""
 
     def __init__(self, cluster: str, options: Mapping[str, Any], folder: Path) -> None:
@@ -120,7 +102,8 @@ class Jobs(Launcher):
         except (RuntimeError, NameError, ValueError, AssertionError, TypeError) as error:
             raise UserError(f"submitit does not take LAUNCHER={cluster} with {dict(options)}: {error}") from None
 
-    def launch(self, command: Sequence[str], log: Path, place: int) -> Launched:
+    def launch(self, command: Sequence[str], log: Path, place: int) -> "_Job":
+        """As `Processes.launch`."""
         return _Job(self._executor.submit(Work(command, log)), log)
 
 
@@ -142,7 +125,7 @@ class Work:
         return DelayedSubmission(self)
 
 
-class _Job(Launched):
+class _Job:
     def __init__(self, job: Any, log: Path) -> None:
         self._job, self._log = job, log
 
@@ -159,3 +142,7 @@ class _Job(Launched):
     def stop(self) -> None:
         self._job.cancel(check=False)
         self._job.wait()
+
+
+Launcher: TypeAlias = Processes | Jobs
+Launched: TypeAlias = _Process | _Job

@@ -81,7 +81,7 @@ class Matrix(Study):
         for run in wanted:  # before the runs, one after another: runs side by side would be in each other's way
             needs = run.experiment.needs
             for dataset in (run.experiment.train_dataset, run.experiment.eval_dataset):
-                if data_state.state_of(dataset, needs).missing:
+                if not data_state.state_of(dataset, needs).ready:
                     prepare.prepare(dataset, needs)
         yield wanted
         unigrams.compare([run for run in wanted if not outcome(run).diverged])

@@ -153,14 +153,14 @@ def _check(directory: RunDirectory, mark: Results) -> None:
 
 def _begin(directory: RunDirectory, mark: Results) -> None:
     """Mark the folder as this reproduction's; a finished reproduction in it is deleted first."""
-    path = directory.path
+    path, record = directory.path, directory.run_json.name
+    write_json(path / MARK_FILE, mark)
     if (path / OUTCOME_FILE).exists():
         print(f"the finished reproduction in {shown(path)} makes room for this one")
-        # The file that says that it is finished is deleted last: after a kill in between, the next call goes on here.
-        for name in sorted(_own(directory) - {OUTCOME_FILE, MARK_FILE, ".lock"}):
+        # The files that say that it is finished, and a run, are deleted last: after a kill in between, the next call
+        # goes on here.
+        for name in (*sorted(_own(directory) - {OUTCOME_FILE, MARK_FILE, ".lock", record}), OUTCOME_FILE, record):
             remove(path / name)
-        remove(path / OUTCOME_FILE)
-    write_json(path / MARK_FILE, mark)
 
 
 def _own(directory: RunDirectory) -> set[str]:

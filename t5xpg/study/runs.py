@@ -22,6 +22,7 @@ from t5xpg.run.best import Best, BestMetric, Values, values_of
 from t5xpg.run.checkpoint.folders import saved_steps
 from t5xpg.run.directory import RunDirectory
 from t5xpg.run.records import read_jsonl, whole_split
+from t5xpg.run.sources import counting_starts
 from t5xpg.study.launchers import Launcher
 
 _LOOK_SECONDS = 1.0
@@ -122,7 +123,7 @@ class Outcome:
 def outcome(run: Run) -> Outcome:
     """How far a run has come."""
     directory = run.directory
-    records = read_jsonl(directory.metrics_jsonl) if directory.metrics_jsonl.exists() else []
+    records = read_jsonl(directory.metrics_jsonl)
     validation = whole_split(records, "validation")
     step = max((record["step"] for record in records), default=0)
     # `skip_nonfinite` updates that are not finite are passed over; the next one ends the run
@@ -153,7 +154,7 @@ def ended_message(what: str, code: int | None, log: Path) -> str:
 def sources(runs: Iterable[Run]) -> dict[str, list[Any]]:
     """{"commit", "versions", "cpu", "cores"}: for each, all different values at the starts of the runs."""
     facts: dict[str, list[Any]] = {"commit": [], "versions": [], "cpu": [], "cores": []}
-    for start in (start for run in runs if run.directory.exists() for start in run.directory.read()["starts"]):
+    for start in (start for run in runs if run.directory.exists() for start in counting_starts(run.directory.read())):
         git, host = start["git"], start["host"]
         commit = None if git is None else git["commit"][:12] + ("" if git["clean"] else ", changed")
         for name, value in zip(facts, (commit, start["versions"], host["cpu"], host["cores"]), strict=True):

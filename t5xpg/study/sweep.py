@@ -11,6 +11,7 @@ from t5xpg.base.errors import UserError
 from t5xpg.base.files import read_json, write_json
 from t5xpg.base.page import decimals
 from t5xpg.base.paths import shown
+from t5xpg.run.options import options_for
 from t5xpg.run.report import Board, Page
 from t5xpg.study import judging, sweep_board, sweep_page
 from t5xpg.study.engine import Study
@@ -135,7 +136,8 @@ class Sweep(Study):
 
         best = self.best_candidates()
         if best is None:
-            raise UserError(f"The search is not done in {shown(self.folder)}. Train first: make sweep EXP={self.name}")
+            options = options_for(self.name, self.folder)
+            raise UserError(f"The search is not done in {shown(self.folder)}. Train first: make sweep {options}")
         timed = self._timed(best)
         measured = step_times.measure(timed)
         write_json(self._times_file, measured | {"runs": _names(timed)})

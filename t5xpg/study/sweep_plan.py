@@ -95,7 +95,7 @@ class Recipe(Table):
 
     title: str | None = None
     gin_file: GinFile | None = None
-    candidates: Annotated[list[Annotated[str, AfterValidator(_bindings)]], AtLeastOne]
+    candidates: Annotated[list[Annotated[str, AfterValidator(_bindings)]], AtLeastOne, AfterValidator(_each_once)]
 
 
 class SweepPlan(Plan):
@@ -128,6 +128,8 @@ class SweepPlan(Plan):
         named = [("final", "reference", self.reference)]
         if self.short is not None:
             named.append(("short", "recipe", self.short.recipe))
+            if self.short.steps == self.final.steps:
+                yield Mistake(("short", "steps"), f"[short] steps = {self.short.steps} is what [final] has, too.")
         if self.fit is not None:
             named += [("fit", "recipes", name) for name in self.fit.recipes] + [("fit", "held_out", self.fit.held_out)]
             if self.fit.held_out in self.fit.recipes:

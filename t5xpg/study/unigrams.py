@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from t5xpg.base.errors import UserError
-from t5xpg.base.files import read_json, write_json
+from t5xpg.base.files import write_json
 from t5xpg.base.progress import Progress
 from t5xpg.data.batch import Batch, BatchLayout, layout_of
 from t5xpg.data.stream.client import DataService
@@ -26,7 +26,7 @@ from t5xpg.experiment import assembly
 from t5xpg.experiment.identity import data_config
 from t5xpg.run.metrics import Window
 from t5xpg.run.records import to_json
-from t5xpg.study.judging import fed_batches, fed_digest, other_batches
+from t5xpg.study.judging import fed_batches, fed_digest, kept, other_batches
 from t5xpg.study.runs import Run, outcome
 from t5xpg.train import compile_cache
 
@@ -67,9 +67,8 @@ def compared(run: Run) -> Mapping[str, Any] | None:
     {"batches": what was counted, as a digest, "training_tokens", "unigram": {"loss" in nats a target token, "accuracy",
     "bits_per_byte", "target_tokens"}, "of_text": {"unigram", "model"}: the same, of the text alone}
     """
-    file = run.file_beside("comparison.json")
-    found: Mapping[str, Any] = read_json(file) if file.exists() else {}
-    return found if found.get("format") == _FORMAT and found["batches"] == fed_digest(run) else None
+    found = kept(run, "comparison")
+    return found if found.get("format") == _FORMAT else None
 
 
 def text_alone(batch: Batch, layout: BatchLayout, token_bytes: np.ndarray) -> Batch:
