@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from t5xpg.base.errors import UserError
-from t5xpg.base.files import write_atomically
+from t5xpg.base.files import remove_abandoned, write_atomically
 from t5xpg.distributed.group import Group
 
 _OF_SHARD = "shard_"  # begins the names of the arrays that belong to one virtual shard
@@ -28,6 +28,7 @@ def shared_position(own: Position, folder: Path, group: Group) -> Position:
     if not group.first:
         file = io.BytesIO()
         np.savez(file, allow_pickle=False, **own)
+        remove_abandoned(folder / str(group.process))  # of this host; no other one can know
         with write_atomically(paths[group.process]) as target:
             target.write(file.getvalue())
     group.barrier("positions")

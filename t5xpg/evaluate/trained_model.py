@@ -93,8 +93,8 @@ def chosen_step(checkpointer: Checkpointer, experiment: Experiment, step: Step) 
         return checkpointer.latest() if step is None else step
     best = checkpointer.best()
     if best is None:
-        metric = experiment.checkpoints.keep_best
-        why = "none is kept as the best (KEEP_BEST)" if metric is None else f"{metric} was measured of none of them"
+        kept = experiment.checkpoints.best
+        why = f"{kept.metric} was measured of none of them" if kept.keep else "none is kept as the best (KEEP_BEST)"
         raise UserError(f"STEP=best: {why}; there are: {checkpointer.steps()}.")
     return best
 

@@ -165,10 +165,7 @@ class Experiment:
                 f"BEST_METRIC is {selection.metric!r}, a metric of a task, and none is computed while training: set "
                 "INFER_EVAL_PERIOD, or select by 'validation/loss'."
             )
-        assert selection.mode is not None
-        kept = selection.metric if selection.keep else None
-        checkpoints = dataclasses.replace(self.checkpoints, keep_best=kept, best_mode=selection.mode)
-        object.__setattr__(self, "checkpoints", checkpoints)
+        object.__setattr__(self, "checkpoints", dataclasses.replace(self.checkpoints, best=selection))
 
     def _converted(self, dataset: DatasetConfig) -> DatasetConfig:
         """The dataset with a feature converter that the model takes. Raises UserError where it names any other one."""

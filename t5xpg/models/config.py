@@ -214,8 +214,8 @@ class T5Config:
             check(not self.share_embeddings, "share_embeddings", "False with an encoder_emb_dim of its own")
             check(not self.merged_attention, "merged_attention", "False with an encoder_emb_dim of its own")
         if self.relative_attention_keys:
-            others = ("num_kv_heads", "relative_attention_bias", "merged_attention", "qk_norm")
-            for name in (*others, "attention_logit_softcap"):
+            plain = ("num_kv_heads", "relative_attention_bias", "merged_attention", "qk_norm")
+            for name in (*plain, "attention_logit_softcap"):
                 check(getattr(self, name) == _DEFAULTS[name], name, f"{_DEFAULTS[name]} with relative keys")
         has_tables = self.relative_attention_bias or not self.relpos_bias_in_every_layer
         check(has_tables, "relpos_bias_in_every_layer", "False without relative_attention_bias")

@@ -190,7 +190,7 @@ class RunDirectory:
         self._check_no_stranger()
         instead = "Wait for it, stop it, or name another run directory with RUN=…"
         with locks.hold(self.path / _LOCK, doing=f"working in {self.path}", instead=instead):
-            for folder in (self.path, self.loggers, *self.hosts.glob("*")):
+            for folder in (self.path, self.loggers):
                 remove_abandoned(folder)
             yield
 

@@ -116,8 +116,9 @@ def not_evaluated(run: RunDirectory, results: Mapping[str, Any]) -> str:
     if results["evaluation"] is not None:
         return ""
     steps = results["steps"]
-    if steps not in saved_steps(run.checkpoints):
-        return f"without evaluation and samples, as step {steps} is not saved; train on: make train {options_of(run)}"
+    if steps != max(saved_steps(run.checkpoints), default=None):
+        why = f"as step {steps}, the last recorded, is not the last saved"
+        return f"without evaluation and samples, {why}; train on: make train {options_of(run)}"
     command = f"make eval {options_of(run)}"
     if not run.evaluation_json.exists():
         return f"without evaluation and samples, as the run was not evaluated: {command}"

@@ -8,7 +8,7 @@ from typing import Any
 
 from t5xpg.base import environment
 from t5xpg.base.errors import UserError
-from t5xpg.base.files import write_text
+from t5xpg.base.files import sha256_of_file, write_text
 from t5xpg.base.paths import shown
 from t5xpg.data.recording.reader import RecordedData
 from t5xpg.data.stream.client import DataService, TaskDescription
@@ -23,6 +23,8 @@ from t5xpg.experiment.experiment import Experiment
 from t5xpg.experiment.identity import deciding_settings, vocabulary_identity
 from t5xpg.models.adapters import num_trained
 from t5xpg.run.checkpoint.checkpointer import Checkpointer
+from t5xpg.run.checkpoint.folders import DIGESTS
+from t5xpg.run.checkpoint.initial_checkpoint import find
 from t5xpg.run.directory import RunDirectory, differing
 from t5xpg.run.loggers import StartedRun
 from t5xpg.run.records import to_json
@@ -62,12 +64,24 @@ def require_same(group: Group, experiment: Experiment, identity: Mapping[str, An
             "versions": environment.versions(),
         }
     )
-    first = json.loads(group.broadcast("identity", json.dumps(own).encode("utf-8")))
+    _require_same(group, "identity", own)
+
+
+def require_same_start(group: Group, experiment: Experiment) -> None:
+    """Raise UserError where this process finds another initial checkpoint or teacher than the first one."""
+    named = {"INITIAL_CHECKPOINT": experiment.initial, "TEACHER_CHECKPOINT": experiment.teacher}
+    sums = {name: find(one.checkpoint, name).folder() / DIGESTS for name, one in named.items() if one is not None}
+    own = {name: sha256_of_file(file) if file.exists() else file.parent.name for name, file in sums.items()}
+    _require_same(group, "start", own)
+
+
+def _require_same(group: Group, name: str, own: Mapping[str, Any]) -> None:
+    first = json.loads(group.broadcast(name, json.dumps(own).encode("utf-8")))
     differences = differing(first, own)
     if differences:
         listed = [f"  {name}  {old} in process 0, {new} here" for name, (old, new) in differences.items()]
         heading = f"Process {group.process} was started with other settings, data or versions than process 0:"
-        remedy = "Give the same command on every host, with the same checkout, packages, exports and caches."
+        remedy = "Give the same command on every host, with the same checkout, packages, data and checkpoints."
         raise UserError("\n".join([heading, *listed[:_SHOWN], remedy]))
 
 

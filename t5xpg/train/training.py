@@ -40,7 +40,16 @@ from t5xpg.train.profile import Update, profiled_updates
 from t5xpg.train.progress_line import ProgressLine
 from t5xpg.train.run_records import RunRecords
 from t5xpg.train.run_state import RunState
-from t5xpg.train.start import Start, check_fits, print_data, print_header, record_start, require_same, started_run
+from t5xpg.train.start import (
+    Start,
+    check_fits,
+    print_data,
+    print_header,
+    record_start,
+    require_same,
+    require_same_start,
+    started_run,
+)
 
 
 def train(
@@ -93,6 +102,8 @@ def train(
                 early = f"; it ended early: {best.reason}" if best.ends(step) else ""
                 print(f"{loaded.name}: already trained for {step:,} steps, in {shown(path)}{early}")
                 return 0
+            if not step:
+                require_same_start(group, experiment)
             uploads.begin()
             service = recording or stack.enter_context(DataService(log=directory.data_log))
             command = command or environment.command_line()
@@ -173,7 +184,7 @@ def _open(start: Start, best: Best, profiled: bool, request: StopRequest) -> Ite
         description = describe(start.service, train_config)
         if experiment.infer_eval_period is not None:
             require_metrics(start.service, eval_config)
-        if step == 0 and experiment.selection is not None:
+        if experiment.selection is not None:
             require_selection(start.service, eval_config, experiment.selection)
         vocabulary = description.vocabulary
         token_bytes = built.token_bytes(vocabulary)

@@ -196,9 +196,9 @@ def test_macros_of_fine_tuning(tmp_path: Path) -> None:
     experiment = config.load(write_fine_tuning(tmp_path), overrides).experiment
     assert experiment.initial == InitialCheckpoint("runs/a/checkpoints/100", False, False)
     assert experiment.selection == BestMetric("squad/em", "max", True, 3)
-    assert (experiment.checkpoints.keep_best, experiment.checkpoints.best_mode) == ("squad/em", "max")
+    assert experiment.checkpoints.best == experiment.selection
     experiment = config.load(write_fine_tuning(tmp_path), [*overrides, "KEEP_BEST=False"]).experiment
-    assert experiment.checkpoints.keep_best is None
+    assert not experiment.checkpoints.best.keep
     # what a run was started from is known by its digest, and what it is selected by decides nothing but its end
     names = {name for name in deciding_settings(experiment) if name.startswith(("initial", "selection"))}
     assert names == {"initial", "initial.reset_optimizer"}

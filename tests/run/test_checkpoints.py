@@ -18,6 +18,7 @@ import pytest
 from t5xpg.base.errors import UserError
 from t5xpg.distributed import MeshConfig, make_mesh, replicated, with_shardings
 from t5xpg.optim.state import TrainState
+from t5xpg.run.best import BestMetric
 from t5xpg.run.checkpoint.checkpointer import CheckpointConfig, Checkpointer
 
 OPTIMIZER = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(1e-3))
@@ -121,7 +122,7 @@ def test_the_last_and_the_best_stay(tmp_path):
 
 
 def test_the_best_may_be_the_highest_and_is_the_first_of_equals(tmp_path):
-    config = CheckpointConfig(keep=1, keep_best="task/em", best_mode="max", asynchronous=False)
+    config = CheckpointConfig(keep=1, best=BestMetric("task/em", "max"), asynchronous=False)
     with Checkpointer(tmp_path, config) as checkpoints:
         for step, value in enumerate((1.0, 3.0, 3.0, 2.0), start=1):
             checkpoints.save(step, make_state(step), {}, {}, {"task/em": value, "validation/loss": -value})
@@ -228,7 +229,7 @@ def test_a_checkpoint_that_cannot_be_removed_is_said_and_stays(tmp_path, monkeyp
     def refuse(*arguments: object, **options: object) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
-    config = CheckpointConfig(keep=1, keep_best=None)
+    config = CheckpointConfig(keep=1, best=BestMetric(keep=False))
     with Checkpointer(tmp_path, config) as checkpoints:
         save_and_wait(checkpoints, 1, make_state(1))
         with monkeypatch.context() as patch:

@@ -8,8 +8,6 @@ import pytest
 
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import read_json, write_json
-from t5xpg.run.best import BestMetric
-from t5xpg.run.checkpoint.checkpointer import CheckpointConfig
 from t5xpg.run.directory import RunDirectory
 from t5xpg.run.listing import listed, print_runs, remove, thin
 from t5xpg.run.records import JsonlWriter
@@ -87,8 +85,6 @@ def test_the_best_checkpoint_of_any_run_stays(runs: Path) -> None:
         write_json(runs / "mine" / "checkpoints" / str(step) / "metrics" / "metrics", {"validation/loss": loss})
     assert thin(runs, yes=True) == 0
     assert sorted(path.name for path in (runs / "mine" / "checkpoints").iterdir()) == ["1000", "600"]
-    kept, best = CheckpointConfig(), BestMetric()  # of a run that says nothing of it
-    assert (best.metric, best.mode) == (kept.keep_best, kept.best_mode)
 
 
 @pytest.mark.parametrize("place", ["mine_2", "sweep/first"])

@@ -256,7 +256,8 @@ def test_an_evaluation_of_another_step_is_left_out(tmp_path: Path, capsys: pytes
         assert ("| prediction |" in text) == (not said)
     (run.checkpoints / "400").rmdir()
     write_report(run, folder)
-    train_on = f"{without}, as step 400 is not saved; train on: make train EXP=tiny RUN={run.path}"
+    why = "as step 400, the last recorded, is not the last saved"
+    train_on = f"{without}, {why}; train on: make train EXP=tiny RUN={run.path}"
     assert train_on in capsys.readouterr().out.splitlines()
 
 

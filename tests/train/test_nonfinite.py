@@ -8,8 +8,8 @@ import pytest
 from t5xpg.models.config import T5Config
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
 from t5xpg.models.losses import LossConfig
-from t5xpg.optim.optimizers import Adafactor, AdamW
-from t5xpg.optim.state import TrainState, create
+from t5xpg.optim.optimizers import Adafactor, AdamW, Optimizer
+from t5xpg.optim.state import TrainState, of_parameters
 from t5xpg.optim.step import make_train_step
 from t5xpg.train import nonfinite
 
@@ -19,6 +19,10 @@ MODEL = EncoderDecoderModel(
 )
 PARAMS = MODEL.abstract_params()
 NAMES = nonfinite.parameter_names(PARAMS)
+
+
+def new_state(optimizer: Optimizer) -> TrainState:
+    return of_parameters(MODEL, optimizer, MODEL.init(jax.random.key(0)))
 
 
 def batch(seed: int) -> dict[str, np.ndarray]:
@@ -48,7 +52,7 @@ def step_of(optimizer: Adafactor | AdamW, skip: bool):
 
 def test_squares_are_those_of_the_gradients_and_make_up_the_norm() -> None:
     optimizer = AdamW(0.1)
-    state = create(MODEL, optimizer, jax.random.key(0))
+    state = new_state(optimizer)
     _, metrics = step_of(optimizer, False)(state, batch(0))
     squares = np.asarray(metrics["gradient_squares"])
     assert squares.shape == (len(NAMES),)
@@ -58,7 +62,7 @@ def test_squares_are_those_of_the_gradients_and_make_up_the_norm() -> None:
 
 def test_what_is_not_finite_is_named() -> None:
     optimizer = AdamW(0.1)
-    state = broken(create(MODEL, optimizer, jax.random.key(0)), "decoder/logits_dense/kernel", -np.inf)
+    state = broken(new_state(optimizer), "decoder/logits_dense/kernel", -np.inf)
     _, metrics = step_of(optimizer, False)(state, batch(0))
     found = nonfinite.find(3, jax.device_get(metrics), PARAMS)
     assert found is not None
@@ -78,7 +82,7 @@ def test_one_gradient_alone_is_named_alone() -> None:
 @pytest.mark.parametrize("optimizer", [AdamW(0.1), Adafactor(0.1)])
 def test_a_skipped_update_changes_counts_alone(optimizer: Adafactor | AdamW) -> None:
     update = step_of(optimizer, True)
-    good, _ = update(create(MODEL, optimizer, jax.random.key(0)), batch(0))
+    good, _ = update(new_state(optimizer), batch(0))
     bad = broken(good, "encoder/encoder_norm/scale", np.nan)
     after, metrics = update(bad, batch(1))
     assert not np.isfinite(metrics["gradient_norm"])
@@ -92,7 +96,7 @@ def test_a_skipped_update_changes_counts_alone(optimizer: Adafactor | AdamW) -> 
 
 def test_skipping_changes_nothing_where_all_is_finite() -> None:
     optimizer = AdamW(0.1)
-    state = create(MODEL, optimizer, jax.random.key(0))
+    state = new_state(optimizer)
     with_it, without = step_of(optimizer, True), step_of(optimizer, False)
     for ours, theirs in zip(
         jax.tree.leaves(with_it(state, batch(0))), jax.tree.leaves(without(state, batch(0))), strict=True
@@ -101,7 +105,7 @@ def test_skipping_changes_nothing_where_all_is_finite() -> None:
 
 
 def test_parameters_that_are_not_finite_are_named() -> None:
-    state = create(MODEL, AdamW(0.1), jax.random.key(0))
+    state = new_state(AdamW(0.1))
     assert nonfinite.nonfinite_parameters(state.params) == []
     for name, value in (("encoder/layers_0/mlp/wo/kernel", jnp.nan), ("decoder/decoder_norm/scale", -jnp.inf)):
         assert nonfinite.nonfinite_parameters(broken(state, name, value).params) == [name]

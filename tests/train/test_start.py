@@ -18,8 +18,9 @@ from t5xpg.distributed import ALONE
 from t5xpg.distributed.group import Group
 from t5xpg.experiment import config
 from t5xpg.experiment.prepare import DataIdentity
+from t5xpg.run.checkpoint.initial_checkpoint import InitialCheckpoint
 from t5xpg.train import training
-from t5xpg.train.start import require_same
+from t5xpg.train.start import require_same, require_same_start
 from tests.workplace import PATIENCE
 
 DATA = {"data": {"task": "t", "sha256": {"train": "ab"}}, "cache": None}
@@ -97,3 +98,19 @@ def test_a_request_to_stop_that_came_before_it_compiles_ends_it_too(
     code = training.train(config.load(str(own_place / "small.gin")), own_place / "runs" / "stopped_early")
     assert code == 128 + signal.SIGTERM
     assert not compiled.called
+
+
+def test_checkpoints_that_differ_are_named(experiment: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Every host may have a run of that name."""
+    started, group = dataclasses.replace(experiment, initial=InitialCheckpoint("base")), Heard()
+    for host in ("one", "other"):
+        checkpoint = tmp_path / host / "base" / "checkpoints" / "8"
+        checkpoint.mkdir(parents=True)
+        (checkpoint / "SHA256SUMS").write_text(host)
+    monkeypatch.setenv("T5XPG_RUNS_DIR", str(tmp_path / "one"))
+    require_same_start(ALONE, experiment)
+    for _ in range(2):
+        require_same_start(group, started)
+    monkeypatch.setenv("T5XPG_RUNS_DIR", str(tmp_path / "other"))
+    with pytest.raises(UserError, match=r"INITIAL_CHECKPOINT  \w+ in process 0, \w+ here"):
+        require_same_start(group, started)

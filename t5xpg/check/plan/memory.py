@@ -133,8 +133,8 @@ def _activations(experiment: Experiment, rows: int, mesh: Mesh, fuses: bool) -> 
     config = experiment.model.config
     again = 0
     if config.remat_policy != "none":
-        ungated = {"delete_gate_layer": None, "deletion_rate": T5Config.deletion_rate}
-        one = dataclasses.replace(config, num_encoder_layers=1, num_decoder_layers=1, **ungated)
+        ungated = dataclasses.replace(config, delete_gate_layer=None, deletion_rate=T5Config.deletion_rate)
+        one = dataclasses.replace(ungated, num_encoder_layers=1, num_decoder_layers=1)
         all_kept = dataclasses.replace(one, remat_policy="none")
         again = _kept(experiment, all_kept, rows, mesh, fuses) - _kept(experiment, one, rows, mesh, fuses)
     return _kept(experiment, config, rows, mesh, fuses) + max(again, 0)

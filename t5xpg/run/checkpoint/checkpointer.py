@@ -19,7 +19,7 @@ import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ from t5xpg.distributed.group import ALONE, Group
 from t5xpg.models.config import is_count
 from t5xpg.models.model import Params
 from t5xpg.optim.state import TrainState
+from t5xpg.run.best import BestMetric
 from t5xpg.run.checkpoint import items as checkpoint_items
 from t5xpg.run.checkpoint.folders import PASSING, CheckpointFolders, best_step, lasting_steps, require_path_for_orbax
 from t5xpg.run.records import Closing
@@ -45,15 +46,13 @@ _DISK_ERRORS = (*DISK_FULL, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDI
 class CheckpointConfig:
     """period: updates between checkpoints. keep: how many of the last ones stay; None for all.
 
-    keep_best: the metric (of those given to `save`) whose best value marks one more checkpoint that stays; None for no
-    such checkpoint. best_mode: whether the lowest ("min") or the highest ("max") is the best. asynchronous: whether
-    training goes on while a checkpoint is written.
+    best: the metric (of those given to `save`) whose best value marks one more checkpoint that stays, if it says so.
+    asynchronous: whether training goes on while a checkpoint is written.
     """
 
     period: int = 1000
     keep: int | None = 2
-    keep_best: str | None = "validation/loss"
-    best_mode: str = "min"
+    best: BestMetric = field(default_factory=BestMetric)
     asynchronous: bool = True
 
     def __post_init__(self) -> None:
@@ -63,8 +62,6 @@ class CheckpointConfig:
                 raise UserError(
                     f"CheckpointConfig.{name} is {value!r}; it has to be a whole number of at least 1{more}."
                 )
-        if self.best_mode not in ("min", "max"):
-            raise UserError(f"CheckpointConfig.best_mode is {self.best_mode!r}; it has to be 'min' or 'max'.")
 
 
 class Checkpointer(Closing):
@@ -184,8 +181,8 @@ class Checkpointer(Closing):
             self._folders.keep({*last, *self._folders.steps()[-1:], self._best()})
 
     def _best(self) -> int | None:
-        metric = self._config.keep_best
-        return None if metric is None else best_step(self._directory, metric, self._config.best_mode)
+        best = self._config.best
+        return best_step(self._directory, best.metric, str(best.mode)) if best.keep else None
 
     def steps(self) -> list[int]:
         """The steps that have a checkpoint, ascending. Whether they are whole, `latest` and `restore` find out."""
@@ -222,7 +219,7 @@ class Checkpointer(Closing):
         return lasting[-count:]
 
     def best(self) -> int | None:
-        """The step with the best `keep_best` metric; None where no checkpoint has one."""
+        """The step with the best value of the config's `best`; None where no checkpoint has one."""
         self.wait()
         with self._disk_errors("read from"):
             return self._best()

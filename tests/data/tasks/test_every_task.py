@@ -28,7 +28,7 @@ from t5xpg.models.losses import LossConfig
 from t5xpg.models.model import Model
 from t5xpg.models.rng import stream_key
 from t5xpg.optim.optimizers import AdamW
-from t5xpg.optim.state import TrainState, create
+from t5xpg.optim.state import TrainState, of_parameters
 from t5xpg.optim.step import make_train_step
 from tests.workplace import sentences
 
@@ -70,7 +70,7 @@ def tasks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 )
 def test_it_takes_a_step(converter: str, names: list[str]) -> None:
     model = MODELS[converter]
-    state = create(model, OPTIMIZER, stream_key(0, "parameters"))
+    state = of_parameters(model, OPTIMIZER, model.init(stream_key(0, "parameters")))
 
     @jax.jit
     def update(state: TrainState, batch: Mapping[str, Any], token_bytes: Any) -> Any:
