@@ -1,6 +1,6 @@
 """The exports and vocabularies that an experiment needs, where the name of its task does not say enough about them.
 
-The fields are the options of `make data` and `make vocab` in lower case; None stands for the option's default:
+The fields are options of `make data` and `make vocab` in lower case; None stands for the option's default:
 
     NEEDS = (@needs.Data(), @needs.Vocabulary())
     needs.Data:

@@ -186,7 +186,7 @@ def test_ways_to_compute(name: str, more: dict[str, Any]) -> None:
 def test_bfloat16(name: str) -> None:
     model = model_of(name)
     params = parameters(model)
-    exact, rough = (one.logits(params, batch()) for one in (model, model_of(name, dtype="bfloat16")))
+    exact, rough = (jax.jit(one.logits)(params, batch()) for one in (model, model_of(name, dtype="bfloat16")))
     assert rough.dtype == jnp.float32
     assert relative_l2(rough, exact) < 0.05
 
@@ -195,7 +195,7 @@ def test_attention_over_the_source() -> None:
     """Of a separate attention the weights add up to 1; of a merged one to what is not on the own positions."""
     for name, is_merged in (("t5gemma", False), ("t5gemma2", True)):
         model = model_of(name)
-        weights = np.asarray(model.source_attention(parameters(model), batch()))
+        weights = np.asarray(jax.jit(model.source_attention)(parameters(model), batch()))
         assert weights.shape == (3, model.config.num_decoder_layers, 4, 9, 11)
         sums = weights.sum(axis=-1)[0]
         assert (sums < 0.999).any() == is_merged

@@ -101,8 +101,9 @@ def test_an_update_is_the_optimisers_on_the_losss_gradient():
     batch = rows(4)
     before = state_lib.of_parameters(model, optimizer, model.init(stream_key(1, "params")))
     loss_of = lambda params: loss_and_metrics(model.logits(params, batch), batch, config, TOKEN_BYTES)[0]  # noqa: E731
-    loss, gradients = jax.value_and_grad(loss_of)(before.params)
-    updates, _ = optimizer.transformation(model.logical_axes()).update(gradients, before.opt_state, before.params)
+    loss, gradients = jax.jit(jax.value_and_grad(loss_of))(before.params)
+    update = jax.jit(optimizer.transformation(model.logical_axes()).update)
+    updates, _ = update(gradients, before.opt_state, before.params)
     expected = jax.tree.map(jnp.add, before.params, updates)
     after, metrics = updated(model, optimizer, config, [batch])
     assert distance(after.params, expected) < 1e-6

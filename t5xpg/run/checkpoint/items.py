@@ -1,5 +1,6 @@
 """What a checkpoint is made of: the items that orbax writes, from and to the values of a run."""
 
+import functools
 import hashlib
 import io
 import json
@@ -196,7 +197,7 @@ def _described(shape: tuple[int, ...], like: jax.ShapeDtypeStruct, spec: Partiti
 
 
 def _stack(layers: Sequence[jax.Array], wanted: jax.ShapeDtypeStruct) -> jax.Array:
-    stacked = jax.jit(lambda *parts: jnp.stack(parts), out_shardings=wanted.sharding)(*layers)
+    stacked = _stacking(wanted.sharding)(*layers)
     jax.block_until_ready(stacked)
     for layer in layers:
         layer.delete()
@@ -204,4 +205,15 @@ def _stack(layers: Sequence[jax.Array], wanted: jax.ShapeDtypeStruct) -> jax.Arr
 
 
 def _cut(layers: jax.Array, index: int, wanted: jax.ShapeDtypeStruct) -> jax.Array:
-    return jax.jit(lambda whole, at: whole[at], out_shardings=wanted.sharding)(layers, index)
+    return _cutting(wanted.sharding)(layers, index)
+
+
+# of one kind of array each is one program, for all layers and matrices
+@functools.cache
+def _stacking(sharding: Any) -> Any:
+    return jax.jit(lambda *layers: jnp.stack(layers), out_shardings=sharding)
+
+
+@functools.cache
+def _cutting(sharding: Any) -> Any:
+    return jax.jit(lambda layers, index: layers[index], out_shardings=sharding)

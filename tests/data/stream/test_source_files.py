@@ -108,8 +108,7 @@ def refused(path: Path, what: str, name: str) -> Any:
     return pytest.raises(UserError, match=rf"^The data has changed.*: {path} {what}\. {remedy}")
 
 
-@pytest.mark.parametrize("name", TASKS)
-@pytest.mark.parametrize(("fault", "what"), FAULTS, ids=IDS)
+@pytest.mark.parametrize(("name", "fault", "what"), BETWEEN_RUNS, ids=IDS)
 def test_a_file_that_changes_under_a_stream_stops_it(
     folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, fault: Callable[[Path], None], what: str
 ) -> None:

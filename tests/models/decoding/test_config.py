@@ -1,7 +1,9 @@
 """The options of decoding: what is refused, what each method reads, and that `decode` gives it to the method."""
 
+import functools
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -69,18 +71,17 @@ def test_settings_are_what_the_method_reads() -> None:
 )
 def test_a_limit_of_each_row_is_that_of_the_row_alone(options: dict[str, Any]) -> None:
     model, params, inputs = Automaton(), jnp.asarray(table(2, end=-1.0)), rows(6)
-    found = decode(model, params, jnp.asarray(inputs), DecodingConfig(**options, extra_length=2), 8)
+
+    @functools.cache
+    def decoding(length: int, **more: Any) -> Any:
+        config = DecodingConfig(**options, **more)
+        return jax.jit(lambda inputs, numbers: decode(model, params, inputs, config, length, numbers))
+
+    found = decoding(8, extra_length=2)(inputs, np.arange(len(inputs)))
     lengths = np.minimum(np.count_nonzero(inputs, axis=1) + 2, 8)
     assert len(set(lengths)) > 2
     for row, length in enumerate(lengths):
-        alone = decode(
-            model,
-            params,
-            jnp.asarray(inputs[row : row + 1]),
-            DecodingConfig(**options),
-            int(length),
-            jnp.asarray([row]),
-        )
+        alone = decoding(int(length))(inputs[row : row + 1], np.asarray([row]))
         np.testing.assert_array_equal(found.tokens[row, :, :length], alone.tokens[0])
         assert not found.tokens[row, :, length:].any()
         if alone.scores is not None:
