@@ -12,7 +12,7 @@ from t5xpg.base.errors import UserError
 from t5xpg.data.batch import LM, PREFIX_LM, hash_batch, longest_array, validate
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.stream import first_examples
-from t5xpg.data.stream.pipeline import ShardedBatches
+from t5xpg.data.stream.pipeline import ShardedBatches, without_autograph
 from t5xpg.data.tasks import providers
 
 pytestmark = pytest.mark.usefixtures("sample_tasks")
@@ -51,7 +51,8 @@ def test_an_epoch_has_every_example_once_in_the_first_bucket_that_holds_it() -> 
     """Against plain SeqIO, in the order in which the buckets become full; what is left of each comes at the end."""
     settings = config(num_epochs=1, seed=3)
     options = {"use_cached": False, "shuffle": True, "num_epochs": 1, "seed": 3, "dataset_split": "train"}
-    plain = seqio.get_dataset("sample_plain", LENGTHS, seqio.EncDecFeatureConverter(pack=False), **options)
+    converter = seqio.EncDecFeatureConverter(pack=False)
+    plain = without_autograph(lambda: seqio.get_dataset("sample_plain", LENGTHS, converter, **options))
     waiting: dict[int, list[Any]] = {length: [] for length in BUCKETS}
     expected = []
     for row in plain.as_numpy_iterator():
@@ -98,7 +99,8 @@ def test_the_share_of_padding() -> None:
     settings = config()
     (fit,) = first_examples.measure(providers.find_provider(settings), settings)
     bucketed, whole = fit["padding"]
-    plain = seqio.get_mixture_or_task("sample_plain").get_dataset(LENGTHS, "train", shuffle=False, use_cached=False)
+    task, options = seqio.get_mixture_or_task("sample_plain"), {"shuffle": False, "use_cached": False}
+    plain = without_autograph(lambda: task.get_dataset(LENGTHS, "train", **options))
     used = [[len(row[name]) for name in LENGTHS] for row in plain.as_numpy_iterator()]
     assert whole == pytest.approx(1 - np.sum(used) / (len(used) * 400))
     padded = [next(length for length in BUCKETS if max(one) <= length) for one in used]

@@ -17,6 +17,7 @@ from t5xpg.base.errors import UserError
 from t5xpg.data import metrics
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.stream.evaluator import TaskEvaluator
+from t5xpg.data.stream.pipeline import without_autograph
 from t5xpg.data.tasks import providers, sources
 from t5xpg.data.tasks.table import register_tasks
 from t5xpg.data.tasks.task_names import row_of, tfds_rows
@@ -129,7 +130,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def texts(name: str, split: str = "validation") -> list[tuple[str, str]]:
     """Inputs and targets, as the model gets them."""
     task = seqio.TaskRegistry.get(name)
-    dataset = task.get_dataset(LENGTHS, split, use_cached=False, shuffle=False)
+    dataset = without_autograph(lambda: task.get_dataset(LENGTHS, split, use_cached=False, shuffle=False))
     examples = list(dataset.as_numpy_iterator())
     for example in examples:
         assert example["inputs"][-1] == example["targets"][-1] == 1

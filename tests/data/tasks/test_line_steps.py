@@ -38,7 +38,7 @@ def examples(texts: list[str], lines: int, vocabulary: seqio.Vocabulary | None =
     dataset = tf.data.Dataset.from_tensor_slices(texts).map(lambda text: {"targets": vocabulary.encode_tf(text)})
     for step in steps.steps(NextLine(lines)):
         step = seqio.add_kwargs_to_transform(step, sequence_length=LENGTHS, output_features=features)
-        dataset = step(dataset)
+        dataset = tf.autograph.experimental.do_not_convert(step)(dataset)
     return list(dataset.as_numpy_iterator())
 
 

@@ -29,6 +29,7 @@ def examples(objective: SpanCorruption, lengths: dict[str, int], count: int = 30
     dataset = tf.data.Dataset.from_tensors({"targets": tf.constant(BYTES.encode(TEXT * 4), tf.int32)}).repeat(count)
     with seqio.utils.map_seed_manager(7):
         for step in steps.steps(objective)[:1]:
+            step = tf.autograph.experimental.do_not_convert(step)
             dataset = step(dataset, sequence_length=lengths, output_features={"inputs": feature, "targets": feature})
     rows = [{name: BYTES.decode(ids) for name, ids in row.items()} for row in dataset.as_numpy_iterator()]
     return [(row["inputs"], row["targets"]) for row in rows]
