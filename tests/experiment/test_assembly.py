@@ -16,13 +16,11 @@ from t5xpg.models.rng import stream_key
 from t5xpg.optim import state
 
 
-@pytest.mark.parametrize("tied", [False, True])
-def test_parameters_made_one_by_one_are_those_of_one_program(tied: bool) -> None:
+def test_parameters_made_one_by_one_are_those_of_one_program() -> None:
     overrides = [
         "encoder_decoder.T5Config.emb_dim=48",
-        "encoder_decoder.T5Config.num_encoder_layers=2",
-        "encoder_decoder.T5Config.num_decoder_layers=2",
-        f"encoder_decoder.T5Config.logits_via_embedding={tied}",
+        "encoder_decoder.T5Config.num_encoder_layers=1",
+        "encoder_decoder.T5Config.num_decoder_layers=1",
         "RANDOM_SEED=3",
         "EMA_DECAY=None",
     ]

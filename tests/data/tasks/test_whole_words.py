@@ -1,5 +1,6 @@
 """Span corruption of whole words: what is masked are words of the text, and inputs and targets make it again."""
 
+import functools
 import re
 from pathlib import Path
 
@@ -23,8 +24,10 @@ TEXT = "The café_2 of Ålesund isn't far: (walk 300 m, then turn).\n\n  `list.s
 WORD = re.compile(r"\w+")
 
 
-def examples(objective: SpanCorruption, lengths: dict[str, int], count: int = 300) -> list[tuple[str, str]]:
+@functools.cache
+def examples(objective: SpanCorruption, inputs: int, targets: int, count: int = 300) -> list[tuple[str, str]]:
     """Inputs and targets as texts."""
+    lengths = {"inputs": inputs, "targets": targets}
     feature = seqio.Feature(to_seqio(BYTES), add_eos=True)
     dataset = tf.data.Dataset.from_tensors({"targets": tf.constant(BYTES.encode(TEXT * 4), tf.int32)}).repeat(count)
     with seqio.utils.map_seed_manager(7):
@@ -36,7 +39,7 @@ def examples(objective: SpanCorruption, lengths: dict[str, int], count: int = 30
 
 
 def test_single_words_are_masked_and_can_be_put_back() -> None:
-    found = examples(SpanCorruption(0.2, 1.0, whole_words=True), {"inputs": 97, "targets": 60})
+    found = examples(SpanCorruption(0.2, 1.0, whole_words=True), 97, 60)
     assert len(found) > 200
     words = 0
     for inputs, targets in found:
@@ -53,7 +56,7 @@ def test_single_words_are_masked_and_can_be_put_back() -> None:
 
 
 def test_a_short_input_does_not_say_that_much_is_masked() -> None:
-    found = examples(SpanCorruption(0.2, 1.0, whole_words=True), {"inputs": 97, "targets": 60})
+    found = examples(SpanCorruption(0.2, 1.0, whole_words=True), 97, 60)
     lengths = np.array([len(BYTES.encode(fill(*one))) for one in found])
     masked = lengths - np.array([len(BYTES.encode(re.sub(r"<extra_id_\d+>", "", inputs))) for inputs, _ in found])
     assert np.percentile(lengths, 25) < 60 < np.percentile(lengths, 75) <= lengths.max() <= 96
@@ -62,7 +65,7 @@ def test_a_short_input_does_not_say_that_much_is_masked() -> None:
 
 
 def test_longer_spans_hold_what_stands_between_their_words() -> None:
-    found = examples(SpanCorruption(0.4, 2.0, whole_words=True), {"inputs": 97, "targets": 90})
+    found = examples(SpanCorruption(0.4, 2.0, whole_words=True), 97, 90)
     answers = [answer for _, targets in found for answer in re.split(r"<extra_id_\d+>", targets)[1:]]
     lengths = [len(WORD.findall(answer)) for answer in answers]
     assert np.mean(lengths) == pytest.approx(2.0, abs=0.3)
@@ -72,8 +75,8 @@ def test_longer_spans_hold_what_stands_between_their_words() -> None:
 
 def test_examples_with_longer_targets_are_left_out() -> None:
     objective = SpanCorruption(0.2, 1.0, whole_words=True)
-    kept = examples(objective, {"inputs": 97, "targets": 24})
-    assert 0 < len(kept) < len(examples(objective, {"inputs": 97, "targets": 60}))
+    kept = examples(objective, 97, 24)
+    assert 0 < len(kept) < len(examples(objective, 97, 60))
     assert all(len(BYTES.encode(targets)) < 24 for _, targets in kept)
 
 
