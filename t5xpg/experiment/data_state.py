@@ -34,7 +34,7 @@ def _with_records(folder: Path) -> Path:
     return folder
 
 
-def pull_caches(row: task_names.Row | None) -> None:
+def pull_for_task(row: task_names.Row | None) -> None:
     """Pull the cache of a task of the table; all caches and texts for a user's task or mixture, which may read any."""
     if row is None:
         for folder in (paths.cache_directory(), paths.data_directory()):
@@ -97,7 +97,7 @@ def state_of(config: DatasetConfig, needed: Sequence[Need] = (), *, compare: boo
                 missing.append(each.command)
                 each.check()
     with _noted(problems):
-        pull_caches(row)
+        pull_for_task(row)
     if row is not None:
         with _noted(problems):
             if not isinstance(row.vocabulary, PlannedIds):

@@ -26,7 +26,7 @@ from t5xpg.experiment.data_state import (
     check_export,
     data_folder,
     others_may_cache,
-    pull_caches,
+    pull_for_task,
     row_of,
     state_of,
 )
@@ -112,7 +112,7 @@ def cache(
     row = row_of(task)
     if row is not None and row.dataset is not None:
         _exported(Data(row.dataset))
-    pull_caches(row)
+    pull_for_task(row)
     tried: set[str] = set()
     while True:
         try:

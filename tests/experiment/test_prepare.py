@@ -238,5 +238,5 @@ def test_a_runner_that_is_none_is_said_before_the_export(tmp_path: Path, monkeyp
 def test_tasks_of_users_may_read_any_text_of_a_store(monkeypatch: pytest.MonkeyPatch) -> None:
     pulled: list[Path] = []
     monkeypatch.setattr(stores, "pull_all", lambda folder, wanted=None: pulled.append(folder))
-    data_state.pull_caches(None)
+    data_state.pull_for_task(None)
     assert pulled == [paths.cache_directory(), paths.data_directory()]
