@@ -52,8 +52,8 @@ WITH_PYTHON := python="$${PYTHON-$$(for p in python3 python3.12 python3.11 pytho
 	"$$p" -c '$(IS_FITTING)' 2>/dev/null && echo "$$p" && break; done)}"; "$$python" -c "" 2>/dev/null || { \
 	echo "make: Python 3.11, 3.12 or 3.13 is needed and was not found; name one with PYTHON=/path/to/python3" >&2; exit 1; };
 
-ifeq ($(firstword $(MAKECMDGOALS) help),help)
-# The words behind `help` are what it is about.
+ifneq ($(filter help,$(or $(MAKECMDGOALS),help)),)
+# The other words are what it is about.
 export HELP_ON := $(filter-out help,$(MAKECMDGOALS))
 .PHONY: help $(HELP_ON)
 help:
@@ -85,7 +85,8 @@ docker-build:
 docker-train: docker-build
 	@mkdir -p data cache runs
 	@docker run --rm --init $(GPUS) --shm-size 2g --user "$$(id -u):$$(id -g)" --volume "$$PWD/data:/data" \
-		--volume "$$PWD/cache:/cache" --volume "$$PWD/runs:/runs" --env EXP --env GIN --env RUN \
+		--volume "$$PWD/cache:/cache" --volume "$$PWD/runs:/runs" \
+		$(addprefix --env ,$(sort EXP GIN RUN $(TYPED_VARIABLES) TYPED_VARIABLES TYPED_TARGETS)) \
 		t5xpg:$(IMAGE) --from-make train
 
 test: $(TOOLS)

@@ -6,6 +6,7 @@ It needs Python's own library alone, of any version from 3.8 on, as `help_page` 
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -60,6 +61,8 @@ class Option:
         """The program's argument, if any, for the value of Make's variable."""
         text = variables.get(self.variable) or self.make_default
         if self.is_argument:
+            if not text:
+                raise UserError(f"{self.variable}={self.value} has to be given.")
             return [text]
         if not self.flag or not text:
             return []
@@ -126,7 +129,10 @@ _MESH = (
     Option("DEVICES", "--devices", "N", "how many, where a mesh takes all there are", count),
 )
 _MACHINE = Option("MACHINE", "", "KIND", "apple, cpu, cuda or tpu (default: the one installed, or found)")
-_IMAGE = Option("MACHINE", "", "KIND", "cuda (default) or cpu")
+_IMAGE = (
+    Option("MACHINE", "", "KIND", "cuda (default) or cpu"),
+    Option("PIP_CONF", "", "FILE", "pip's settings with a registry of yours"),
+)
 _PYTHON = Option("PYTHON", "", "FILE", "Python 3.11, 3.12 or 3.13 (default: the first that is found)")
 _TESTS = Option("TESTS", "", "PATHS", "only these: 'tests/models tests/optim/test_step.py'")
 
@@ -364,9 +370,8 @@ GROUPS: dict[str, tuple[Command, ...]] = {
         ),
     ),
     "Docker": (
-        _target("docker-build", "build the image of docker/Dockerfile", _IMAGE,
-                Option("PIP_CONF", "", "FILE", "pip's settings with a registry of yours")),
-        _target("docker-train", "train an experiment in the image, into runs/", *_EXPERIMENT, _IMAGE),
+        _target("docker-build", "build the image of docker/Dockerfile", *_IMAGE),
+        _target("docker-train", "train an experiment in the image, into runs/", *_EXPERIMENT, *_IMAGE),
     ),
     "Work on the repository": (
         _target("test", "run the unit tests, which stay in their process", _TESTS),
@@ -399,12 +404,13 @@ def parser() -> argparse.ArgumentParser:
     whole = argparse.ArgumentParser(
         prog="t5xpg",
         description="Reproducible experiments with T5-family models.",
+        allow_abbrev=False,  # a run's record holds what was typed
         epilog="--gin.NAME=VALUE and --gin_file=FILE override an experiment's gin file.",
     )
     commands = whole.add_subparsers(dest="command", metavar="command", required=True)
     for command in COMMANDS.values():
         if command.in_program:
-            own = commands.add_parser(command.name, help=command.help, description=command.help)
+            own = commands.add_parser(command.name, help=command.help, description=command.help, allow_abbrev=False)
             for option in command.options:
                 option.add_to(own)
     return whole
@@ -420,9 +426,11 @@ def from_make(name: str, variables: Mapping[str, str]) -> list[str]:
     known = {option.variable for goal in goals for option in COMMANDS[goal].options}
     for typed in variables.get("TYPED_VARIABLES", "").split():
         if typed not in known:
+            value, binding = (shlex.quote(f"{start}{variables[typed]}") for start in ("", f"--gin.{typed}="))
+            setting = f" A setting of an experiment: GIN={binding};" if "GIN" in known else ""
             raise UserError(
-                f"make {name} has no {typed}.{nearest(typed, known - {''})} A setting of an experiment: "
-                f'GIN="--gin.{typed}={variables[typed]}"; of the environment: {typed}={variables[typed]} make {name}'
+                f"make {name} has no {typed}.{nearest(typed, known - {''})}{setting} "
+                f"Of the environment: {typed}={value} make {name}"
             )
     arguments = [name, *(text for option in COMMANDS[name].options for text in option.arguments(variables))]
     # a name that begins as an option does is a name

@@ -313,11 +313,8 @@ def _export(options: Namespace) -> None:
 def _import(options: Namespace) -> None:
     from t5xpg.exchange import importing
 
-    importing.import_checkpoint(
-        options.checkpoint,
-        paths.runs_directory(),
-        **arguments.named(options, "name", "tokenizer", "sentinels", "optimizer", "force"),
-    )
+    names = "name", "tokenizer", "sentinels", "optimizer", "force"
+    importing.import_checkpoint(options.checkpoint, paths.runs_directory(), **arguments.named(options, *names))
 
 
 def _convert_gin(options: Namespace) -> None:
@@ -340,6 +337,7 @@ def _report(options: Namespace) -> None:
         raise UserError("RUN=…, RUNS=… and ADD=… each name all runs: give one of them.")
     study = kinds.study_of(options.experiment, arguments.run_directory(options, loaded.name))
     if study is not None:
+        arguments.without_overrides(options, _FIXED_IN_STUDY)
         if named or added:
             raise UserError(f"RUNS=…, ADD=…: {loaded.name} says itself which runs it has ({study.plan_file}).")
         study.publish(allow_changed=options.allow_changed)
@@ -410,8 +408,10 @@ def _sweep(options: Namespace) -> None:
     name, _ = config.find_experiment(options.experiment)
     study = kinds.study_of(options.experiment, arguments.run_directory(options, name))
     if not isinstance(study, Study):
-        raise UserError(f"{name} is no sweep and no matrix ({kinds.PLAN_FILES}): train it with make train EXP={name}")
+        raise UserError(f"{name} is no sweep and no matrix ({kinds.PLAN_FILES}): make train EXP={options.experiment}")
     if options.times:
+        if options.jobs != 1 or options.launcher != launchers.HERE or options.launcher_options or options.cells:
+            raise UserError("TIMES=1 measures here, one recipe after the other: leave out JOBS, LAUNCHER and CELLS.")
         study.time_steps()
         return
     where = launchers.launcher(options.launcher, options.launcher_options, options.jobs, study.folder / "jobs")

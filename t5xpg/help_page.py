@@ -36,7 +36,13 @@ def _variables(command: Command) -> list[tuple[str, str]]:
     rows = []
     for option in command.options:
         default = option.make_default or option.default
-        note = f" (default: {default})" if default else " (has to be given)" if option.required else ""
+        note = (
+            f" (default: {default})"
+            if default
+            else " (has to be given)"
+            if option.required or option.is_argument
+            else ""
+        )
         rows += [(f"{option.variable}={option.value}", option.help + note)] if option.variable else []
     return rows
 

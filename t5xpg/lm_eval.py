@@ -48,15 +48,15 @@ class T5xpgLM(LM):
     ) -> None:
         super().__init__()
         self._model = api.load(str(run), step=step)
-        self._dataset = self._model.experiment.eval_dataset
+        self._lengths = self._model.experiment.lengths
         self._scorer = LikelihoodScorer(
             self._model.experiment.model,
             self._model.params,
             self._model.vocabulary,
-            self._dataset.converter,
+            self._model.experiment.eval_dataset.converter,
             scoring,
             int(batch_size) if str(batch_size).isdigit() else _BATCH_SIZE,  # "auto" is none
-            self._dataset.task_feature_lengths.get("inputs"),
+            self._lengths.get("inputs"),
         )
 
     def loglikelihood(self, requests: Sequence[Instance], **_: Any) -> list[Score]:
@@ -66,8 +66,7 @@ class T5xpgLM(LM):
     def loglikelihood_rolling(self, requests: Sequence[Instance], **_: Any) -> list[float]:
         """The log-likelihood of each (text,), read in windows as long as in training. Raises UserError for a model that
         is not a language model."""
-        window = self._dataset.task_feature_lengths["targets"]
-        return self._scorer.rolling([request.args[0] for request in requests], window)
+        return self._scorer.rolling([request.args[0] for request in requests], self._lengths["targets"])
 
     def generate_until(self, requests: Sequence[Instance], **_: Any) -> list[str]:
         """The answer to each (context, options), cut before the first of the texts in `until`. Raises UserError for

@@ -40,9 +40,9 @@ def test_the_harness_gets_what_the_model_says(monkeypatch: pytest.MonkeyPatch) -
     gate = {"delete_gate_layer": 1, "deletion_rate": 0.5}  # its predictions depend on the length of training
     model, vocabulary = EncoderDecoderModel(T5Config(**{**SIZES, "vocab_size": 384, **gate})), Vocabulary()
     params = model.init(jax.random.key(0))
-    dataset = SimpleNamespace(converter=ENC_DEC, task_feature_lengths={"inputs": 24, "targets": 8})
+    dataset = SimpleNamespace(converter=ENC_DEC, task_feature_lengths={"inputs": 48, "targets": 16})  # of validation
     loaded = SimpleNamespace(
-        experiment=SimpleNamespace(model=model, eval_dataset=dataset),
+        experiment=SimpleNamespace(model=model, eval_dataset=dataset, lengths={"inputs": 24, "targets": 8}),
         params=params, vocabulary=vocabulary, generate=generate,
     )  # fmt: skip
     monkeypatch.setattr(api, "load", lambda name, step: loaded if (name, step) == ("mine", 20) else None)

@@ -1,5 +1,6 @@
 """Writing files and folders so that an interruption leaves the earlier ones whole."""
 
+import abc
 import contextlib
 import errno
 import hashlib
@@ -11,7 +12,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Self
 
 from t5xpg.base.errors import UserError
 
@@ -19,6 +20,20 @@ DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _LONGEST_TAIL = 1 << 14  # bytes
 _TEMPORARY, _REPLACED = ".tmp", ".old"
 _ABANDONED = re.compile(r"\.(?P<name>.+)\.(?P<host>\w*)-(?P<process>\d+)\.\w+(?P<kind>\.tmp|\.old)")
+
+
+class Closing(abc.ABC):
+    """A context manager that closes itself."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """What has to be done at the end."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
 
 @contextlib.contextmanager

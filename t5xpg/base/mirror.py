@@ -59,12 +59,13 @@ class _Manifest:
 @dataclass
 class _Record:
     """What the mirror had of the store. files: {name: [sha256, size, mtime_ns]}, with size and time of the file here.
-    sent: the same, of a push that may have been interrupted."""
+    sent: the same, of a push that may have been interrupted; begun: its trainer, where it only named one."""
 
     number: int = 0
     files: dict[str, list[Any]] = field(default_factory=dict)
     trainer: str | None = None
     sent: dict[str, list[Any]] = field(default_factory=dict)
+    begun: str | None = None
 
     def known(self, name: str, sha256: str) -> list[Any] | None:
         """The entry of the file from when the mirror had these bytes of it; None if it never had them."""
@@ -155,7 +156,8 @@ class Mirror:
         """Bring the mirror to the state of the manifest. Changes made here since the last exchange stay, unless the run
         was trained elsewhere in the meantime."""
         here = self._scan()
-        reset = record.trainer != manifest.trainer or not record.number
+        reset = manifest.trainer not in (record.trainer, record.begun or record.trainer)
+        reset = reset or not (record.number or record.begun)
         fetched: list[str] = []
         known: dict[str, list[Any]] = {}
         for name, (_, size, sha256) in manifest.files.items():
@@ -167,6 +169,8 @@ class Mirror:
                 known[name] = [sha256, *now]
             elif wanted(name):
                 fetched.append(name)
+            elif now is not None:  # an earlier one, which a push would put in the place of the store's
+                self._remove(name)
         gone = here.keys() - manifest.files.keys()
         for name in gone if reset else [name for name in gone if name in record.files]:
             self._remove(name)
@@ -257,6 +261,7 @@ class Mirror:
                     stored |= dict(zip(changed, pool.map(send, changed), strict=True))
                 following = _Manifest(manifest.number + 1, stored, trainer or manifest.trainer, own)
                 record.sent = {name: [stored[name][2], *here[name]] for name in changed}
+                record.begun = trainer if begin else record.begun
                 self._keep(record)
                 try:
                     self._write(following)

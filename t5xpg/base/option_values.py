@@ -23,8 +23,8 @@ def _reader(what: str, read: Callable[[str], Any]) -> Callable[[str], Any]:
     return reader
 
 
-def _whole(text: str, digits: int = 40) -> int | None:
-    return int(text) if text.isascii() and text.isdecimal() and len(text) <= digits else None
+def _whole(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= 12 else None
 
 
 def _bytes_of_megabytes(text: str) -> int | None:
@@ -38,7 +38,7 @@ def _finite(text: str) -> list[float] | None:
 
 
 count = _reader("not a whole number above 0", lambda text: _whole(text) or None)
-number = _reader("not a whole number of at least 0", lambda text: _whole(text, digits=12))
+number = _reader("not a whole number of at least 0", _whole)
 megabytes = _reader("not a number of megabytes", _bytes_of_megabytes)
 alphas = _reader("no list of numbers (0.2,0.6,1.0)", _finite)
 counts = _reader("no list of whole numbers above 0 (4,5)", lambda text: [count(one) for one in text.split(",")])

@@ -69,8 +69,8 @@ def require_alone(command: str, environment: Mapping[str, str]) -> None:
     names = [name for name in (*COORDINATOR, *PROCESSES, *PROCESS) if name in environment]
     remedy = f"Unset {', '.join(names)}" if found.cluster is None else "Start it without srun or mpirun"
     raise UserError(
-        f"`{command}` is the work of one process, and several are asked for. {remedy}, or say PROCESSES=1 "
-        f"({PROCESSES[0]}=1); training alone is shared by several."
+        f"`{command}` is the work of one process, and several are asked for. {remedy}, or set "
+        f"{PROCESSES[0]}=1; training alone is shared by several."
     )
 
 

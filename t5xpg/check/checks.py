@@ -19,7 +19,7 @@ from t5xpg.base.errors import UserError
 from t5xpg.check import data as data_checks
 from t5xpg.check import run as run_checks
 from t5xpg.check import start as start_checks
-from t5xpg.check.finding import Finding, report
+from t5xpg.check.finding import Finding, or_problem, report
 from t5xpg.check.plan import memory
 from t5xpg.check.plan.devices import USABLE_MEMORY, Device
 from t5xpg.data.stream.client import DataService
@@ -29,6 +29,7 @@ from t5xpg.experiment.config import LoadedConfig
 from t5xpg.experiment.experiment import Experiment
 from t5xpg.models.adapters import num_trained
 from t5xpg.run.directory import RunDirectory
+from t5xpg.run.loggers import Logger
 
 _GIB = 2**30
 
@@ -92,27 +93,22 @@ def findings(
     experiment = loaded.experiment
     mesh, finding = _mesh(experiment)
     yield finding
-    yield from _batch(experiment, mesh)
-    yield from _model(experiment, mesh, quick, device)
+    yield from or_problem("batch", _batch(experiment, mesh))
+    yield from or_problem("model", _model(experiment, mesh, quick, device))
     with contextlib.ExitStack() as stack:
         service = None if quick else functools.cache(lambda: stack.enter_context(DataService()))
         if data:
             for dataset in (experiment.train_dataset, experiment.eval_dataset):
                 yield from data_checks.look_at(dataset, experiment, service)
-        yield from _loggers(experiment)
+        for logger in experiment.loggers:
+            yield from or_problem("logger", _logger(logger))
         yield from start_checks.look_at(loaded, directory, service, data=data)
-    yield from run_checks.look_at(loaded, directory, data=data)
+    yield from or_problem("run", run_checks.look_at(loaded, directory, data=data))
 
 
-def _loggers(experiment: Experiment) -> Iterator[Finding]:
-    for logger in experiment.loggers:
-        name = type(logger).__name__
-        try:
-            logger.check()
-        except UserError as error:
-            yield Finding("logger", str(error), problem=True)
-        else:
-            yield Finding("logger", f"TensorBoard and {name}")
+def _logger(logger: Logger) -> Iterator[Finding]:
+    logger.check()
+    yield Finding("logger", f"TensorBoard and {type(logger).__name__}")
 
 
 def _mesh(experiment: Experiment) -> tuple[Mesh, Finding]:
@@ -131,14 +127,9 @@ def _mesh(experiment: Experiment) -> tuple[Mesh, Finding]:
 
 
 def _batch(experiment: Experiment, mesh: Mesh) -> Iterator[Finding]:
+    assembly.check_batches(experiment, mesh)
     parts = experiment.num_microbatches
-    try:
-        assembly.check_batches(experiment, mesh)
-    except UserError as error:
-        yield Finding("batch", str(error), problem=True)
-    else:
-        text = f"{experiment.train_dataset.shapes} tokens in {parts} part{'s' if parts > 1 else ''}"
-        yield Finding("batch", text)
+    yield Finding("batch", f"{experiment.train_dataset.shapes} tokens in {parts} part{'s' if parts > 1 else ''}")
 
 
 def _model(experiment: Experiment, mesh: Mesh, quick: bool, device: Device | None) -> Iterator[Finding]:
@@ -150,12 +141,8 @@ def _model(experiment: Experiment, mesh: Mesh, quick: bool, device: Device | Non
         trained, frozen = num_trained(model, experiment.adapter), experiment.base_model.num_params
         kind = type(experiment.adapter).__name__
         yield Finding("trained", f"{trained:,} parameters of {kind} ({trained / frozen:.2%}); {frozen:,} are frozen")
-    try:
-        abstract = assembly.abstract_state(experiment)
-        shardings = assembly.state_shardings(experiment, abstract, mesh)
-    except UserError as error:
-        yield Finding("model", str(error), problem=True)
-        return
+    abstract = assembly.abstract_state(experiment)
+    shardings = assembly.state_shardings(experiment, abstract, mesh)
     if quick:
         needed = memory.least(experiment, abstract, shardings)
     else:

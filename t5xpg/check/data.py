@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 from t5xpg.base import paths
 from t5xpg.base.errors import UserError, nearest
-from t5xpg.check.finding import Finding
+from t5xpg.check.finding import Finding, or_problem
 from t5xpg.data import objectives
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.stream.client import DataService, TaskDescription
@@ -33,7 +33,7 @@ def look_at(dataset: DatasetConfig, experiment: Experiment, service: Service | N
     elif not state.ready:
         yield from _text(state, dataset)
     elif service is not None:
-        yield from _users_task(dataset, experiment, service())
+        yield from or_problem("data", _users_task(dataset, experiment, service()))
 
 
 def _unknown_task(task: str) -> Finding:
@@ -77,7 +77,7 @@ def _task_of_table(
     else:
         yield _readable(row.name, dataset, "cached" if dataset.use_cached else "not cached", count)
     yield from _metrics(dataset, experiment, has_metrics=row.has_metrics or bool(dataset.metrics))
-    yield from _vocabulary(row.vocabulary, experiment)
+    yield from or_problem("ids", _vocabulary(row.vocabulary, experiment))
     if row.supervised is not None and dataset.objective is not None:
         yield Finding(
             "spans",
@@ -143,16 +143,12 @@ def _lengths(part: task_names.Part, vocabulary: Vocabulary, dataset: DatasetConf
 
 def _users_task(dataset: DatasetConfig, experiment: Experiment, service: DataService) -> Iterator[Finding]:
     """What the data process says of a task or mixture that a user's module registers."""
-    try:
-        described = describe(service, dataset)
-        assembly.check_vocabulary(described.vocabulary, experiment)
-        if described.cached:
-            data_state.compare_caches(dataset)
-        if described.cached or not dataset.use_cached:
-            yield from _fits(service, dataset, experiment)
-    except UserError as error:
-        yield Finding("data", str(error), problem=True)
-        return
+    described = describe(service, dataset)
+    assembly.check_vocabulary(described.vocabulary, experiment)
+    if described.cached:
+        data_state.compare_caches(dataset)
+    if described.cached or not dataset.use_cached:
+        yield from _fits(service, dataset, experiment)
     cached = "cached" if described.cached else "not cached"
     if dataset.use_cached and not described.cached:
         cached = "no cache yet (`make train` makes it first, where the task can be cached)"
@@ -187,11 +183,7 @@ def _metrics(dataset: DatasetConfig, experiment: Experiment, *, has_metrics: boo
 def _vocabulary(vocabulary: Vocabulary, experiment: Experiment) -> Iterator[Finding]:
     if isinstance(vocabulary, PlannedIds) and not vocabulary.pieces:
         return  # its size is not known
-    try:
-        assembly.check_vocabulary(vocabulary, experiment)
-    except UserError as error:
-        yield Finding("ids", str(error), problem=True)
-    else:
-        size = experiment.model.config.vocab_size
-        at_most = "at most " if isinstance(vocabulary, PlannedIds) else ""
-        yield Finding("ids", f"{at_most}{vocabulary.size:,} of the vocabulary, {size:,} of the model")
+    assembly.check_vocabulary(vocabulary, experiment)
+    size = experiment.model.config.vocab_size
+    at_most = "at most " if isinstance(vocabulary, PlannedIds) else ""
+    yield Finding("ids", f"{at_most}{vocabulary.size:,} of the vocabulary, {size:,} of the model")

@@ -1,8 +1,10 @@
 """What a check finds: lines of a table, and whether something stands in the way of training."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
+
+from t5xpg.base.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -18,6 +20,14 @@ class Finding:
         """The line of the table; further lines of the text are indented below."""
         verdict = "NO" if self.problem else "ok" if self.looked_at else "--"
         return f"{self.what:<9}{verdict:<4}" + ("\n" + " " * 13).join(self.text.splitlines())
+
+
+def or_problem(what: str, found: Iterable[Finding]) -> Iterator[Finding]:
+    """The findings up to a UserError, and that as the last one: a problem."""
+    try:
+        yield from found
+    except UserError as error:
+        yield Finding(what, str(error), problem=True)
 
 
 def report(findings: Iterable[Finding], *, as_json: bool = False) -> int:

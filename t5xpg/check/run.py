@@ -16,20 +16,19 @@ from t5xpg.run.directory import RunDirectory, differences
 
 
 def look_at(loaded: LoadedConfig, directory: RunDirectory, *, data: bool = True) -> Iterator[Finding]:
-    """Say whether the run is new, continued, or another one. data: whether it reads the text that is exported here."""
+    """Say whether the run is new, continued, or another one; raises UserError where it cannot be trained.
+
+    data: whether it reads the text that is exported here.
+    """
     identity = _identity(loaded, data)
-    try:
-        if directory.exists():
-            directory.check_trains()
-            recorded = directory.read()
-        else:
-            directory.check(loaded.name, {})  # refuses a folder of other files
-            recorded = _of_checkpoint(directory)
-            known = recorded["identity"].get("settings", {})
-            identity = {"settings": {name: value for name, value in identity["settings"].items() if name in known}}
-    except UserError as error:
-        yield Finding("run", str(error), problem=True)
-        return
+    if directory.exists():
+        directory.check_trains()
+        recorded = directory.read()
+    else:
+        directory.check(loaded.name, {})  # refuses a folder of other files
+        recorded = _of_checkpoint(directory)
+        known = recorded["identity"].get("settings", {})
+        identity = {"settings": {name: value for name, value in identity["settings"].items() if name in known}}
     step = max(saved_steps(directory.checkpoints), default=0)
     if not recorded["identity"]:
         yield Finding("run", f"new, in {paths.shown(directory.path)}")

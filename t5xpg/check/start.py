@@ -8,7 +8,7 @@ from typing import Any
 from t5xpg.base.errors import UserError
 from t5xpg.base.paths import shown
 from t5xpg.check.data import Service, describe
-from t5xpg.check.finding import Finding
+from t5xpg.check.finding import Finding, or_problem
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.evaluate.measurements import require_selection
 from t5xpg.evaluate.trained_model import INITIAL
@@ -42,7 +42,7 @@ def look_at(loaded: LoadedConfig, directory: RunDirectory, service: Service | No
             elif own is not None:
                 yield Finding("start", f"`make train` compares it with what the run was started from, {own['named']}")
     if experiment.teacher is not None:
-        yield _teacher(experiment, experiment.teacher)
+        yield from or_problem("teacher", _teacher(experiment, experiment.teacher))
     if data:
         yield from _of_task(experiment, None if meta is None else meta["vocabulary"], service)
 
@@ -63,17 +63,13 @@ def _initial(experiment: Experiment, initial: InitialCheckpoint) -> tuple[Findin
     return Finding("start", text), meta
 
 
-def _teacher(experiment: Experiment, teacher: Teacher) -> Finding:
+def _teacher(experiment: Experiment, teacher: Teacher) -> Iterator[Finding]:
     """Whether the teacher is there and fits."""
-    try:
-        place = find(teacher.checkpoint, "TEACHER_CHECKPOINT")
-        meta = initial_state.require_teacher_fits(place, experiment, assembly.abstract_state(experiment))
-    except UserError as error:
-        return Finding("teacher", str(error), problem=True)
+    place = find(teacher.checkpoint, "TEACHER_CHECKPOINT")
+    meta = initial_state.require_teacher_fits(place, experiment, assembly.abstract_state(experiment))
     size = f"{teacher.model.num_params:,} parameters"
-    return Finding(
-        "teacher", f"{meta['experiment']} after step {int(place.folder().name):,}, {size}; in {shown(place.run)}"
-    )
+    text = f"{meta['experiment']} after step {int(place.folder().name):,}, {size}; in {shown(place.run)}"
+    yield Finding("teacher", text)
 
 
 def _of_task(experiment: Experiment, trained: Mapping[str, Any] | None, service: Service | None) -> Iterator[Finding]:
@@ -87,7 +83,7 @@ def _of_task(experiment: Experiment, trained: Mapping[str, Any] | None, service:
     if row is not None and selection is not None and selection.of_validation:
         parts = [part.name for part in row.parts]
         names = validation_names(parts if len(parts) > 1 else [])
-        yield _best(selection, functools.partial(selection.require, names))
+        yield from or_problem("best", _best(selection, functools.partial(selection.require, names)))
         selection = None
     if service is None or (trained is None and selection is None) or not state.ready:
         return
@@ -99,7 +95,8 @@ def _of_task(experiment: Experiment, trained: Mapping[str, Any] | None, service:
         yield from _vocabulary(described.vocabulary, trained, experiment)
     if selection is not None:
         readable = dataclasses.replace(dataset, use_cached=described.cached)
-        yield _best(selection, functools.partial(require_selection, service(), readable, selection))
+        require = functools.partial(require_selection, service(), readable, selection)
+        yield from or_problem("best", _best(selection, require))
 
 
 def _vocabulary(task: Vocabulary, trained: Mapping[str, Any], experiment: Experiment) -> Iterator[Finding]:
@@ -109,13 +106,10 @@ def _vocabulary(task: Vocabulary, trained: Mapping[str, Any], experiment: Experi
         yield Finding("start", str(error), problem=True)
 
 
-def _best(selection: BestMetric, require: Callable[[], None]) -> Finding:
+def _best(selection: BestMetric, require: Callable[[], None]) -> Iterator[Finding]:
     """Whether the run can be selected so. require: raises UserError where the metric is not measured."""
-    try:
-        require()
-    except UserError as error:
-        return Finding("best", str(error), problem=True)
+    require()
     patience = selection.patience
     ends = "" if patience is None else f"; ends after {patience} in a row without a better one"
     kept = "kept" if selection.keep else "not kept"
-    return Finding("best", f"{selection.metric}, {selection.mode}, {kept}{ends}")
+    yield Finding("best", f"{selection.metric}, {selection.mode}, {kept}{ends}")

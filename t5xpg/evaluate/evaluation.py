@@ -41,7 +41,7 @@ from t5xpg.experiment.identity import data_config, run_identity
 from t5xpg.run import metrics
 from t5xpg.run.checkpoint.checkpointer import Checkpointer
 from t5xpg.run.directory import RunDirectory
-from t5xpg.run.records import line_of, open_tensorboard, read_jsonl, to_json
+from t5xpg.run.records import TensorBoardWriter, line_of, read_jsonl, to_json
 from t5xpg.run.results import PREDICTED, SIGNIFICANCE, TRIVIAL, filled_rows, replaced_metrics, settings_text
 
 NUM_SAMPLES = 8
@@ -222,10 +222,10 @@ def _write_history(
     events = directory.tensorboard / folder.relative_to(directory.path)
     # a step before one that is there already hides nothing
     after = None if any(record["step"] > step for record in earlier) else step - 1
-    with contextlib.closing(open_tensorboard(events, after, print)) as tensorboard:
-        tensorboard.scalars(step, summary, prefix=split)
+    with TensorBoardWriter(events, after) as tensorboard:
+        tensorboard.values(step, summary, prefix=split)
         for task, values in by_task.items():
-            tensorboard.scalars(step, values, prefix=f"{split}/{task}")
+            tensorboard.values(step, values, prefix=f"{split}/{task}")
         for one in measured:
             tensorboard.values(step, one.metrics, prefix=f"{SPLIT}/{one.task}")
 

@@ -30,6 +30,13 @@ class LoadedConfig:
     full: str
     operative: str
 
+    @property
+    def typed(self) -> str:
+        """What a user types behind EXP= to name the experiment."""
+        folder = paths.experiments().get(self.name)
+        named = folder is not None and folder.resolve() == self.gin_file.resolve().parent
+        return self.name if named else paths.shown(self.gin_file)
+
 
 class ConfigError(UserError):
     """What is wrong with a configuration: all of it, one message each in `problems`."""

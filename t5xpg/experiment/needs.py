@@ -24,7 +24,7 @@ from t5xpg.base import digests
 from t5xpg.base.errors import UserError
 from t5xpg.data.text import export, labelled, local_files
 from t5xpg.data.text.labelled import TEXT
-from t5xpg.data.text.manifest import Manifest
+from t5xpg.data.text.manifest import Manifest, one_word
 from t5xpg.data.text.sources import HuggingFace
 from t5xpg.data.vocab.files import vocabulary_of_file
 from t5xpg.data.vocab.record import VocabularyRecord
@@ -157,7 +157,8 @@ class Vocabulary:
     def check(self) -> None:
         """Raise UserError, with what to type, where it cannot be made because its file has not been fetched."""
         if self.tokenizer is not None and not Path(self.tokenizer).is_file():
-            fetch = f" To fetch it, type: curl -L -o {self.tokenizer} {self.published}" if self.published else ""
+            command = shlex.join(["curl", "-L", "-o", self.tokenizer, self.published or ""])
+            fetch = f" To fetch it, type: {command}" if self.published else ""
             raise UserError(
                 f"The vocabulary {self.name_in_tasks} is copied from a file: there is no file {self.tokenizer}.{fetch}"
             )
@@ -201,5 +202,5 @@ def _typed(program: str, options: Mapping[str, Any]) -> str:
     """A Make command with its options; options that are None or False are left out."""
     said = {name: value for name, value in options.items() if value is not None and value is not False}  # 0 is kept
     given = {name: 1 if value is True else value for name, value in said.items()}
-    words = [f'"{value}"' if " " in str(value) else shlex.quote(str(value)) for value in given.values()]
+    words = [one_word(str(value)) if " " in str(value) else shlex.quote(str(value)) for value in given.values()]
     return " ".join([program, *(f"{name.upper()}={word}" for name, word in zip(given, words, strict=True))])

@@ -12,8 +12,10 @@ from t5xpg.run.directory import RunDirectory
 def options_of(run: RunDirectory, gin: str = "") -> str:
     """As in `make eval EXP=mine RUN=seed_1 GIN=--gin.RANDOM_SEED=1`. gin: further overrides."""
     record = run.read()
-    given = " ".join([*overrides_of(record["starts"][-1]["command"]), *([gin] if gin else [])])
-    return options_for(record["experiment"], run.path, given)
+    command = record["starts"][-1]["command"]
+    file = next((word for word in shlex.split(command) if word.endswith(".gin") and not word.startswith("-")), None)
+    given = " ".join([*overrides_of(command), *([gin] if gin else [])])
+    return options_for(file or record["experiment"], run.path, given)
 
 
 def options_for(experiment: str, path: Path, gin: str = "") -> str:
@@ -21,7 +23,11 @@ def options_for(experiment: str, path: Path, gin: str = "") -> str:
     is_named = path.resolve() == (paths.runs_directory() / path.name).resolve()
     # a word without a separator would be the name of a run
     where = path.name if is_named else os.path.join(os.curdir, paths.shown(path))
-    options = {"EXP": experiment, "RUN": "" if where == experiment else where, "GIN": gin}
+    options = {
+        "EXP": experiment,
+        "RUN": "" if where == os.path.basename(experiment.removesuffix(".gin")) else where,
+        "GIN": gin,
+    }
     return " ".join(f"{name}={shlex.quote(value)}" for name, value in options.items() if value)
 
 

@@ -4,32 +4,19 @@ Both survive a kill at any moment: what was written before can be read. A run th
 what an earlier process recorded after s, so that the records are those of an unbroken run.
 """
 
-import abc
 import json
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from t5xpg.base.errors import UserError
-from t5xpg.base.files import write_atomically
-from t5xpg.base.metric_values import Generic, Histogram, Image, MetricValue, is_number
+from t5xpg.base.files import Closing, write_atomically
+from t5xpg.base.metric_values import Generic, Histogram, Image, is_number
 from t5xpg.data.late_imports import in_place
 
-
-class Closing(abc.ABC):
-    """A context manager that closes itself."""
-
-    @abc.abstractmethod
-    def close(self) -> None:
-        """What has to be done at the end."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
+_FLUSH_SECONDS = 10.0  # after which events are handed to the system
 
 
 class JsonlWriter(Closing):
@@ -89,15 +76,16 @@ class TensorBoardWriter(Closing):
 
     def __init__(self, directory: Path, after_step: int | None = None) -> None:
         with in_place({"boto3": None}):  # it would be loaded where it is installed; events are written to files here
-            from tensorboardX import SummaryWriter  # late: it loads protobuf, which records in JSON do not need
+            from tensorboardX.event_file_writer import EventsWriter  # late: protobuf, which records in JSON do not need
+        from tensorboardX.proto.event_pb2 import SessionLog
 
         directory.mkdir(parents=True, exist_ok=True)
-        self._writer = SummaryWriter(
-            logdir=str(directory),
-            purge_step=None if after_step is None else after_step + 1,
-            flush_secs=10,
-            filename_suffix=f".{time.time_ns()}",  # two starts within a second would share a file otherwise
-        )
+        # A SummaryWriter would write in a thread, which ends at a full disk and then blocks the program for ever.
+        # The suffix: two starts within a second would share a file otherwise.
+        self._events = EventsWriter(str(directory / "events"), f".{time.time_ns()}")
+        self._flushed = time.monotonic()
+        if after_step is not None:
+            self._write(after_step + 1, session_log=SessionLog(status=SessionLog.START))
 
     def hyperparameters(self, settings: Mapping[str, Any]) -> None:
         """Record settings for the HParams page, where runs are compared by them and by the loss of validation."""
@@ -106,78 +94,55 @@ class TensorBoardWriter(Closing):
         known = {name: value if isinstance(value, int | float) else str(value) for name, value in settings.items()}
         experiment, start, _ = hparams(known, {"validation/loss": 0.0})
         for summary in (experiment, start):
-            self._writer._get_file_writer().add_summary(summary)
+            self._write(0, summary=summary)
 
-    def scalars(self, step: int, values: Mapping[str, Any], prefix: str) -> None:
-        """Record numbers as `prefix/name` at a step; values that are not numbers are left out."""
-        for name, value in values.items():
-            number = to_json_number(value)
-            if isinstance(number, int | float):
-                self._writer.add_scalar(f"{prefix}/{name}", number, step)
-
-    def values(self, step: int, values: Mapping[str, MetricValue], prefix: str) -> None:
+    def values(self, step: int, values: Mapping[str, Any], prefix: str) -> None:
         """Record metrics as `prefix/name` at a step: numbers, texts, histograms, pictures, and tensors of plugins."""
         for name, value in values.items():
-            tag = f"{prefix}/{name}"
-            if is_number(value):
-                self._writer.add_scalar(tag, value, step)
-            elif isinstance(value, str):
-                self._writer.add_text(tag, value, step)
-            elif isinstance(value, Histogram):
-                self._histogram(step, tag, value)
-            elif isinstance(value, Image):
-                shown = value.pictures[: value.max_outputs]
-                for number, picture in enumerate(shown):
-                    numbered = tag if len(shown) == 1 else f"{tag}/{number}"
-                    self._writer.add_image(numbered, picture, step, dataformats="HWC")
-            elif isinstance(value, Generic) and value.summary:
-                self._plugin_tensor(step, tag, value.summary)
+            for summary in _summaries(f"{prefix}/{name}", to_json_number(value)):
+                self._write(step, summary=summary)
+        if time.monotonic() - self._flushed > _FLUSH_SECONDS:
+            self.flush()
 
-    def _histogram(self, step: int, tag: str, value: Histogram) -> None:
-        counts, edges = value.counted()
-        finite = value.finite()
-        if not finite.size:
-            return
-        self._writer.add_histogram_raw(
-            tag,
-            min=float(finite.min()),
-            max=float(finite.max()),
-            num=int(finite.size),
-            sum=float(finite.sum()),
-            sum_squares=float((finite**2).sum()),
-            # TensorBoard names a bin by its right edge, the first one by an empty bin before it
-            bucket_limits=edges.tolist(),
-            bucket_counts=[0, *counts.tolist()],
-            global_step=step,
-        )
+    def _write(self, step: int, **content: Any) -> None:
+        from tensorboardX.proto.event_pb2 import Event
 
-    def _plugin_tensor(self, step: int, tag: str, serialized: bytes) -> None:
-        from tensorboardX.proto.summary_pb2 import Summary
-
-        value = Summary.Value.FromString(serialized)
-        value.tag = tag
-        self._writer._get_file_writer().add_summary(Summary(value=[value]), step)
+        self._events.write_event(Event(step=step, wall_time=time.time(), **content))
 
     def flush(self) -> None:
         """Hand what was recorded to the system."""
-        self._writer.flush()
+        self._events.flush()
+        self._flushed = time.monotonic()
 
     def close(self) -> None:
         """Write what is left and close the file."""
-        self._writer.close()
+        self._events.close()
 
 
-def open_tensorboard(
-    directory: Path, after_step: int | None, say: Callable[[str], None]
-) -> "TensorBoardWriter | Unwritten":
-    """The writer. If its library finds no shared memory, `say` gets a line that says so, and nothing is written."""
-    try:
-        return TensorBoardWriter(directory, after_step)
-    except OSError as error:
-        if error.filename is not None:  # the directory
-            raise
-        say(f"without TensorBoard, whose writer needs shared memory: /dev/shm cannot be used ({error.strerror})")
-        return Unwritten()
+def _summaries(tag: str, value: Any) -> Iterator[Any]:
+    """TensorBoard's `Summary` of a metric, one for each picture; none of a metric that it has no page for."""
+    from tensorboardX import summary
+
+    if is_number(value):
+        yield summary.scalar(tag, value)
+    elif isinstance(value, str):
+        yield summary.text(tag, value)
+    elif isinstance(value, Histogram):
+        counts, edges = value.counted()
+        finite = value.finite()
+        if finite.size:
+            sums = (float(finite.sum()), float((finite**2).sum()))
+            # TensorBoard names a bin by its right edge, the first one by an empty bin before it
+            bins = (edges.tolist(), [0, *counts.tolist()])
+            yield summary.histogram_raw(tag, float(finite.min()), float(finite.max()), int(finite.size), *sums, *bins)
+    elif isinstance(value, Image):
+        shown = value.pictures[: value.max_outputs]
+        for number, picture in enumerate(shown):
+            yield summary.image(tag if len(shown) == 1 else f"{tag}/{number}", picture, dataformats="HWC")
+    elif isinstance(value, Generic) and value.summary:
+        of_plugin = summary.Summary.Value.FromString(value.summary)
+        of_plugin.tag = tag
+        yield summary.Summary(value=[of_plugin])
 
 
 class Unwritten:

@@ -28,7 +28,7 @@ from t5xpg.run.directory import RunDirectory
 from t5xpg.run.report import RESULTS_FILE
 from t5xpg.run.results import read_results
 from t5xpg.run.sources import commit_of, counting_starts
-from t5xpg.study import receipts
+from t5xpg.study import kinds, receipts
 from t5xpg.study.reproduce import OUTCOME_FILE
 
 RECEIPT_FILE, PACKAGES_FILE = "receipt.json", "packages.cdx.json"
@@ -45,6 +45,7 @@ def verify(name: str, folder: Path, *, key: str | None = None, steps: int | None
     and where that commit is not in this checkout.
     """
     name, gin_file = find_experiment(name)
+    kinds.require_one_run(gin_file.parent)
     published = gin_file.parent / RESULTS_FILE
     commit = commit_of(read_results(published))
     if commit is None:

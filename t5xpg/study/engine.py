@@ -89,7 +89,7 @@ class Study(Planned):
             board = self.collect(trained)
         for line in self.summary(board):
             print(line)
-        print(f"publish it: make report {options_for(self.name, self.folder)}")
+        print(f"publish it: make report {options_for(self.experiment, self.folder)}")
 
     def publish(self, *, allow_changed: bool = False) -> Path:
         """Write the board, the pictures and the README's block into the experiment's folder; returns the README's path.
@@ -104,7 +104,7 @@ class Study(Planned):
                 sources.require_commit(shown(run.path), [start["git"] for start in starts])
         board = self.collect(wanted)
         if not board["runs_done"]:
-            options = options_for(self.name, self.folder)
+            options = options_for(self.experiment, self.folder)
             raise UserError(f"No run of {self.name} is done in {shown(self.folder)}. Train: make sweep {options}")
         return self.page.write(self.home, self.with_published(board))
 

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from t5xpg.base.errors import UserError
+from t5xpg.base.paths import shown
 from t5xpg.study.engine import Planned
 from t5xpg.study.matrix import Matrix
 from t5xpg.study.speedrun import Speedrun
@@ -14,3 +16,11 @@ PLAN_FILES = " or ".join(kind.plan_file for kind in (Sweep, Matrix))
 def study_of(experiment: str, folder: Path) -> Planned | None:
     """The plan of an experiment, with its runs in `folder`; None for an experiment that is one run."""
     return next((kind(experiment, folder) for kind in KINDS if kind.is_planned(experiment)), None)
+
+
+def require_one_run(home: Path) -> None:
+    """Raise UserError for an experiment, in the folder `home`, that is many runs."""
+    if plan := next((home / kind.plan_file for kind in KINDS if (home / kind.plan_file).exists()), None):
+        raise UserError(
+            f"{home.name} is many runs, those of {shown(plan)}, and its results are theirs: train it again."
+        )

@@ -21,6 +21,7 @@ from t5xpg.run.directory import RunDirectory
 from t5xpg.run.options import overrides_of
 from t5xpg.run.report import RESULTS_FILE
 from t5xpg.run.results import collect, read_results
+from t5xpg.study import kinds
 from t5xpg.study.reproduce_comparison import TOLERANCE, Comparison, Row, compare, identity, other_run
 from t5xpg.train import initial_state, training
 
@@ -83,15 +84,18 @@ def reproduce(loaded: LoadedConfig, path: Path, *, steps: int | None = None) -> 
 
 
 def _published(loaded: LoadedConfig, file: Path) -> Results:
+    kinds.require_one_run(file.parent)
     if not file.exists():
         raise UserError(
             f"{loaded.name} has published no results to compare with: there is no {shown(file)}. Publish a run first: "
-            f"make train EXP={loaded.name}, make eval EXP={loaded.name}, make report EXP={loaded.name}"
+            f"make train EXP={loaded.typed}, make eval EXP={loaded.typed}, make report EXP={loaded.typed}"
         )
     published = read_results(file)
     lacking = [name for name in _NEEDED if name not in published]
     if lacking:
-        raise UserError(f"{shown(file)} lacks {', '.join(lacking)}. Write it again with: make report EXP={loaded.name}")
+        raise UserError(
+            f"{shown(file)} lacks {', '.join(lacking)}. Write it again with: make report EXP={loaded.typed}"
+        )
     if published.get("experiment") != loaded.name:
         raise UserError(f"{shown(file)} holds results of {published.get('experiment')}, not of {loaded.name}.")
     return published
@@ -103,7 +107,7 @@ def _as_published(loaded: LoadedConfig, published: Results) -> LoadedConfig:
     if loaded.full != plain.full:
         raise UserError(
             f"What is reproduced is {loaded.name} as it was published: leave out GIN= and --gin. To train a part of "
-            f"it, give STEPS=n; for other settings, make train EXP={loaded.name} GIN=…"
+            f"it, give STEPS=n; for other settings, make train EXP={loaded.typed} GIN=…"
         )
     overrides, gin_files = config.split_overrides(" ".join(overrides_of(published["command"])))
     return config.load(str(loaded.gin_file), overrides, gin_files) if overrides or gin_files else plain

@@ -63,8 +63,8 @@ class Speedrun(Planned):
         plan = read(self.plan_path, SpeedrunPlan)
         wanted, file = self.runs_of(entry, seeds or range(plan.seeds)), self.home / "records" / entry / RECORD_FILE
         if (cores := environment.usable_cores()) != plan.cores:
-            wish = f"taskset --cpu-list 0-{plan.cores - 1} make speedrun-check ENTRY={entry}"
-            raise UserError(f"A speedrun is run on {plan.cores} cores, and {cores} are used here. Type: {wish}")
+            wish = f"Put this before the command: taskset --cpu-list 0-{plan.cores - 1}"
+            raise UserError(f"A speedrun is run on {plan.cores} cores, and {cores} are used here. {wish}")
         finished, instead = self.folder / f"{entry}.check.json", "Wait for it, or name another with RUN=…"
         with locks.hold(self.folder / ".lock", doing=f"working in {self.folder}", instead=instead):
             for path in [*self.folder.glob(f"{entry},seed=*"), finished] if finished.exists() and not record else ():

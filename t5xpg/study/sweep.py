@@ -136,7 +136,7 @@ class Sweep(Study):
 
         best = self.best_candidates()
         if best is None:
-            options = options_for(self.name, self.folder)
+            options = options_for(self.experiment, self.folder)
             raise UserError(f"The search is not done in {shown(self.folder)}. Train first: make sweep {options}")
         timed = self._timed(best)
         measured = step_times.measure(timed)

@@ -138,7 +138,7 @@ def origins_of_run(
     if first.vocabulary is not None:
         require_vocabulary(vocabulary, first.vocabulary, experiment)
     if first.teacher is not None:
-        require_teacher_vocabulary(vocabulary, first.teacher[1], experiment)
+        require_vocabulary(vocabulary, first.teacher[1], experiment, of_teacher=True)
     for name, origin in first.origins.items():
         said = "start" if name == INITIAL else name
         print(f"{said}: {origin['experiment']} after step {origin['step']:,}, {origin['named']}", flush=True)
@@ -159,31 +159,22 @@ def _initial_params(abstract: TrainState, experiment: Experiment) -> Params:
     return abstract.frozen
 
 
-def require_vocabulary(task: Vocabulary, recorded: Mapping[str, Any], experiment: Experiment) -> None:
-    """Raise UserError where the ids of the task mean something else than those that a checkpoint was trained with.
-
-    recorded: the checkpoint's record of its vocabulary.
-    """
-    assert experiment.initial is not None
-    if not experiment.initial.same_vocabulary:
+def require_vocabulary(
+    task: Vocabulary, recorded: Mapping[str, Any], experiment: Experiment, *, of_teacher: bool = False
+) -> None:
+    """Raise UserError where the ids of the task mean something else than those that the initial checkpoint, or the
+    teacher, was trained with. recorded: its record of its vocabulary."""
+    source = experiment.teacher if of_teacher else experiment.initial
+    assert source is not None
+    if isinstance(source, InitialCheckpoint) and not source.same_vocabulary:
         return
-    differences = vocabulary_differences(task, recorded, "checkpoint")
-    if differences:
+    kind = "teacher" if of_teacher else "checkpoint"
+    if differences := vocabulary_differences(task, recorded, kind):
+        all_the_same = "" if of_teacher else "; SAME_VOCABULARY=False starts from it all the same"
         raise UserError(
-            f"The checkpoint {experiment.initial.checkpoint} was trained with another vocabulary than "
-            f"{experiment.train_dataset.mixture_or_task_name} has: {differences}. Choose a task with its vocabulary; "
-            "SAME_VOCABULARY=False starts from it all the same."
-        )
-
-
-def require_teacher_vocabulary(task: Vocabulary, recorded: Mapping[str, Any], experiment: Experiment) -> None:
-    """Raise UserError where the ids of the task mean other pieces than the teacher's probabilities."""
-    assert experiment.teacher is not None
-    differences = vocabulary_differences(task, recorded, "teacher")
-    if differences:
-        raise UserError(
-            f"The teacher {experiment.teacher.checkpoint} was trained with another vocabulary than "
-            f"{experiment.train_dataset.mixture_or_task_name} has: {differences}. Choose a task with its vocabulary."
+            f"The {kind} {source.checkpoint} was trained with another vocabulary than "
+            f"{experiment.train_dataset.mixture_or_task_name} has: {differences}. Choose a task with its vocabulary"
+            f"{all_the_same}."
         )
 
 

@@ -71,7 +71,7 @@ def record(loaded: LoadedConfig, *, steps: int, output: Path, force: bool = Fals
                 description=to_json(dataclasses.asdict(description) | {"vocabulary": description.vocabulary.to_json()}),
             )
         recording = Recording(
-            _typed(loaded), records, to_json(dataclasses.asdict(source)), environment.versions(), {}, gin
+            loaded.typed, records, to_json(dataclasses.asdict(source)), environment.versions(), {}, gin
         )
         if (output / MANIFEST).exists() and not force:
             _refuse_another(output, recording)
@@ -102,7 +102,7 @@ def _print_result(output: Path, loaded: LoadedConfig, gin: str) -> None:
     print(
         f"{paths.shown(output)}: {train:,} batches to train, {validation:,} to validate, "
         f"{f'{size / 1e6:,.1f} MB' if size >= 1e6 else f'{size / 1e3:,.1f} kB'}\n"
-        f"train from them: make train EXP={shlex.quote(_typed(loaded))} RECORDED={shlex.quote(paths.shown(output))}"
+        f"train from them: make train EXP={shlex.quote(loaded.typed)} RECORDED={shlex.quote(paths.shown(output))}"
         + (f" GIN={shlex.quote(gin)}" if gin else "")
     )
 
@@ -181,10 +181,3 @@ def _what_decides(recording: Recording) -> dict[str, Any]:
         **{name: recording.versions.get(name) for name in _DATA_LIBRARIES},
         **{name: stream.identity for name, stream in recording.streams.items()},
     }
-
-
-def _typed(loaded: LoadedConfig) -> str:
-    """What a user types after EXP= to name the experiment."""
-    folder = paths.experiments().get(loaded.name)
-    named = folder is not None and folder.resolve() == loaded.gin_file.resolve().parent
-    return loaded.name if named else paths.shown(loaded.gin_file)

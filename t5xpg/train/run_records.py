@@ -14,7 +14,7 @@ from t5xpg.run.directory import RunDirectory
 from t5xpg.run.loggers import Logger, StartedRun
 from t5xpg.run.loggers.fanout import LoggerFanout, start_threads
 from t5xpg.run.metrics import Window
-from t5xpg.run.records import Closing, JsonlWriter, Unwritten, open_tensorboard, to_json
+from t5xpg.run.records import Closing, JsonlWriter, TensorBoardWriter, Unwritten, to_json
 from t5xpg.train import nonfinite
 from t5xpg.train.nonfinite import NonFinite
 
@@ -46,7 +46,7 @@ class RunRecords(Closing):
         self._timing = JsonlWriter(directory.timing_jsonl, kept) if written else Unwritten()
         files = (directory.metrics_jsonl, directory.timing_jsonl)
         threads = start_threads(loggers, started, *files, log) if written else ()
-        tensorboard = open_tensorboard(directory.tensorboard, kept, log) if written else Unwritten()
+        tensorboard = TensorBoardWriter(directory.tensorboard, kept) if written else Unwritten()
         tensorboard.hyperparameters(started.settings)
         self._loggers = LoggerFanout(tensorboard, threads)
 
@@ -65,7 +65,7 @@ class RunRecords(Closing):
             return
         summary = window.summary()
         self._metrics.write({"step": step, "split": "train", **summary})
-        self._loggers.scalars(step, summary, prefix="train")
+        self._loggers.values(step, summary, prefix="train")
         if timing is not None:
             self._write_timing(step, timing)
 
@@ -76,9 +76,9 @@ class RunRecords(Closing):
         of_split = {"step": step, "split": "validation"}
         records = [self._write({**of_split, **summary})]
         records += [self._write({**of_split, "task": task, **values}) for task, values in by_task.items()]
-        self._loggers.scalars(step, summary, prefix="validation")
+        self._loggers.values(step, summary, prefix="validation")
         for task, values in by_task.items():
-            self._loggers.scalars(step, values, prefix=f"validation/{task}")
+            self._loggers.values(step, values, prefix=f"validation/{task}")
         self._loggers.flush()
         return records
 
@@ -109,4 +109,4 @@ class RunRecords(Closing):
 
     def _write_timing(self, step: int, values: Record) -> None:
         self._timing.write({"step": step, "time": time.time(), **values})
-        self._loggers.scalars(step, values, prefix="timing")
+        self._loggers.values(step, values, prefix="timing")

@@ -59,7 +59,10 @@ def test_what_cannot_be(options: tuple[str | None, str | None, str | None], mess
 def test_commands_of_one_process() -> None:
     require_alone("make eval", {})
     require_alone("make eval", {**NAMED, "JAX_NUM_PROCESSES": "1"})
-    with pytest.raises(UserError, match=r"`make eval` is the work of one process.*Unset JAX_COORDINATOR_ADDRESS"):
+    with pytest.raises(
+        UserError,
+        match=r"`make eval` is the work of one process.*Unset JAX_COORDINATOR_ADDRESS.*, or set JAX_NUM_PROCESSES=1;",
+    ):
         require_alone("make eval", NAMED)
     with pytest.raises(UserError, match="without srun"):
         require_alone("make eval", SLURM)

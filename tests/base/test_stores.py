@@ -97,6 +97,15 @@ def test_one_file_of_each_name_is_read_and_records_can_be_left_for_later(machine
     stores.push(other)  # without removing what was not pulled
     stores.pull(other)
     assert contents(other) == {"metrics.jsonl": "2\n", "checkpoints/1/params": "a"}
+    machine("one")
+    stores.pull(folder)
+    write(folder, metrics="2\n", checkpoint_1="b")  # trained again
+    stores.push(folder)
+    machine("other")
+    stores.pull_all(paths.local("memory://bucket/runs"), lambda name: "params" not in name)
+    stores.push(other)
+    stores.pull(other)
+    assert contents(other) == {"metrics.jsonl": "2\n", "checkpoints/1/params": "b"}, "not what was pulled before"
     stores.remove(other)
     assert not MemoryFileSystem.store
     with pytest.raises(UserError, match="holds nothing any more"):
@@ -169,6 +178,30 @@ def test_killed_between_the_manifest_and_its_record(
     now = contents(folder)
     stores.pull(folder)
     assert contents(folder) == now
+
+
+@pytest.mark.parametrize("forgotten", [False, True])
+def test_killed_while_it_names_itself_as_the_trainer(
+    machine: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, forgotten: bool
+) -> None:
+    """What is not stored yet stays. forgotten: the store was emptied, and the record deleted, to store all again."""
+    write(folder := machine("one"), metrics="1\n")
+    stores.push(folder)
+    write(folder, metrics="1\n2\n", checkpoint_2="b")
+    if forgotten:
+        MemoryFileSystem.store.clear()
+        (folder / ".t5xpg_store.json").unlink()
+    write_manifest = mirror.Mirror._write
+
+    def then_die(self: Any, manifest: Any) -> None:
+        write_manifest(self, manifest)
+        raise KilledError
+
+    monkeypatch.setattr(mirror.Mirror, "_write", then_die)
+    with pytest.raises(KilledError):
+        stores.Uploads(folder).begin()
+    stores.pull(folder)
+    assert contents(folder) == {"metrics.jsonl": "1\n2\n", "checkpoints/2/params": "b"}
 
 
 def test_what_interrupted_pushes_left_is_removed(

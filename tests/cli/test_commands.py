@@ -83,11 +83,29 @@ def test_variables_of_make_are_options_of_the_program(name: str, values: str, ar
 
 def test_a_variable_that_a_command_has_not_is_refused() -> None:
     typed = {"EXP": "demo", "RUNN": "mine", "MACHINE": "cpu"}
-    with pytest.raises(UserError, match=r'make train has no RUNN. Did you mean RUN\? .* GIN="--gin.RUNN=mine"; of the'):
+    with pytest.raises(UserError, match=r"make train has no RUNN. Did you mean RUN\? .* GIN=--gin.RUNN=mine; Of the"):
         from_make("train", {**typed, "TYPED_VARIABLES": "MACHINE EXP RUNN"})
     assert from_make("train", {**typed, "TYPED_VARIABLES": "MACHINE EXP"}) == ["train", "demo"]
+    with pytest.raises(
+        UserError, match=r"data has no COST\. Known: [^=]* Of the environment: COST='\$5 a day' make data"
+    ):
+        from_make("data", {"COST": "$5 a day", "TYPED_VARIABLES": "COST"})
     chain = {"TASK": "a", "EXP": "demo", "TYPED_VARIABLES": "TASK EXP", "TYPED_TARGETS": "cache train"}
     assert from_make("train", chain) == ["train", "demo"]
+
+
+def test_what_a_command_is_about_has_to_be_given() -> None:
+    assert "(has to be given)" in help_page(["import"])
+    with pytest.raises(UserError, match=r"FILE=FILE has to be given\."):
+        from_make("convert-gin", {})
+
+
+@pytest.mark.parametrize("argument", ["--gin=--gin.TRAIN_STEPS=1", "--ru=mine"])
+def test_options_are_typed_whole(argument: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A run's record, from which it is reproduced, knows no others."""
+    with pytest.raises(SystemExit):
+        cli.main(["train", "byt5_tiny_demo", argument])
+    assert "unrecognized arguments" in capsys.readouterr().err
 
 
 def test_bindings_for_a_command_that_reads_no_gin_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
@@ -103,11 +121,15 @@ def test_bindings_for_a_command_that_reads_no_gin_are_refused(capsys: pytest.Cap
         (["vocab", "mine", "--eos-token=x"], "EOS_TOKEN and PAD_TOKEN are of a tokenizer that is copied"),
         (["verify-claim", "--experiment=x", "--signers=y"], "SIGNERS=… says nothing here"),
         (["verify-claim", "--receipt=x", "--key=z", "--signers=y"], "SIGNERS=… says nothing here"),
+        (["sweep", "optimizers_tiny", "--times", "--launcher=slurm"], "TIMES=1 measures here"),
+        (["report", "optimizers_tiny", "--gin.RANDOM_SEED=1"], "What is trained stands in sweep.toml"),
+        (["reproduce", "optimizers_tiny"], "optimizers_tiny is many runs, those of .*sweep.toml"),
+        (["verify-claim", "--experiment=matrix_tiny"], "matrix_tiny is many runs, those of .*matrix.toml"),
     ],
 )
-def test_options_that_would_be_ignored(arguments: list[str], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        handlers.handle(commands.parser().parse_args(arguments))
+def test_options_that_would_be_ignored(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(arguments) == 1
+    assert re.search(message, capsys.readouterr().err)
 
 
 @pytest.mark.parametrize("command", ["eval", "infer", "tune-decoding"])

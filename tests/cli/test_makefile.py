@@ -142,6 +142,7 @@ def test_help_needs_no_environment(tmp_path: Path) -> None:
     assert "  make train          train an experiment" in make(tmp_path)
     said = make(tmp_path, "help", "train", "data")
     assert said.startswith("make train: ")
+    assert make(tmp_path, "train", "help").startswith("make train: ")
     assert "\n  FILES=TEXT " in said
     assert "Did you mean train?" in make(tmp_path, "help", "trian", code=2)
 
@@ -232,6 +233,8 @@ def test_images_are_built_and_run_as_the_user(folder: Path, machine: str, gpus: 
     program(folder / "programs" / "docker")
     given = ["EXP=mine", 'GIN=--gin.A=1 --gin.B="x y"', *([f"MACHINE={machine}"] if machine else [])]
     paths = f"{folder / 'programs'}{os.pathsep}{os.environ['PATH']}"
+    typed = [each.partition("=")[0] for each in given]
+    handed_on = sorted({*typed, "GIN", "RUN", "TYPED_TARGETS", "TYPED_VARIABLES"})
     said = make(folder, "docker-train", *given, PIP_CONF="p.conf", PATH=paths)
     (build, _), (arguments, environment) = (json.loads(line) for line in said.splitlines())
     kind = machine or "cuda"
@@ -242,8 +245,10 @@ def test_images_are_built_and_run_as_the_user(folder: Path, machine: str, gpus: 
     assert arguments == [
         "run", "--rm", "--init", *gpus, "--shm-size", "2g", "--user", f"{os.getuid()}:{os.getgid()}",
         *(part for name in ("data", "cache", "runs") for part in ("--volume", f"{folder}/{name}:/{name}")),
-        *(part for name in ("EXP", "GIN", "RUN") for part in ("--env", name)),
+        *(part for name in handed_on for part in ("--env", name)),
         f"t5xpg:{kind}", "--from-make", "train",
     ]  # fmt: skip
     assert (environment["EXP"], environment["GIN"]) == ("mine", '--gin.A=1 --gin.B="x y"')
+    assert environment["TYPED_TARGETS"] == "docker-train"
+    assert sorted(environment["TYPED_VARIABLES"].split()) == sorted(typed)
     assert all((folder / name).is_dir() for name in ("data", "cache", "runs"))

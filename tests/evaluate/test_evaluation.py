@@ -5,7 +5,7 @@ import re
 import shlex
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import MagicMock, Mock
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ from t5xpg.evaluate.evaluation import is_up_to_date
 from t5xpg.evaluate.trained_model import check_same_vocabulary, checkpoints_in_mean, chosen_step
 from t5xpg.experiment import prepare
 from t5xpg.run.directory import RunDirectory
-from t5xpg.run.records import Unwritten, read_jsonl
+from t5xpg.run.records import read_jsonl
 from t5xpg.run.report import PAGE
 from t5xpg.run.results import collect
 from tests.workplace import Workplace, checkpoint_arrays
@@ -318,9 +318,7 @@ def test_an_evaluation_of_a_mean_is_none_of_its_last_checkpoint(tmp_path: Path) 
 def test_the_history_keeps_every_evaluation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A mean of checkpoints is none of its last one, and an earlier step hides no later one in TensorBoard."""
     hidden_after: list[int | None] = []
-    monkeypatch.setattr(
-        evaluation, "open_tensorboard", lambda events, after, say: hidden_after.append(after) or Unwritten()
-    )
+    monkeypatch.setattr(evaluation, "TensorBoardWriter", lambda _, after: hidden_after.append(after) or MagicMock())
     for step, mean_of in ((5, 0), (2, 0), (5, 3), (5, 0)):
         evaluation._write_history(RunDirectory(tmp_path), tmp_path, "validation", step, mean_of, {"loss": 1.0}, {}, [])
     found = [(one["step"], one.get("mean_of_checkpoints")) for one in read_jsonl(tmp_path / "metrics.jsonl")]

@@ -36,5 +36,8 @@ def test_a_run_is_named_with_what_it_was_last_started_with(tmp_path: Path, monke
     assert options(named, plain, seed) == "EXP=tiny RUN=seed_1 GIN=--gin.RANDOM_SEED=1"
     assert options(named, gin="--gin.A=1") == "EXP=tiny RUN=seed_1 GIN='--gin.RANDOM_SEED=1 --gin.A=1'"
     assert options(tmp_path / "tiny", plain) == "EXP=tiny RUN=./tiny"
+    assert options(tmp_path / "runs" / "tiny", "t5xpg train my/tiny.gin --gin_file=a.gin") == (
+        "EXP=my/tiny.gin GIN=--gin_file=a.gin"
+    )
     monkeypatch.chdir(named)
     assert options(tmp_path / "my runs" / "tiny", plain) == f"EXP=tiny RUN='{tmp_path}/my runs/tiny'"

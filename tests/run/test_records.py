@@ -1,6 +1,4 @@
-import errno
 import math
-import multiprocessing
 import struct
 from pathlib import Path
 
@@ -9,7 +7,7 @@ import pytest
 
 from t5xpg.base.errors import UserError
 from t5xpg.base.metric_values import Generic, Histogram, Image, MetricValue
-from t5xpg.run.records import JsonlWriter, TensorBoardWriter, open_tensorboard, read_jsonl
+from t5xpg.run.records import JsonlWriter, TensorBoardWriter, read_jsonl
 from tests.workplace import run_python
 
 
@@ -85,9 +83,9 @@ def test_tensorboard_events(tmp_path: Path) -> None:
 
     with TensorBoardWriter(tmp_path) as writer:
         writer.hyperparameters({"schedule.peak": 0.02, "model": "T5Config", "seed": 3, "max_batches": None})
-        writer.scalars(10, {"loss": np.float32(2.5), "split": "train", "steps": 3, "gone": None}, prefix="train")
+        writer.values(10, {"loss": np.float32(2.5), "steps": 3, "gone": None}, prefix="train")
     with TensorBoardWriter(tmp_path, after_step=10) as writer:
-        writer.scalars(11, {"loss": 2.25}, prefix="train")
+        writer.values(11, {"loss": 2.25}, prefix="train")
     read = [Event.FromString(payload) for payload in events(tmp_path)]
     values = [
         (event.step, value.tag, value.simple_value)
@@ -113,16 +111,6 @@ def test_events_are_written_without_boto3(tmp_path: Path) -> None:
     )
     run_python(program, str(tmp_path))
     assert events(tmp_path)
-
-
-def test_without_shared_memory_there_is_no_tensorboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(*_: object) -> None:
-        raise OSError(errno.EROFS, "Read-only file system")
-
-    monkeypatch.setattr(multiprocessing, "Queue", refused)
-    said: list[str] = []
-    open_tensorboard(tmp_path, 0, said.append).scalars(10, {"loss": 1.0}, prefix="train")
-    assert said[0].endswith("/dev/shm cannot be used (Read-only file system)")
 
 
 def test_metrics_of_all_kinds_as_events(tmp_path: Path) -> None:

@@ -223,7 +223,7 @@ def test_a_teacher(trained: tuple[Path, TrainState], build: Any, tmp_path: Path)
     )
     other_ids = Vocabulary(sentinels="transformers")
     with pytest.raises(UserError, match="The teacher small was trained with another vocabulary than small_span_corru"):
-        initial_state.require_teacher_vocabulary(other_ids, VOCABULARY, built.experiment)
+        initial_state.require_vocabulary(other_ids, VOCABULARY, built.experiment, of_teacher=True)
 
 
 def test_a_schedule_that_has_come_to_its_end(build: Any) -> None:

@@ -135,6 +135,9 @@ def _activations(experiment: Experiment, rows: int, mesh: Mesh, fuses: bool) -> 
     if config.remat_policy != "none":
         ungated = dataclasses.replace(config, delete_gate_layer=None, deletion_rate=T5Config.deletion_rate)
         one = dataclasses.replace(ungated, num_encoder_layers=1, num_decoder_layers=1)
+        layers = max(config.num_encoder_layers, config.num_decoder_layers)
+        if config.sliding_window_pattern <= layers and config.encoder_global_block is None:
+            one = dataclasses.replace(one, sliding_window_pattern=1)  # of two kinds, the layer that sees everything
         all_kept = dataclasses.replace(one, remat_policy="none")
         again = _kept(experiment, all_kept, rows, mesh, fuses) - _kept(experiment, one, rows, mesh, fuses)
     return _kept(experiment, config, rows, mesh, fuses) + max(again, 0)
@@ -243,7 +246,8 @@ def _made_again(config: T5Config, batch: Mapping[str, jax.ShapeDtypeStruct], row
     if config.attention_chunk_size is not None and longest > config.attention_chunk_size:
         heads = max(config.num_heads, config.encoder.num_heads)
         pairs.append(heads * config.attention_chunk_size * longest)
-    of_decoder = None if config.decoder_window is None else (config.decoder_window, 0)
+    behind = None if config.merged_attention else config.decoder_window
+    of_decoder = None if behind is None else (behind, behind if "decoder_causal_attention" in batch else 0)
     stacks = (
         (config.encoder_window, config.encoder.num_heads, "encoder_input_tokens"),
         (of_decoder, config.num_heads, "decoder_target_tokens"),

@@ -34,6 +34,7 @@ import numpy as np
 import zstandard
 
 from t5xpg.base.errors import UserError
+from t5xpg.base.files import Closing
 from t5xpg.data.batch import ENC_DEC, Batch, BatchSpec, hash_batch, layout_of, validate
 from t5xpg.data.spec import DatasetConfig
 
@@ -113,7 +114,7 @@ class StreamWriter(contextlib.AbstractContextManager["StreamWriter"]):
                 os.fsync(file.fileno())
 
 
-class StreamReader(contextlib.AbstractContextManager["StreamReader"]):
+class StreamReader(Closing):
     """Reads any batch of a stream by its number, from 0; thread-safe. remedy: ends the message of every UserError."""
 
     def __init__(self, folder: Path, name: str, remedy: str = "Record it again.") -> None:
@@ -158,9 +159,6 @@ class StreamReader(contextlib.AbstractContextManager["StreamReader"]):
     def close(self) -> None:
         """Close the files."""
         self._file.close()
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _read_index(self) -> None:
         where, data = str(self._index), self._index.read_bytes()

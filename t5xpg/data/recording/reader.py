@@ -1,7 +1,6 @@
 """A recording's streams of batches in the training process, without TensorFlow or a data process: `RecordedData` stands
 in for `client.DataService`, `RecordedStream` for `client.Stream`, with the same batches."""
 
-import contextlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from t5xpg.base.errors import UserError
+from t5xpg.base.files import Closing
 from t5xpg.base.paths import shown
 from t5xpg.data.batch import Batch
 from t5xpg.data.recording.format import StreamReader, index_path, require_one_shape
@@ -21,7 +21,7 @@ from t5xpg.data.vocab.files import vocabulary_of_record
 _ANOTHER = "record with the settings of this run into another folder: make record EXP=… STEPS=n GIN=… OUTPUT=…"
 
 
-class RecordedData(contextlib.AbstractContextManager["RecordedData"]):
+class RecordedData(Closing):
     """The streams of a recording: a context manager, with what `client.DataService` offers to training. UserError for a
     folder that is no recording, or files of other sizes (T5XPG_VERIFY=1: SHA-256). Batches are verified when read.
     """
@@ -83,9 +83,6 @@ class RecordedData(contextlib.AbstractContextManager["RecordedData"]):
             stream.close()
         for reader in self._readers.values():
             reader.close()
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _stream_of(self, config: DatasetConfig) -> str:
         """The name of the stream that was recorded with the settings of `config`; UserError where none was."""

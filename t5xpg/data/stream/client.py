@@ -23,6 +23,7 @@ import numpy as np
 
 from t5xpg.base import paths
 from t5xpg.base.errors import UserError
+from t5xpg.base.files import Closing
 from t5xpg.data.batch import Batch, validate
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.stream import process
@@ -258,7 +259,7 @@ def _environment(data_dir: Path | None, cache_dir: Path | None) -> dict[str, str
     return {name: str(folder.resolve()) for name, folder in folders.items()}
 
 
-class DataService(contextlib.AbstractContextManager["DataService"]):
+class DataService(Closing):
     """The data process and its streams; a context manager, which ends the process. data_dir, cache_dir: None for the
     folders of `base.paths`. log: the file for the process's output, whose last lines are shown if the process dies."""
 
@@ -303,6 +304,3 @@ class DataService(contextlib.AbstractContextManager["DataService"]):
         for stream in self._streams:
             stream.close()
         self._process.wait()
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from t5xpg.base import metric_values
+from t5xpg.base.files import Closing
 from t5xpg.base.metric_values import MetricValue
 from t5xpg.data.batch import Batch, validate
 from t5xpg.data.spec import DatasetConfig, unpacked
@@ -27,7 +28,7 @@ class EvaluatedTask:
     kinds: tuple[str, ...]
 
 
-class RemoteEvaluator(contextlib.AbstractContextManager["RemoteEvaluator"]):
+class RemoteEvaluator(Closing):
     """The tasks of a dataset that have metrics, by `DataService.evaluator`; their examples stay in the data process."""
 
     def __init__(self, server: DataProcess, config: DatasetConfig, opened: Mapping[str, Any]) -> None:
@@ -91,6 +92,3 @@ class RemoteEvaluator(contextlib.AbstractContextManager["RemoteEvaluator"]):
         """Let the data process forget the examples."""
         with contextlib.suppress(DataProcessError):  # a process that has ended has forgotten them
             self._process.request({"call": "close", "opened": self._number})
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

@@ -113,7 +113,7 @@ class Manifest:
         if source.get("kind") == "hugging face" and source.get("streamed"):
             given = {"HUB": "path", "CONFIG": "configuration", "REVISION": "revision"}
             words += [f"{name}={shlex.quote(str(source[key]))}" for name, key in given.items() if source.get(key)]
-        words += [f"SELECT={_one_word(str(chosen))}"] if chosen else []
+        words += [f"SELECT={one_word(str(chosen))}"] if chosen else []
         least = self.filter.get("min_characters", 1)
         of_ones_own = source.get("kind") == "files" or any(word.startswith("HUB=") for word in words)
         words += [f"MIN_CHARACTERS={least}"] if least > 1 and of_ones_own else []
@@ -211,10 +211,11 @@ def _files_given(source: Mapping[str, Any]) -> list[str]:
         for split, entries in source["files"].items():
             first, *more = [shlex.quote(str(entry["path"])) for entry in entries] or [""]
             paths += [first if split == "all" or not first else f"{split}={first}", *more]
-    return words + ([f"FILES={_one_word(' '.join(filter(None, paths)))}"] if any(paths) else [])
+    return words + ([f"FILES={one_word(' '.join(filter(None, paths)))}"] if any(paths) else [])
 
 
-def _one_word(text: str) -> str:
+def one_word(text: str) -> str:
+    """The text in quotes, as a shell reads it."""
     return shlex.quote(text) if set(text) & set('"$`\\!') else f'"{text}"'
 
 

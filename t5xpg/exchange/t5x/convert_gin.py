@@ -128,7 +128,7 @@ class _Conversion:
                 return
             if match[1] in _NO_TRAINING:
                 raise UserError(f"{file} ({place}) is no training: here {_NO_TRAINING[match[1]]} does that.")
-        self._unsupported(f"include {file!r}", place, "the file was not found: name its folder with --search")
+        self._unsupported(f"include {file!r}", place, "the file was not found: name its folder with SEARCH=…")
 
     def _say(self, values: Mapping[str, Any]) -> None:
         """Take in the values of one of T5X's own files; as in gin, they replace earlier bindings."""
@@ -349,11 +349,11 @@ def write(
     `partial` is given.
     """
     if output is not None and output.exists() and not force:
-        raise UserError(f"{output} is there. Name another file, or replace it with --force.")
+        raise UserError(f"{output} is there. Name another file, or replace it with FORCE=1.")
     converted = convert(file, search)
     if converted.unsupported and not partial:
         named = "".join(f"\n  {line}" for line in converted.unsupported)
-        raise UserError(f"{file} has what cannot be carried over:{named}\nTo write the rest of it: --partial.")
+        raise UserError(f"{file} has what cannot be carried over:{named}\nTo write the rest of it: PARTIAL=1.")
     with tempfile.TemporaryDirectory() as folder:
         tried = Path(folder) / "converted.gin"
         write_text(tried, converted.text)

@@ -4,6 +4,7 @@ import importlib.util
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections import deque
@@ -79,10 +80,8 @@ def _train(python: str, loaded: LoadedConfig, folder: Path, gin: str) -> None:
     code, last = _run(command, loaded, folder / _LOG, experiment.num_microbatches if is_mean else None)
     if code:
         raise UserError(f"T5X ended with code {code}: {_reason(last)} All that it printed is in {shown(folder / _LOG)}")
-    name = f"{loaded.name}_of_t5x"
-    print(
-        f"trained by T5X: {shown(folder)}; make import CHECKPOINT={shown(folder)} NAME={name} takes it back", flush=True
-    )
+    back = f"make import CHECKPOINT={shlex.quote(shown(folder))} NAME={loaded.name}_of_t5x"
+    print(f"trained by T5X: {shown(folder)}; {back} takes it back", flush=True)
 
 
 def _run(command: list[str], loaded: LoadedConfig, log_file: Path, means: int | None) -> tuple[int, Iterable[str]]:

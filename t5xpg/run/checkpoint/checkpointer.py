@@ -29,7 +29,7 @@ import orbax.checkpoint as ocp
 
 from t5xpg.base import phases
 from t5xpg.base.errors import UserError
-from t5xpg.base.files import DISK_FULL
+from t5xpg.base.files import DISK_FULL, Closing
 from t5xpg.distributed.group import ALONE, Group
 from t5xpg.models.config import is_count
 from t5xpg.models.model import Params
@@ -37,7 +37,6 @@ from t5xpg.optim.state import TrainState
 from t5xpg.run.best import BestMetric
 from t5xpg.run.checkpoint import items as checkpoint_items
 from t5xpg.run.checkpoint.folders import PASSING, CheckpointFolders, best_step, lasting_steps, require_path_for_orbax
-from t5xpg.run.records import Closing
 
 _DISK_ERRORS = (*DISK_FULL, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.EIO)
 

@@ -121,15 +121,14 @@ class LoggerFanout:
         self._step = -1
         self._values: Values = {}
 
-    def scalars(self, step: int, values: Mapping[str, Any], prefix: str) -> None:
-        """Record numbers as `prefix/name`."""
-        self._tensorboard.scalars(step, values, prefix)
-        self._gather(step, values, prefix)
-
-    def values(self, step: int, values: Mapping[str, MetricValue], prefix: str) -> None:
-        """Record metrics of tasks, which can be more than numbers, as `prefix/name`."""
+    def values(self, step: int, values: Mapping[str, Any], prefix: str) -> None:
+        """Record metrics as `prefix/name`."""
         self._tensorboard.values(step, values, prefix)
-        self._gather(step, values, prefix)
+        if self._threads:
+            if step != self._step:
+                self.complete()
+                self._step = step
+            self._values |= prefixed(prefix, values)
 
     def flush(self) -> None:
         """Hand what TensorBoard got to the system."""
@@ -147,13 +146,6 @@ class LoggerFanout:
         self._tensorboard.close()
         for thread in self._threads:
             thread.close()
-
-    def _gather(self, step: int, values: Mapping[str, Any], prefix: str) -> None:
-        if self._threads:
-            if step != self._step:
-                self.complete()
-                self._step = step
-            self._values |= prefixed(prefix, values)
 
 
 def start_threads(

@@ -100,8 +100,11 @@ def test_windows_have_the_lengths_of_rows_and_the_heads_of_their_stack() -> None
     pairs = Blocks.of_window(1024, 3, 3).pairs(1024)
     assert memory._made_again(of_encoder, shapes(rows), 5) == 4 * 5 * 4 * pairs
     of_prefix = T5Config(**{**sizes, "encoder_num_heads": None}, decoder_window=3)
-    pairs = Blocks.of_window(1280, 3, 0).pairs(1280)  # of inputs and targets in one row
-    assert memory._made_again(of_prefix, shapes({"decoder_target_tokens": (5, 1280)}), 5) == 4 * 5 * 2 * pairs
+    rows = {"decoder_target_tokens": (5, 1280), "decoder_causal_attention": (5, 1280)}  # inputs and targets in one row
+    for ahead in (3, 0):
+        pairs = Blocks.of_window(1280, 3, ahead).pairs(1280)
+        assert memory._made_again(of_prefix, shapes(rows), 5) == 4 * 5 * 2 * pairs
+        del rows["decoder_causal_attention"]  # a language model looks back alone
 
 
 def shapes(arrays: dict[str, tuple[int, int]]) -> dict[str, jax.ShapeDtypeStruct]:

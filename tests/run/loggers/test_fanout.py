@@ -46,9 +46,9 @@ def test_values_that_loggers_take() -> None:
 def test_a_step_is_logged_when_all_of_it_is_known() -> None:
     tensorboard, thread = Mock(), Mock()
     records = LoggerFanout(tensorboard, [thread])
-    records.scalars(0, {"loss": 5.0}, "validation")
-    records.scalars(2, {"loss": 4.0}, "train")
-    records.scalars(2, {"seconds_per_step": 0.1}, "timing")
+    records.values(0, {"loss": 5.0}, "validation")
+    records.values(2, {"loss": 4.0}, "train")
+    records.values(2, {"seconds_per_step": 0.1}, "timing")
     assert thread.mock_calls == [call.record(LOGGED[0])]
     records.complete()
     records.complete()
