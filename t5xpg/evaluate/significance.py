@@ -5,6 +5,7 @@ absolute difference exceeds the mean absolute difference of all draws by more th
 """
 
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from t5xpg.base.errors import UserError
-from t5xpg.base.files import read_json, write_json
+from t5xpg.base.files import json_object_if_any, read_json, write_json
 from t5xpg.base.page import aligned
 from t5xpg.base.paths import shown
 from t5xpg.data import metrics
@@ -32,15 +33,19 @@ def compare(run: RunDirectory, other: RunDirectory, split: str | None = None) ->
     """Compare what two runs predicted in their last `make eval` of a split (None: validation), metric by metric.
 
     Writes the result into the run's evaluation/[<split>/]significance.json, prints it and returns it. Leaves out
-    metrics that the saved predictions do not reproduce. Raises UserError where none is left, or of other examples.
+    metrics that the saved predictions of either run do not reproduce. Raises UserError where none is left, or where the
+    examples are others.
     """
     folders = [one.evaluation / (split or "") for one in (run, other)]
-    file = folders[0] / "evaluation.json" if split else run.evaluation_json
+    file, others_file = (
+        one.evaluation / split / "evaluation.json" if split else one.evaluation_json for one in (run, other)
+    )
     if not file.exists():
         named = f"{options_of(run)}{f' SPLIT={split}' if split else ''}"
         raise UserError(f"{file} is missing: make eval {named} writes it.")
-    evaluated = read_json(file)
-    facts = {"run": run.path.name, "other": other.path.name, "step": evaluated["step"], "split": evaluated["split"]}
+    evaluated, theirs = read_json(file), json_object_if_any(others_file).get("metrics", {})
+    facts = {"run": run.path.name, "other": other.path.name}
+    facts |= {name: evaluated[name] for name in ("step", "split", "mean_of_checkpoints") if name in evaluated}
     tasks: dict[str, dict[str, Any]] = {}
     for task, values in evaluated.get("metrics", {}).items():
         own, others = (_lines(folder / "predictions" / f"{task.replace(':', '_')}.jsonl") for folder in folders)
@@ -49,7 +54,8 @@ def compare(run: RunDirectory, other: RunDirectory, split: str | None = None) ->
         said = [[line.get("prediction") for line in lines] for lines in (own, others)]
         for name, value in values.items() if "prediction" in own[0] else ():
             found = paired(name, values.get(f"{name}_signature"), [line["target"] for line in own], *said)
-            if found is not None and abs(found["score"] - value) < 1e-6:
+            others_value = theirs.get(task, {}).get(name, math.inf)
+            if found and max(abs(found["score"] - value), abs(found["other_score"] - others_value)) < 1e-6:
                 tasks.setdefault(task, {})[name] = found
     if not tasks:
         raise UserError(f"{file} has no metric that can be resampled: BLEU, chrF, {', '.join(_MEANS)}.")

@@ -21,7 +21,7 @@ from t5xpg.experiment import assembly
 from t5xpg.experiment.config import LoadedConfig
 from t5xpg.experiment.experiment import Experiment
 from t5xpg.run.directory import RunDirectory
-from t5xpg.run.results import collect, write_results
+from t5xpg.run.results import collect, state_of, write_results
 from t5xpg.run.results_page import pictures
 
 CARD, RESULTS = "README.md", "results.json"
@@ -54,6 +54,11 @@ def export(loaded: LoadedConfig, path: Path, output: Path | None = None) -> tupl
     results = None  # where the run has measured nothing
     with contextlib.suppress(UserError):
         results = collect(directory)
+        evaluated = results["evaluation"]
+        if evaluated and state_of(evaluated) != (step, None):
+            of_others = ("other_splits", "significance", "attention")  # and of other parameters than these
+            results = {name: one for name, one in results.items() if name not in of_others}
+            results |= {"evaluation": None, "samples": None}
     with directory_atomically(target.absolute()) as folder:
         write_json(folder / "config.json", exported.config)
         save_file(exported.tensors, folder / SAFETENSORS, metadata={"format": "pt"})

@@ -34,6 +34,7 @@ from t5xpg.models.adapters import A, B, Lora
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
 from t5xpg.models.model import Params
 from t5xpg.run.checkpoint.checkpointer import Checkpointer
+from t5xpg.run.checkpoint.folders import saved_steps
 from t5xpg.run.checkpoint.initial_checkpoint import find
 from t5xpg.run.directory import RunDirectory
 
@@ -76,6 +77,11 @@ def export(loaded: LoadedConfig, path: Path, output: Path | None = None) -> Path
     vocabulary = vocabulary_of_record(meta["vocabulary"], directory.vocabulary_model)
     started = RunDirectory(find(initial.checkpoint).run)
     imported = started.imported() if started.exists() else None
+    if not imported and meta[INITIAL]["step"] != (last := saved_steps(started.checkpoints)[-1]):
+        raise UserError(
+            f"{loaded.name} was started from step {meta[INITIAL]['step']:,} of {shown(started.path)}, and for peft its "
+            f"last one, {last:,}, would be the base: FORMAT=hf writes the whole model."
+        )
     named, revision = shown(started.path / exporting.FOLDER), ""
     if imported and imported["format"] == "huggingface":
         named = imported["source"]

@@ -53,7 +53,10 @@ def export(loaded: LoadedConfig, path: Path, output: Path | None = None) -> Path
         if vocabulary.model_file is not None:
             shutil.copyfile(vocabulary.model_file, folder / Path(vocabulary.model_file).name)
         comment = f"The model of {loaded.name} for T5X, whose runs include it: its parameters are {written.name}."
-        write_text(folder / MODEL_FILE, model_gin(experiment.model, vocabulary, target, comment))
+        write_text(
+            folder / MODEL_FILE,
+            model_gin(experiment.model, vocabulary, target, comment, experiment.eval_dataset.converter),
+        )
     print(f"{loaded.name} after step {step:,} as a checkpoint of {network.module}, with {kept}: {shown(target)}")
     print(f"restored by T5X with utils.RestoreCheckpointConfig.path = '{target / written.name}'", flush=True)
     return target

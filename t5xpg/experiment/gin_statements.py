@@ -35,9 +35,10 @@ class Reference:
 
 @dataclass(frozen=True)
 class Import:
-    """An import of a module, by its whole name."""
+    """An import of a module, by its whole name. name: what the file calls it, or the first part of its name."""
 
     module: str
+    name: str
     place: str
 
 
@@ -89,7 +90,7 @@ def statements(
     for one in parse(text, _AsWritten(), str(file)):
         place = f"{file.name}, line {one.location.line_num}"
         if isinstance(one, config_parser.ImportStatement):
-            yield Import(one.module, place)
+            yield Import(one.module, one.bound_name(), place)
         elif isinstance(one, config_parser.IncludeStatement):
             if (other := found(one.filename, file)) is None:
                 yield Include(one.filename, place)

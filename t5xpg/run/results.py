@@ -141,8 +141,8 @@ def collect(run: RunDirectory, *, train_points: Sequence[int] | None = None) -> 
     best = selected["step"] if selected else None
     if not isinstance(evaluated, dict) or evaluated.get("step") not in (steps, steps if best is None else best):
         evaluated = None
-    at = steps if evaluated is None else evaluated["step"]
-    others = _other_splits(run, at)
+    state = (steps, None) if evaluated is None else state_of(evaluated)
+    others = _other_splits(run, state)
     # "git" is in evaluations that say what they were made with; what they found is the same without it
     evaluated_with = [one.pop("git", None) for one in (evaluated, *others.values()) if one is not None]
     timing = read_jsonl(run.timing_jsonl)
@@ -191,7 +191,7 @@ def collect(run: RunDirectory, *, train_points: Sequence[int] | None = None) -> 
     if evaluated is not None and (looked := _optional(run.attention_json)):
         results["attention"] = looked
     compared = [_optional(path) for path in sorted(run.evaluation.glob(f"**/{SIGNIFICANCE}"))]
-    if compared := [one for one in compared if one["step"] == at]:
+    if compared := [one for one in compared if state_of(one) == state]:
         results["significance"] = compared
     return results
 
@@ -218,12 +218,18 @@ def _selected(metrics: Sequence[Record], selection: Record | None, last: int) ->
     return {**kind, "step": best.step, "value": best.value, "ended_early": ended}
 
 
-def _other_splits(run: RunDirectory, step: int) -> Results:
-    """The evaluations of the state after `step` on splits other than the validation split, by split."""
+def state_of(evaluation: Record) -> tuple[int, int | None]:
+    """Which parameters an evaluation is of: those after a step, or the mean of so many checkpoints up to it."""
+    return evaluation["step"], evaluation.get("mean_of_checkpoints")
+
+
+def _other_splits(run: RunDirectory, state: tuple[int, int | None]) -> Results:
+    """The evaluations of a state on splits other than the validation split, by split."""
     files = sorted(run.evaluation.glob(f"*/{run.evaluation_json.name}"))
     found = {path.parent.name: _optional(path) for path in files}
+    found = {name: one for name, one in found.items() if state_of(one) == state}
     # a folder may be of another task (`make eval TASK=…`), whose evaluation names its split itself
-    return {name: one for name, one in found.items() if one.get("step") == step and one.get("split", name) == name}
+    return {name: one for name, one in found.items() if one.get("split", name) == name}
 
 
 def read_results(path: Path) -> Results:

@@ -1,6 +1,6 @@
 """Runs that differ in their seed alone, as one result: its numbers are means with their range."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ def of_other_seeds(path: Path, first: Results, others: Sequence[RunDirectory]) -
     evaluated.
     """
     found = []
+    kinds = _evaluated_step(first)
     paths = dict.fromkeys([first["identity"].get("seed"), *(one["seed"] for one in first.get("seeds", ()))], path)
     for other in others:
         results = collect(other)
@@ -32,7 +33,8 @@ def of_other_seeds(path: Path, first: Results, others: Sequence[RunDirectory]) -
         if seed in paths:
             raise UserError(f"{other.path} and {paths[seed]} have the same seed, {seed}: name runs of other seeds.")
         paths[seed] = other.path
-        if different := differing(_circumstances(first, results), _circumstances(results, first)):
+        kinds = kinds & _evaluated_step(results) or kinds
+        if different := differing(_circumstances(first, kinds), _circumstances(results, kinds)):
             listed = [f"{name} {short(one)} and {short(two)}" for name, (one, two) in different.items()]
             raise UserError(
                 f"{path} and {other.path} differ in more than the seed: {'; '.join(listed[:_SHOWN])}"
@@ -79,10 +81,11 @@ def _kept(evaluation: Results | None) -> dict[str, Any] | None:
     return None if evaluation is None else {name: evaluation[name] for name in _KEPT if name in evaluation}
 
 
-def _circumstances(results: Results, other: Results) -> dict[str, Any]:
-    """What has to be the same. Not the last step of a run that ended early, nor its best step: they are results."""
+def _circumstances(results: Results, kinds: Set[str]) -> dict[str, Any]:
+    """What has to be the same. Not the last step of a run that ended early, nor its best step: they are results.
+    kinds: of the evaluated steps that the runs so far have in common."""
     of_splits = {"validation": results["evaluation"], **results.get("other_splits", {})}
-    both = _evaluated_step(results) & _evaluated_step(other)
+    evaluated = _evaluated_step(results)
     identity = {name: value for name, value in results["identity"].items() if name != "seed"}
     settings, seed = identity.get("settings", {}), results["identity"].get("seed")
     # the seed that datasets were given is the run's (RANDOM_SEED)
@@ -92,7 +95,7 @@ def _circumstances(results: Results, other: Results) -> dict[str, Any]:
         "settings": {name: value for name, value in settings.items() if name not in given},
         **{name: results[name] for name in ("experiment", "total_steps", "versions")},
         "steps": "ended early" if (results.get("selected") or {}).get("ended_early") else results["steps"],
-        "evaluated step": " or ".join(sorted(both or _evaluated_step(results))),
+        "evaluated step": " or ".join(sorted(kinds & evaluated or evaluated)),
         "evaluation": {split: "none" if one is None else _way(one) for split, one in of_splits.items()},
     }
 

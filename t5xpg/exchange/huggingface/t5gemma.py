@@ -103,15 +103,17 @@ class _Config:
         self.encoder = self._part(encoder, "text_config") if self.is_second and not self.is_alone else encoder
         self.decoder = config if self.is_alone else self._part(config, "decoder")
         alike = [name for name in _SIZES if name not in _OF_A_STACK or self.is_second]
-        for name in (*alike, "query_pre_attn_scalar", "hidden_activation", "rope_parameters", "rms_norm_eps"):
+        alike += ["query_pre_attn_scalar", "hidden_activation", "rms_norm_eps", "sliding_window", "rope_parameters"]
+        for name in (*alike, "rope_theta", "rope_scaling", "rope_local_base_freq"):
             ours, theirs = self.encoder.get(name), self.decoder.get(name)
             if ours != theirs:
                 raise UserError(
                     f"The checkpoint's encoder has {name} {ours!r} and its decoder {theirs!r}: only models whose two "
                     "stacks are alike in it can be read."
                 )
-        if self.decoder.get("attention_bias") or self.encoder.get("attention_bias"):
-            raise UserError("The checkpoint's attention has biases (attention_bias), which no T5 here has.")
+        for name in ("attention_bias", "use_bidirectional_attention"):
+            if self.decoder.get(name) or self.encoder.get(name):
+                raise UserError(f"The checkpoint's attention has {name}, which no model here has.")
         if abs(float(self.decoder.get("rms_norm_eps", 1e-6)) - 1e-6) > 1e-12:
             raise UserError(f"The checkpoint's rms_norm_eps is {self.decoder['rms_norm_eps']!r}; here it is 1e-6.")
         if self._needed("hidden_activation") not in _ACTIVATIONS:
@@ -171,11 +173,11 @@ class _Config:
         else:  # as transformers 4 wrote it
             base = self._needed("rope_theta")
             whole = {**(self.decoder.get("rope_scaling") or {}), "rope_theta": base}
-            local = {"rope_theta": self.decoder.get("rope_local_base_freq", base)}
-        kinds = {one.get("rope_type", "default") for one in (local, whole)}
-        if not kinds <= {"default", "linear"} or local.get("rope_type", "default") != "default":
+            local = {"rope_theta": self.decoder.get("rope_local_base_freq", base)} if self.is_second else whole
+        kinds = [one.get("rope_type") or one.get("type") or "default" for one in (local, whole)]
+        if not {*kinds} <= {"default", "linear"} or kinds[0] != "default":
             raise UserError(
-                f"The checkpoint's rotary positions are {', '.join(sorted(kinds))}; known: default, linear."
+                f"The checkpoint's rotary positions are {', '.join(sorted({*kinds}))}; known: default, linear."
             )
         local_base, base = (float(one["rope_theta"]) for one in (local, whole))
         return {

@@ -21,8 +21,8 @@ from t5xpg.exchange.t5x import convert_gin_tables as tables
 from t5xpg.experiment import config
 from t5xpg.experiment.gin_statements import Bound, Import, Include, Reference, statements
 
-_MODEL_FILE = re.compile(r"(?:^|/)(t5_1_1|byt5)/(\w+)\.gin$")
-_RUN_FILE = re.compile(r"(?:^|/)configs/runs/(\w+)\.gin$")
+_MODEL_FILE = re.compile(r"(?:^|/)t5x/(?:\w+/)*(t5_1_1|byt5)/(\w+)\.gin$")
+_RUN_FILE = re.compile(r"(?:^|/)t5x/configs/runs/(\w+)\.gin$")
 _NO_TRAINING = {"eval": "`make eval`", "infer": "`make infer`", "export": "`make export`"}
 _STEP = re.compile(r"(?:checkpoint_|model\.ckpt-)(\d+)/?$")
 _LIBRARIES = ("t5x", "seqio", "__main__", "__gin__", "jax", "flax", "optax", "functools")
@@ -76,6 +76,7 @@ class _Conversion:
         self._model: str | None = None
         self._run: str | None = None
         self._modules: list[str] = []
+        self._own: set[str] = set()  # what the file calls modules that are no libraries'
         self._scalable = False
         self._values: dict[str, Any] = {}  # by T5X's names: the last that T5X's own files or this one bind
         self._bound: dict[str, Bound] = {}  # those that this file binds
@@ -139,8 +140,9 @@ class _Conversion:
     def _import(self, statement: Import) -> None:
         module = statement.module
         self._scalable |= module.startswith("t5x.examples.scalable_t5")
-        if module.partition(".")[0] not in _LIBRARIES and module not in self._modules:
-            self._modules.append(module)
+        if module.partition(".")[0] not in _LIBRARIES:
+            self._modules += [module] if module not in self._modules else []
+            self._own.add(statement.name)
         elif module.startswith("t5x.contrib"):
             self._unsupported(f"import {module}", statement.place, "nothing of t5x.contrib is here")
 
@@ -181,7 +183,7 @@ class _Conversion:
                 self._modules.append(value)
         elif key in tables.OURS:
             self._set(key, tables.OURS[key], value)
-        elif key in tables.STANDARD and not repr(value).endswith(tables.STANDARD[key]):
+        elif key in tables.STANDARD and (not repr(value).endswith(tables.STANDARD[key]) or self._is_own(value)):
             self._refuse(key, _OTHERS.get(key, f"only {' or '.join(tables.STANDARD[key])} is known here"))
         elif why := tables.UNNEEDED.get(key) or tables.UNNEEDED.get(every):
             self._unneeded(key, why)
@@ -189,6 +191,10 @@ class _Conversion:
             self._refuse(key, _UNKNOWN)
         elif not any(re.search(rf"%{parameter}\b", repr(value)) for value in self._values.values()):
             (self._unneeded if self._run else self._refuse)(key, "nothing reads this macro")
+
+    def _is_own(self, value: Any) -> bool:
+        """Whether a value is of a module of the user's: it may do anything, whatever it is called."""
+        return repr(value).rpartition("/")[2].lstrip("@").partition(".")[0] in self._own
 
     def _set(self, key: str, name: str, value: Any) -> None:
         """Set one of our parameters or macros, or say why not."""

@@ -218,6 +218,8 @@ STANDARD: Mapping[str, tuple[str, ...]] = {
     "CheckpointConfig.restore": ("None", ".RestoreCheckpointConfig()"),
     "CheckpointConfig.save": (".SaveCheckpointConfig()",),
     "Evaluator.num_examples": ("None",),
+    "Trainer.learning_rate_fn": (".create_learning_rate_scheduler()",),
+    "Adafactor.logical_factor_rules": ("None", ".standard_logical_factor_rules()"),
 }
 
 PARTITIONERS = ("PjitPartitioner", "ModelBasedPjitPartitioner")

@@ -10,6 +10,7 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from t5xpg.base.errors import UserError
+from t5xpg.data.batch import PREFIX_LM
 from t5xpg.data.vocab.tokenizers import SENTENCEPIECE
 from t5xpg.data.vocab.vocabulary import BYT5_GOOGLE, BYTES, OWN, SEQIO, Vocabulary
 from t5xpg.exchange.huggingface.architectures import ENCODER_DECODERS, known_kind, unshared
@@ -127,10 +128,14 @@ def vocabulary_gin(vocabulary: Vocabulary, folder: Path) -> list[str]:
     ]
 
 
-def model_gin(model: Model, vocabulary: Vocabulary, folder: Path, comment: str) -> str:
-    """A gin file that T5X's runs include: MODEL and Adafactor, as in T5X's files of sizes. comment: its first line."""
+def model_gin(model: Model, vocabulary: Vocabulary, folder: Path, comment: str, converter: str) -> str:
+    """A gin file that T5X's runs include: MODEL and Adafactor, as in T5X's files of sizes. comment: its first line.
+    converter: of the batches, by which a decoder alone is causal or a prefix LM."""
     network, newline = network_of(model), "\n"
     ids = ["vocabulary"] if network == DECODER_ONLY else ["input_vocabulary", "output_vocabulary"]
+    settings = [f"{name} = %VOCABULARY" for name in ids]
+    if isinstance(model, DecoderOnlyModel) and model.inputs_bidirectional_attention and converter == PREFIX_LM:
+        settings.append("inputs_bidirectional_attention = True")
     return f"""\
 # {comment}
 from __gin__ import dynamic_registration
@@ -156,7 +161,7 @@ adafactor.Adafactor:
 MODEL = @models.{network.model}()
 models.{network.model}:
   module = %NETWORK
-{newline.join(f"  {name} = %VOCABULARY" for name in ids)}
+{newline.join(f"  {setting}" for setting in settings)}
   optimizer_def = %OPTIMIZER
   z_loss = %Z_LOSS
   label_smoothing = %LABEL_SMOOTHING

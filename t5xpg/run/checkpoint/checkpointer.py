@@ -289,7 +289,7 @@ class Checkpointer(Closing):
         if step not in (steps := self.steps()):
             there_are = f"; there are: {steps}" if steps else ""
             raise UserError(f"There is no checkpoint of step {step} in {self._directory}{there_are}.")
-        with self._disk_errors("read from"):
+        with self._disk_errors("read from", step):
             damage = self._folders.damage(step)
         if damage is not None:
             others = [other for other in steps if other != step]
@@ -300,7 +300,7 @@ class Checkpointer(Closing):
 
     def _restore(self, step: int, **items: ocp.args.CheckpointArgs) -> Mapping[str, Any]:
         """These items of a checkpoint, and its meta."""
-        with self._disk_errors("read from"):
+        with self._disk_errors("read from", step):
             restored = self._orbax.restore(
                 self._folders.path(step), args=ocp.args.Composite(**items, meta=ocp.args.JsonRestore())
             )
@@ -310,7 +310,7 @@ class Checkpointer(Closing):
 
     def _stored(self, step: int, wanted: Mapping[str, Any]) -> dict[str, Any]:
         """The arrays to read, as they are stored. Raises one UserError that names all that do not fit `wanted`."""
-        with self._disk_errors("read from"):
+        with self._disk_errors("read from", step):
             found_items = self._orbax.metadata(self._folders.path(step)).item_metadata
         stored = {item: checkpoint_items.as_stored(tree, found_items[item]) for item, tree in wanted.items()}
         differences = [
@@ -328,11 +328,15 @@ class Checkpointer(Closing):
         return stored
 
     @contextmanager
-    def _disk_errors(self, doing: str) -> Iterator[None]:
-        """A full or read-only disk is the user's to mend. tensorstore's ValueErrors have the number in their text."""
+    def _disk_errors(self, doing: str, step: int | None = None) -> Iterator[None]:
+        """A full or read-only disk is the user's to mend. tensorstore's ValueErrors have the number in their text.
+        step: of the checkpoint that is read, which the training of the run may remove meanwhile."""
         try:
             yield
         except (OSError, ValueError) as error:
+            if step is not None and not self._folders.path(step).exists():
+                gone = f"The checkpoint {self._folders.path(step)} was removed while it was read: its run goes on."
+                raise UserError(f"{gone} Run the same command again.") from error
             number = getattr(error, "errno", None)
             if number is None and (match := re.search(r"os_error_code='(\d+)'", str(error))):
                 number = int(match[1])
