@@ -1,8 +1,8 @@
 """A run's checkpoint as a folder that transformers loads: parameters, configuration, tokenizer, model card."""
 
-import contextlib
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 from safetensors.numpy import save_file
 
@@ -51,14 +51,7 @@ def export(loaded: LoadedConfig, path: Path, output: Path | None = None) -> tupl
     converter = experiment.eval_dataset.converter
     exported = in_transformers(experiment.model, params, vocabulary, prefix_lm=converter == PREFIX_LM)
     lengths = experiment.lengths
-    results = None  # where the run has measured nothing
-    with contextlib.suppress(UserError):
-        results = collect(directory)
-        evaluated = results["evaluation"]
-        if evaluated and state_of(evaluated) != (step, None):
-            of_others = ("other_splits", "significance", "attention")  # and of other parameters than these
-            results = {name: one for name, one in results.items() if name not in of_others}
-            results |= {"evaluation": None, "samples": None}
+    results = _measured(directory, step)
     with directory_atomically(target.absolute()) as folder:
         write_json(folder / "config.json", exported.config)
         save_file(exported.tensors, folder / SAFETENSORS, metadata={"format": "pt"})
@@ -95,6 +88,21 @@ def export(loaded: LoadedConfig, path: Path, output: Path | None = None) -> tupl
     print(f"{loaded.name} after step {step:,} as {architecture}: {shown(target)}")
     print(f"compared: {checked.text}" if checked else NOT_CHECKED, flush=True)
     return target, checked
+
+
+def _measured(directory: RunDirectory, step: int) -> dict[str, Any] | None:
+    """The results of a run, with those evaluations alone that are of the parameters after `step`; None where it has
+    measured nothing."""
+    try:
+        results = collect(directory)
+    except UserError:
+        return None
+    evaluated = results["evaluation"]
+    if evaluated is None or state_of(evaluated) == (step, None):
+        return results
+    of_others = ("other_splits", "significance", "attention")
+    kept = {name: one for name, one in results.items() if name not in of_others}
+    return {**kept, "evaluation": None, "samples": None}
 
 
 def push(folder: Path, name: str) -> None:

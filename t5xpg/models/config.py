@@ -207,16 +207,16 @@ class T5Config:
         for name in ENCODER_SIZES:
             value = getattr(self, name)
             check(value is None or is_count(value), name, "None or a whole number of at least 1")
+        if self.relative_attention_keys:
+            plain = ("num_kv_heads", "encoder_num_kv_heads", "relative_attention_bias", "merged_attention", "qk_norm")
+            for name in (*plain, "attention_logit_softcap"):
+                check(getattr(self, name) == _DEFAULTS[name], name, f"{_DEFAULTS[name]} with relative keys")
         heads = self.encoder_num_heads or self.num_heads
         groups = self.encoder_num_kv_heads or self.num_kv_heads or heads
         check(heads % groups == 0, "encoder_num_kv_heads", f"a divisor of the encoder's {heads} heads")
         if self.encoder.emb_dim != self.emb_dim:
             check(not self.share_embeddings, "share_embeddings", "False with an encoder_emb_dim of its own")
             check(not self.merged_attention, "merged_attention", "False with an encoder_emb_dim of its own")
-        if self.relative_attention_keys:
-            plain = ("num_kv_heads", "relative_attention_bias", "merged_attention", "qk_norm")
-            for name in (*plain, "attention_logit_softcap"):
-                check(getattr(self, name) == _DEFAULTS[name], name, f"{_DEFAULTS[name]} with relative keys")
         has_tables = self.relative_attention_bias or not self.relpos_bias_in_every_layer
         check(has_tables, "relpos_bias_in_every_layer", "False without relative_attention_bias")
         check(

@@ -132,6 +132,8 @@ NAMES = [
     dataset("a pipe in the export", "mine", "data/mine/pipe is neither a file nor a folder", data_mine_pipe=fifo),
     Case("unknown dataset", "data wikitex", "There is no dataset 'wikitex'. Did you mean wikitext"),
     Case("an experiment that climbs", "train ../experiments/byt5_tiny_demo", "There is no experiment"),
+    Case("more rows than are counted", "data mine --files=a.txt --limit=9999999999999", "is not a whole number above 0",
+         {"a.txt": LONG}, code=2),
     Case("no rows", "data mine --files=a.txt --limit=0", "0 is not a whole number above 0", {"a.txt": LONG}, code=2),
     Case("rows that are no number", "data mine --limit=-5", "--limit: -5 is not a whole number above 0", code=2),
     Case("no megabytes", "data mine --max-mb=0", "argument --max-mb: 0 is not a number of megabytes", code=2),

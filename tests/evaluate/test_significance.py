@@ -89,6 +89,10 @@ def test_runs_that_cannot_be_compared(tmp_path: Path) -> None:
         significance.compare(run, run, "dev")
     with pytest.raises(UserError, match=r"en_de\.jsonl is missing: evaluate both runs"):
         significance.compare(run, make_run(tmp_path / "untold"), "test")
+    interrupted = evaluated(tmp_path / "interrupted", OTHERS)  # after its predictions, before their metrics
+    write_json(interrupted.evaluation / "test" / "evaluation.json", {"metrics": {"en_de": {"bleu": 1.0}}})
+    with pytest.raises(UserError, match="has no metric that can be resampled"):
+        significance.compare(run, interrupted, "test")
     other = evaluated(tmp_path / "theirs", OTHERS, [*TARGETS[1:], TARGETS[0]])
     with pytest.raises(UserError, match="are of other inputs or targets of en_de"):
         significance.compare(run, other, "test")

@@ -140,6 +140,13 @@ def test_the_base_is_what_transformers_loads(
         )
 
 
+def test_a_base_that_was_trained_on_is_another(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RunDirectory, "imported", lambda _: None)
+    monkeypatch.setattr(to_peft, "saved_steps", lambda _: [0, 9])
+    with pytest.raises(UserError, match=r"started from step 0 of .*byt5, and for peft its last one, 9, would be"):
+        to_peft.export(*run)
+
+
 def test_tables_cannot_be_adapted_in_peft(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(PYTHON_VARIABLE, "0")
     loaded, path = lora_run(runs, "byt5", "LORA_KERNELS=('token_embedder/embedding',)")

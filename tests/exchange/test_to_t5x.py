@@ -14,11 +14,13 @@ import pytest
 from flax.traverse_util import flatten_dict
 
 from t5xpg.base.errors import UserError
+from t5xpg.data.batch import LM, PREFIX_LM
+from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.exchange import to_t5x
 from t5xpg.exchange.formats.t5x_files import open_checkpoint
 from t5xpg.exchange.formats.t5x_writer import write_checkpoint
 from t5xpg.exchange.importing import import_checkpoint
-from t5xpg.exchange.t5x.networks import in_t5x, network_of
+from t5xpg.exchange.t5x.networks import in_t5x, model_gin, network_of
 from t5xpg.exchange.t5x.params import config_of, params_of, state_of
 from t5xpg.experiment import config
 from t5xpg.models.config import T5Config
@@ -93,6 +95,9 @@ def test_decoders_alone_and_shared_stacks(tmp_path: Path) -> None:
     found = open_checkpoint(path).arrays
     assert "target/decoder/token_embedder/embedding" in found
     assert "state/param_states/decoder/token_embedder/embedding/v" in found
+    for converter, has_prefix in ((PREFIX_LM, True), (LM, False)):
+        text = model_gin(decoder, Vocabulary(), tmp_path, "", converter)
+        assert ("  inputs_bidirectional_attention = True" in text.splitlines()) == has_prefix
     with pytest.raises(UserError, match="is a decoder alone"):
         state_of(open_checkpoint(path))
     shared = SharedEncoderDecoderModel(T5Config(vocab_size=40, **{**SIZES, "num_encoder_layers": 2}))

@@ -159,6 +159,8 @@ def test_a_copied_vocabulary_waits_for_its_file(place: Path) -> None:
     stream = DatasetConfig("mine_lm_mine_theirs", {"targets": 64}, use_cached=False)
     state = data_state.state_of(stream, (data, vocabulary))
     assert state.missing == (data.command, "make vocab DATASET=mine TOKENIZER=their.model VOCAB=theirs")
+    quoted = needs.Data("mine", files={"train": '"a b.txt"', "validation": "v$1.txt"})
+    assert quoted.command == """make data DATASET=mine FILES='train="a b.txt" validation=v$1.txt'"""
     words = needs.Vocabulary("mine", size=60, extra_ids=0, byte_fallback=True)
     assert words.command == "make vocab DATASET=mine SIZE=60 EXTRA_IDS=0 BYTE_FALLBACK=1"
     assert state.problems == ("The vocabulary mine_theirs is copied from a file: there is no file their.model.",)

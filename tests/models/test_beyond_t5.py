@@ -248,6 +248,7 @@ def test_operations() -> None:
         ({"merged_attention": True, "attention_chunk_size": 4}, r"attention_chunk_size is 4; .* merged_attention\."),
         ({"relative_attention_keys": True, "qk_norm": True}, r"qk_norm is True; it must be False with relative keys\."),
         ({"relative_attention_keys": True, "attention_logit_softcap": 9.0}, r"softcap is 9.0; it must be None with"),
+        ({"relative_attention_keys": True, "encoder_num_kv_heads": 2}, r"encoder_num_kv_heads is 2; it must be None"),
         ({"relative_attention_bias": False, "relpos_bias_in_every_layer": True}, "False without relative_attention_bi"),
     ],
 )

@@ -159,6 +159,20 @@ def test_a_certain_step_that_is_damaged_is_refused(tmp_path):
     assert (tmp_path / "1").is_dir()
 
 
+def test_one_that_its_run_removes_while_it_is_read(tmp_path, monkeypatch):
+    write(tmp_path, 1, 2)
+    with Checkpointer(tmp_path, KEEP_ALL, read_only=True) as checkpoints:
+        restore = checkpoints._orbax.restore
+
+        def late(path, **items):
+            shutil.rmtree(path)
+            return restore(path, **items)
+
+        monkeypatch.setattr(checkpoints._orbax, "restore", late)
+        with pytest.raises(UserError, match=r"The checkpoint .*1 was removed while it was read: its run goes on\."):
+            checkpoints.restore_params(1, abstract(make_state(1)).params)
+
+
 def test_only_what_is_used_is_read_and_that_once(tmp_path, monkeypatch):
     write(tmp_path, 1, 2, 3)
     forget(monkeypatch)

@@ -2,13 +2,14 @@
 
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from t5xpg.base import environment
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import read_json, write_json
-from t5xpg.run import sources
+from t5xpg.run import seeds, sources
 from t5xpg.run.directory import RunDirectory
 from t5xpg.run.records import JsonlWriter
 from t5xpg.run.report import publish
@@ -65,12 +66,14 @@ def predicting(path: Path, seed: int, bleu: float, **more: Any) -> RunDirectory:
     return run
 
 
-def test_an_evaluation_of_another_task_is_no_split(tmp_path: Path) -> None:
+def test_an_evaluation_of_another_task_or_of_other_parameters_is_no_split(tmp_path: Path) -> None:
     run = predicting(tmp_path / "run", 7, 40.0)
     of_split = run.evaluation / "test" / "evaluation.json"
     (run.evaluation / "other_task").mkdir()
     write_json(run.evaluation / "other_task" / "evaluation.json", {**read_json(of_split), "split": "validation"})
     assert list(collect(run)["other_splits"]) == ["test"]
+    write_json(run.evaluation_json, {**read_json(of_split), "split": "validation", "mean_of_checkpoints": 3})
+    assert "other_splits" not in collect(run), "of a single checkpoint"
 
 
 @pytest.mark.parametrize(
@@ -173,6 +176,21 @@ def test_runs_that_differ_in_more_than_the_seed_are_refused(tmp_path: Path, home
     commit = predicting(tmp_path / "commit", 1, 41.0)
     changed(commit, starts=[A])
     refused(commit, r"first and .*commit is not published: it was trained with several commits \(0123456789\w\w, aaaa")
+
+
+def test_seeds_are_all_of_the_last_step_or_all_of_the_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def results(seed: int, evaluated: int, best: int) -> dict[str, Any]:
+        return {
+            "identity": {"seed": seed}, "experiment": "a", "total_steps": 100, "versions": {}, "steps": 100,
+            "sources": {}, "evaluation": {"step": evaluated}, "selected": {"step": best}, "final": {"validation": {}},
+        }  # fmt: skip
+
+    monkeypatch.setattr(seeds, "collect", lambda run: run.results)
+    first, last, best = results(7, 100, 100), Mock(results=results(1, 100, 50)), Mock(results=results(2, 50, 50))
+    for others in ([last], [best]):
+        assert len(seeds.of_other_seeds(tmp_path, first, others)) == 1
+    with pytest.raises(UserError, match='evaluated step "last" and "best"'):
+        seeds.of_other_seeds(tmp_path, first, [last, best])
 
 
 def test_later_seeds_join_what_is_published(tmp_path: Path, home: Path) -> None:

@@ -69,8 +69,9 @@ def config_to_transformers(config: T5Config, eos_id: int = 1) -> dict[str, Any]:
         behind, ahead = config.encoder_window
         if behind != ahead or config.sliding_window_pattern <= config.num_encoder_layers or model_type != "longt5":
             raise UserError(
-                "transformers' LongT5 has windows as far behind as ahead in all layers of its encoder; this model has "
-                f"{config.encoder_window} in all but every {config.sliding_window_pattern}th layer."
+                "transformers' LongT5 has windows as far behind as ahead in all layers of its encoder, and a table of "
+                f"positions for each stack; this model has {config.encoder_window} in all but every "
+                f"{config.sliding_window_pattern}th layer, relpos_bias_in_every_layer={model_type == 'umt5'}."
             )
         found |= {"encoder_attention_type": "local", "local_radius": behind}
         if config.encoder_global_block is not None:

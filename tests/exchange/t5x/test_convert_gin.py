@@ -389,6 +389,24 @@ def test_models_of_t5x_are_those_of_the_table() -> None:
         assert said == theirs, name
 
 
+def test_what_is_a_users_own_is_not_taken_for_t5xs(tmp_path: Path) -> None:
+    """A network, a schedule and files that have the names of T5X's, and may say anything."""
+    own = (
+        "from mine import network\nfrom mine import rates\nmodels.EncoderDecoderModel.module = @network.Transformer()\n"
+    )
+    found = convert_text(tmp_path, f"{PRETRAINING}{own}trainer.Trainer.learning_rate_fn = @rates.cosine()\n")
+    assert [line.partition(" = ")[0] for line in found.unsupported] == [
+        "models.EncoderDecoderModel.module", "trainer.Trainer.learning_rate_fn",
+    ]  # fmt: skip
+    for name in ("t5_1_1/mine.gin", "configs/runs/finetune.gin"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_text("DROPOUT_RATE = 0.25\n")
+    included = "include 't5_1_1/mine.gin'\ninclude 'configs/runs/finetune.gin'\n"
+    assert (
+        converted(tmp_path, PRETRAINING.replace("DROPOUT_RATE = 0.0\n", included))[1].model.config.dropout_rate == 0.25
+    )
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
