@@ -94,12 +94,12 @@ def test_by_chunks_memory_grows_with_the_length_and_not_with_its_square(tmp_path
 
 
 def test_of_layers_that_are_made_again_the_one_without_a_window_counts(tmp_path) -> None:
-    """Every second one has all pairs, and in float32 the weights of 2 rows and 6 heads: 48 MiB of 1,024 positions."""
-    lengths = "TASK_FEATURE_LENGTHS={'inputs': 1024, 'targets': 64}"
+    """Every second one has all pairs, and in float32 the weights of its 2 rows and 4 heads are 128 MiB."""
+    lengths = "TASK_FEATURE_LENGTHS={'inputs': 2048, 'targets': 64}"
     experiment = small(tmp_path, "REMAT_POLICY='full'", "BATCH_SIZE=2", lengths, *WINDOWS, *DEEP)
     built = assembly.assemble(experiment)
     needed = memory.estimate(experiment, built.abstract_state, built.shardings, built.mesh)
-    assert needed.activations > 4 * 2 * experiment.model.config.num_heads * 1024**2
+    assert needed.activations > 4 * 2 * experiment.model.config.num_heads * 2048**2
 
 
 def test_windows_have_the_lengths_of_rows_and_the_heads_of_their_stack() -> None:
