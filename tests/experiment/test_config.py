@@ -41,6 +41,18 @@ def write_gin(folder: Path, **options: str) -> str:
     return str(file)
 
 
+# Numbers of parameters as published: T5 1.1 by the release notes of the checkpoints (77M, 250M, 800M, 3B, 11B) and ByT5
+# by table 1 of arXiv 2105.13626, within 1%; T5Gemma by the tensors in Google's checkpoints on the hub.
+SIZES_OF_T5 = ("small", "base", "large", "xl", "xxl")
+PUBLISHED = {
+    **{f"t5_1_1_{size}": 1e6 * n for size, n in zip(SIZES_OF_T5, (77, 248, 783, 2850, 11135), strict=True)},
+    **{f"byt5_{size}": 1e6 * n for size, n in zip(SIZES_OF_T5, (300, 582, 1230, 3740, 12900), strict=True)},
+    "t5gemma_s": 312_517_632, "t5gemma_b": 591_490_560, "t5gemma_ml": 2_200_345_344, "t5gemma_xl": 3_766_980_608,
+    "t5gemma_9b": 20_333_401_088,
+    "t5gemma2_270m": 2 * 268_098_176 - 262_144 * 640,  # two of Gemma 3 270M with one embedding
+}  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("kind", "name"),
     [
@@ -54,41 +66,17 @@ def test_every_fragment_builds(tmp_path: Path, kind: str, name: str) -> None:
     experiment = config.load(write_gin(tmp_path, **{kind: name})).experiment
     assert float(experiment.optimizer.learning_rate(100)) > 0
     experiment.optimizer.transformation(experiment.model.logical_axes())
+    if (expected := PUBLISHED.get(name)) is not None:
+        is_exact = name.startswith("t5gemma")
+        assert experiment.model.num_params == (expected if is_exact else pytest.approx(expected, rel=0.01))
 
 
-@pytest.mark.parametrize(
-    ("model", "num_params"),
-    [
-        ("t5gemma_s", 312_517_632),
-        ("t5gemma_b", 591_490_560),
-        ("t5gemma_ml", 2_200_345_344),
-        ("t5gemma_xl", 3_766_980_608),
-        ("t5gemma_9b", 20_333_401_088),
-        ("t5gemma2_270m", 2 * 268_098_176 - 262_144 * 640),  # two of Gemma 3 270M with one embedding
-    ],
-)
-def test_sizes_are_those_that_were_published(tmp_path: Path, model: str, num_params: int) -> None:
-    """Numbers of the tensors in Google's checkpoints on the hub."""
-    file = write_gin(tmp_path, model=model)
-    assert config.load(file, ["SCAN_LAYERS=True"]).experiment.model.num_params == num_params
-
-
-@pytest.mark.parametrize(
-    ("size", "embedding", "local", "transient_global"),
-    [
-        ("base", 32_128 * 768, 222_903_552, 222_913_152),
-        ("large", 32_128 * 1024, 750_251_008, 750_276_096),
-        ("xl", 32_128 * 2048, 2_783_959_040, 2_784_009_216),
-    ],
-)
-def test_longt5_is_as_large_as_transformers(
-    tmp_path: Path, size: str, embedding: int, local: int, transient_global: int
-) -> None:
+def test_longt5_is_as_large_as_transformers(tmp_path: Path) -> None:
     """Counts of transformers 5.23, whose LongT5 always ties the output matrix that the published checkpoints have."""
-    file, longt5 = write_gin(tmp_path, model=f"t5_1_1_{size}"), ["gin/architectures/longt5.gin"]
-    for block, expected in ((None, local), (16, transient_global)):
+    file, longt5 = write_gin(tmp_path, model="t5_1_1_base"), ["gin/architectures/longt5.gin"]
+    for block, expected in ((None, 222_903_552), (16, 222_913_152)):
         model = config.load(file, [f"GLOBAL_BLOCK={block}"], longt5).experiment.model
-        assert model.num_params == expected + embedding
+        assert model.num_params == expected + 32_128 * 768
 
 
 def test_a_byte_order_mark_is_no_part_of_a_file(tmp_path: Path) -> None:
@@ -210,17 +198,6 @@ def test_macros_of_fine_tuning(tmp_path: Path) -> None:
     assert float(loaded.experiment.optimizer.learning_rate(1000)) == 0.0, "its own cosine"
 
 
-# Trainable parameters as published: T5 1.1 by the release notes of the checkpoints (77M, 250M, 800M, 3B, 11B), ByT5 by
-# table 1 of arXiv 2105.13626 (300M, 582M, 1.23B, 3.74B, 12.9B).
-@pytest.mark.parametrize(
-    ("family", "millions"), [("t5_1_1", (77, 248, 783, 2850, 11135)), ("byt5", (300, 582, 1230, 3740, 12900))]
-)
-def test_sizes_have_the_published_number_of_parameters(tmp_path: Path, family: str, millions: tuple[int, ...]) -> None:
-    for size, expected in zip(("small", "base", "large", "xl", "xxl"), millions, strict=True):
-        experiment = config.load(write_gin(tmp_path, model=f"{family}_{size}")).experiment
-        assert experiment.model.num_params / 1e6 == pytest.approx(expected, rel=0.01)
-
-
 def test_overrides_need_no_quotes_and_the_last_one_wins(tmp_path: Path) -> None:
     overrides, files = config.split_overrides(
         "--gin.MIXTURE_OR_TASK_NAME=my task --gin.TASK_FEATURE_LENGTHS={'inputs': 8, 'targets': 4} --gin.BATCH_SIZE=8"
@@ -269,8 +246,6 @@ def test_settings_are_flat_json_and_tell_experiments_apart(tmp_path: Path) -> No
     assert {name for name in first if first[name] != second[name]} == {"loss.z_loss"}
     assert first["optimizer"] == "Adafactor"
     assert first["optimizer.learning_rate.warmup_steps"] == 10000
-    (tmp_path / "operative.gin").write_text(loaded.operative)
-    assert config.settings(config.load(str(tmp_path / "operative.gin")).experiment) == first
 
 
 def test_all_mistakes_are_said_at_once(tmp_path: Path) -> None:

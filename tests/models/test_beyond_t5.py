@@ -45,19 +45,13 @@ UNBALANCED = {
 NGRAMS: dict[str, Any] = {"ngram_lengths": (1, 4, 3), "ngram_buckets": 16}
 OPTIONS: dict[str, dict[str, Any]] = {
     "t5": {},
-    "num_kv_heads": {"num_kv_heads": 2},
-    "qk_norm": {"qk_norm": True},
     "post": {"layer_norms": "post"},
-    "both": {"layer_norms": "both", "mlp_activations": ("silu",)},
-    "softcaps": {"attention_logit_softcap": 0.5, "logit_softcap": 1.0},
     "no positions": NO_BIAS,
-    "rotary": ROTARY,
     "rotary and bias": {"rotary_base": 50.0, "relpos_bias_in_every_layer": True},
     "windows": {"encoder_window": (2, 1), "decoder_window": 1, **THREE_LAYERS},
     "global": GLOBAL,
     "merged": {"merged_attention": True, "num_kv_heads": 1},
     "merged, rotary": {**REDLLM, "merged_attention": True},
-    "embeddings": {"share_embeddings": False, "decoder_start_token_id": 3},
     "n-grams": NGRAMS,
     "n-grams of two embeddings": {**NGRAMS, "share_embeddings": False, "decoder_start_token_id": 3},
     "unbalanced": UNBALANCED,
@@ -160,11 +154,9 @@ def loss_and_gradients(model: EncoderDecoderModel, params: Any, batch: Any) -> t
 @pytest.mark.parametrize(
     ("name", "more"),
     [
-        ("t5gemma", {"attention_chunk_size": 4}),
         ("t5gemma", {"attention_chunk_size": 4, "scan_layers": True, "remat_policy": "dots"}),
         ("t5gemma2", {"scan_layers": True, "remat_policy": "full"}),
         ("redllm", {"attention_chunk_size": 3, "scan_layers": True}),
-        ("softcaps", {"attention_chunk_size": 3}),
         ("windows", {"attention_chunk_size": 3, "remat_policy": "full"}),
     ],
 )
@@ -184,11 +176,13 @@ def test_ways_to_compute(name: str, more: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("name", ["redllm", "t5gemma", "t5gemma2"])
 def test_bfloat16(name: str) -> None:
-    model = model_of(name)
+    model = model_of(name, dtype="bfloat16")
     params = parameters(model)
-    exact, rough = (jax.jit(one.logits)(params, batch()) for one in (model, model_of(name, dtype="bfloat16")))
+    rough = jax.jit(model.logits)(params, batch())
     assert rough.dtype == jnp.float32
-    assert relative_l2(rough, exact) < 0.05
+    for row, pair in zip(rough, PAIRS, strict=True):
+        exact = plain_transformer.logits(params, model.config, *pair)
+        assert relative_l2(row[: len(exact)], exact) < 0.05
 
 
 def test_attention_over_the_source() -> None:
@@ -208,7 +202,7 @@ def test_operations() -> None:
     lengths = {"inputs": 10, "targets": 6}
     plain = model_of("t5").flops_per_example(lengths)
     head = 2 * 12 * 6  # of one position
-    assert plain - model_of("num_kv_heads").flops_per_example(lengths) == 3 * 2 * 2 * 2 * head * (10 + 6 + 10)
+    assert plain - model_of("t5", num_kv_heads=2).flops_per_example(lengths) == 3 * 2 * 2 * 2 * head * (10 + 6 + 10)
     fewer = model_of("t5", num_kv_heads=1).flops_per_example(lengths)
     halves = {"inputs": 5, "targets": 6}  # one layer and the rest of the model
     first = plain - model_of("t5", num_encoder_layers=1).flops_per_example(lengths)

@@ -43,8 +43,11 @@ def rows(*examples: tuple[int, int]) -> dict[str, np.ndarray]:
     return batch
 
 
+LOGITS = jax.jit(MODEL.logits)
+
+
 def logits(batch: dict[str, np.ndarray]) -> np.ndarray:
-    return np.asarray(jax.jit(MODEL.logits)(params(), batch))
+    return np.asarray(LOGITS(params(), batch))
 
 
 @pytest.mark.parametrize("examples", [((13, 0),), ((12, 5),), ((6, 3), (5, 2)), ((4, 0), (7, 6), (4, 1))])

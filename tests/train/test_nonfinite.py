@@ -1,5 +1,7 @@
 """Updates that are not finite: found, named, kept, and passed over without a trace in the parameters."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -44,6 +46,7 @@ def broken(state: TrainState, name: str, value: float) -> TrainState:
     return TrainState(state.step, jax.tree.unflatten(tree, leaves), state.opt_state)
 
 
+@functools.cache
 def step_of(optimizer: Adafactor | AdamW, skip: bool):
     return jax.jit(
         make_train_step(MODEL, optimizer, LossConfig(), skip_nonfinite=skip, seed=0, token_bytes=np.ones(V, np.int32))

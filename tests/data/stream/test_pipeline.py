@@ -15,7 +15,8 @@ from t5xpg.data.batch import BatchSpec, validate
 from t5xpg.data.cache import worker as cache_worker
 from t5xpg.data.spec import DatasetConfig, SpanCorruption
 from t5xpg.data.stream import pipeline, worker
-from t5xpg.data.stream.pipeline import ShardedBatches, _shard_seed, without_autograph
+from t5xpg.data.stream.pipeline import ShardedBatches, _shard_seed, stream_identity, without_autograph
+from t5xpg.data.stream.source_files import SourceFiles
 from t5xpg.data.tasks import providers
 
 pytestmark = pytest.mark.usefixtures("sample_tasks")
@@ -247,7 +248,7 @@ def test_a_module_that_is_not_there() -> None:
 def test_identity_knows_settings_and_files(sample_folder: Path) -> None:
     def identity(**values: Any) -> dict[str, Any]:
         settings = config("sample_three", **values)
-        return ShardedBatches(providers.find_provider(settings), settings, [0]).identity
+        return stream_identity(settings, SourceFiles(providers.find_provider(settings), settings))
 
     first = identity()
     assert first == identity(max_batches=3)
