@@ -427,11 +427,9 @@ def from_make(name: str, variables: Mapping[str, str]) -> list[str]:
     for typed in variables.get("TYPED_VARIABLES", "").split():
         if typed not in known:
             value, binding = (shlex.quote(f"{start}{variables[typed]}") for start in ("", f"--gin.{typed}="))
-            setting = f" A setting of an experiment: GIN={binding};" if "GIN" in known else ""
-            raise UserError(
-                f"make {name} has no {typed}.{nearest(typed, known - {''})}{setting} "
-                f"Of the environment: {typed}={value} make {name}"
-            )
+            ways = [f"a setting of an experiment: GIN={binding}"] if "GIN" in known else []
+            ways.append(f"of the environment: {typed}={value} make {name}")
+            raise UserError("\n  ".join([f"make {name} has no {typed}.{nearest(typed, known - {''})}", *ways]))
     arguments = [name, *(text for option in COMMANDS[name].options for text in option.arguments(variables))]
     # a name that begins as an option does is a name
     names = [text for text in arguments[1:2] if COMMANDS[name].options[0].is_argument and text.startswith("-")]

@@ -36,13 +36,8 @@ def _variables(command: Command) -> list[tuple[str, str]]:
     rows = []
     for option in command.options:
         default = option.make_default or option.default
-        note = (
-            f" (default: {default})"
-            if default
-            else " (has to be given)"
-            if option.required or option.is_argument
-            else ""
-        )
+        is_needed = option.required or option.is_argument
+        note = f" (default: {default})" if default else " (has to be given)" if is_needed else ""
         rows += [(f"{option.variable}={option.value}", option.help + note)] if option.variable else []
     return rows
 

@@ -23,11 +23,8 @@ def options_for(experiment: str, path: Path, gin: str = "") -> str:
     is_named = path.resolve() == (paths.runs_directory() / path.name).resolve()
     # a word without a separator would be the name of a run
     where = path.name if is_named else os.path.join(os.curdir, paths.shown(path))
-    options = {
-        "EXP": experiment,
-        "RUN": "" if where == os.path.basename(experiment.removesuffix(".gin")) else where,
-        "GIN": gin,
-    }
+    own = os.path.basename(experiment.removesuffix(".gin"))
+    options = {"EXP": experiment, "RUN": "" if where == own else where, "GIN": gin}
     return " ".join(f"{name}={shlex.quote(value)}" for name, value in options.items() if value)
 
 

@@ -50,13 +50,14 @@ class Study(Planned):
     def runs(self) -> list[Run]:
         """All runs, as far as they are known: later ones may depend on what earlier ones found."""
 
-    @abstractmethod
     def check_cells(self, cells: str | None) -> None:
         """Raise UserError where a pattern chooses no runs. cells: as in `train`."""
+        if cells is not None:
+            raise UserError("CELLS=… chooses cells of a matrix.toml: the runs of a sweep depend on each other.")
 
-    @abstractmethod
     def time_steps(self) -> None:
         """Measure how long a step of each thing that is compared takes, where all do the same work."""
+        raise UserError("TIMES=1 is for the recipes of a sweep.toml: the cells of a matrix do different work.")
 
     @abstractmethod
     def stages(self, cells: str | None) -> Iterator[Sequence[Run]]:

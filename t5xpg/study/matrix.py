@@ -69,9 +69,6 @@ class Matrix(Study):
         if not any(fnmatchcase(name, cells or "*") for name in names):
             raise UserError(f"CELLS={cells} is no cell of {self.name}: they are called {names[0]}, or * for any part.")
 
-    def time_steps(self) -> None:
-        raise UserError("TIMES=1 is for the recipes of a sweep.toml: the cells of a matrix do different work.")
-
     def stages(self, cells: str | None) -> Iterator[Sequence[Run]]:
         for name, entry in self.plan.vocabularies.items():
             if entry.train is not None:  # silent where it exists: nothing is new then

@@ -91,10 +91,6 @@ class Sweep(Study):
         best = self.best_candidates()
         return [*self.search_runs(), *(self.long_runs(best) if best is not None else [])]
 
-    def check_cells(self, cells: str | None) -> None:
-        if cells is not None:
-            raise UserError("CELLS=… chooses cells of a matrix.toml: the runs of a sweep depend on each other.")
-
     def stages(self, cells: str | None) -> Iterator[Sequence[Run]]:
         tasks = self.plan.judged.tasks if self.plan.judged is not None else []
         if not self.plan.decides.of_validation:
