@@ -5,7 +5,6 @@ absolute difference exceeds the mean absolute difference of all draws by more th
 """
 
 import json
-import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -54,8 +53,8 @@ def compare(run: RunDirectory, other: RunDirectory, split: str | None = None) ->
         said = [[line.get("prediction") for line in lines] for lines in (own, others)]
         for name, value in values.items() if "prediction" in own[0] else ():
             found = paired(name, values.get(f"{name}_signature"), [line["target"] for line in own], *said)
-            others_value = theirs.get(task, {}).get(name, math.inf)
-            if found and max(abs(found["score"] - value), abs(found["other_score"] - others_value)) < 1e-6:
+            said_of = value, theirs.get(task, {}).get(name)
+            if found and None not in said_of and np.allclose(said_of, (found["score"], found["other_score"]), 0, 1e-6):
                 tasks.setdefault(task, {})[name] = found
     if not tasks:
         raise UserError(f"{file} has no metric that can be resampled: BLEU, chrF, {', '.join(_MEANS)}.")
