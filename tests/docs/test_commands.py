@@ -85,6 +85,7 @@ TRIED_ELSEWHERE = {
     r"make runs (REMOVE|GC)=.*": "tests/run/test_listing.py",
     r".*\bs3://.*": "tests/faults/test_object_store.py",
     r"make new .*": "tests/experiment/test_new.py",
+    r"make convert-gin .*": "tests/exchange/t5x/test_convert_gin.py",
 }
 # A folder laid out like a dataset of the hub has this card.
 HUB = "---\nconfigs:\n- config_name: dan_Latn\n  data_files:\n  - split: train\n    path: data/*\n---\n"
