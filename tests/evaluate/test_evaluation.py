@@ -107,7 +107,7 @@ def by_beams(workplace: Workplace, blend: RunDirectory) -> str:
     command = [str(workplace.experiment), *BLEND]
     sampling = "--gin_file=gin/decoding/consensus.gin"  # none of whose options are those of beam search
     printed = workplace.run("tune-decoding", *command, sampling, "--alphas=0,1.5", "--beams=2")
-    given = re.search(r"make eval EXP=small RUN=blend GIN=(.*)$", printed, re.M)
+    given = re.search(r"make eval EXP='.*/small\.gin' RUN=blend GIN=(.*)$", printed, re.M)
     assert given is not None
     blend.evaluation_log.unlink()
     (gin,) = shlex.split(given[1])  # with what the run was trained with

@@ -132,7 +132,7 @@ def experiment(own_place: Path) -> Path:
 
 def test_without_published_results_there_is_nothing_to_compare_with(experiment: Path) -> None:
     (experiment.parent / "results.json").unlink()
-    with pytest.raises(UserError, match=r"small has published no results to compare with.*make report EXP=small"):
+    with pytest.raises(UserError, match=r"small has published no results to compare with.*make report EXP=.*small.gin"):
         reproduce.reproduce(config.load(str(experiment)), experiment.parent / "run")
     assert not (experiment.parent / "run").exists()
 
@@ -141,7 +141,10 @@ def test_without_published_results_there_is_nothing_to_compare_with(experiment: 
     ("change", "message"),
     [
         ({"experiment": "large"}, "holds results of large, not of small"),
-        ({"curves": None, "hardware": None}, r"lacks hardware, curves. Write it again with: make report EXP=small"),
+        (
+            {"curves": None, "hardware": None},
+            r"lacks hardware, curves. Write it again with: make report EXP=.*small.gin",
+        ),
     ],
 )
 def test_results_that_cannot_be_compared_are_refused(experiment: Path, change: Results, message: str) -> None:

@@ -87,7 +87,7 @@ def test_it_goes_on_and_does_everything_once(done: tuple[Workplace, Sweep, str])
             assert measured is not None
             assert (measured["task"], measured["split"], measured["step"]) == (task, "validation", 4)
             assert sorted(measured.get("tasks", {})) == (PARTS if task == "small_ul2" else [])
-    assert "make report EXP=small" in printed
+    assert f"make report EXP={place.experiment}" in printed
     before = {file: file.stat().st_mtime_ns for file in sweep.folder.rglob("*.json*")}
     lost = next(file for file in before if file.name == "evaluation.json")
     lost.unlink()
