@@ -62,7 +62,7 @@ class Start:
             command = workplace.command("train", *arguments)
             devices = {"JAX_NUM_CPU_DEVICES": str(DEVICES // count)}
             own = {**workplace.environment, **devices, "PYTHONPATH": str(REPOSITORY), LOST_VARIABLE: "10"}
-            watched = WatchedRun(command, run / "checkpoints", self.outputs[process], own)
+            watched = WatchedRun(command, self.outputs[process], own)
             self.runs.append(self._stack.enter_context(watched))
 
     def end(self, number: int | None = None, at: int = 0, saved: Path | None = None) -> list[int | None]:

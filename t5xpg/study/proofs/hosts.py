@@ -128,7 +128,7 @@ class _Proof:
             for process, output in enumerate(outputs):
                 member = [*group, f"--processes={count}", *([f"--process={process}"] if count > 1 else [])]
                 command = train_command(experiment, overrides, directory.path, *member)
-                runs.append(stack.enter_context(WatchedRun(command, directory.checkpoints, output, variables)))
+                runs.append(stack.enter_context(WatchedRun(command, output, variables)))
             signalled_at = None
             while not all(run.ended for run in runs):
                 for run in runs:

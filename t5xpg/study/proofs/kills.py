@@ -14,10 +14,6 @@ from t5xpg.base import phases
 from t5xpg.base.errors import UserError
 from t5xpg.study.launchers import start_logged
 
-# A save goes on in the background after its mark; this often we check whether its folder has got its final name.
-_LOOK_SECONDS = 0.002
-_SAVE = "save"
-
 
 class WatchedRun:
     """A process that trains, and what it has told of its phases up to the last `listen`. Leaving the block kills it.
@@ -26,10 +22,7 @@ class WatchedRun:
     has ended. ended: whether the process is dead and every mark read. environment: variables added to ours.
     """
 
-    def __init__(
-        self, command: Sequence[str], checkpoints: Path, log: Path, environment: Mapping[str, str] | None = None
-    ) -> None:
-        self._checkpoints = checkpoints
+    def __init__(self, command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None) -> None:
         self._open: dict[str, dict[int | None, float]] = {name: {} for name in phases.PHASES}
         self._unread = b""
         self.steps: dict[str, list[int | None]] = {name: [] for name in phases.PHASES}
@@ -68,17 +61,13 @@ class WatchedRun:
 
     def listen(self, seconds: float) -> None:
         """Wait for marks, at most `seconds`, and take in what has come."""
-        if self._open[_SAVE]:
-            seconds = min(seconds, _LOOK_SECONDS)
         if select.select([self._marks], [], [], max(seconds, 0.0))[0]:
             self._read()
-            return
-        if self._process.poll() is not None:  # another process may have inherited the pipe, and keep it open
+        elif self._process.poll() is not None:  # another process may have inherited the pipe, and keep it open
             self._drain()
-        self._look_for_saved()
 
     def open(self, name: str) -> bool:
-        """Whether the process is in this phase; a save lasts until its checkpoint has its final name on disk."""
+        """Whether the process is in this phase."""
         return bool(self._open[name])
 
     def send(self, number: int) -> None:
@@ -97,7 +86,6 @@ class WatchedRun:
         while not self.ended and select.select([self._marks], [], [], 0)[0]:
             self._read()
         self.ended = True
-        self._look_for_saved()
 
     def _read(self) -> None:
         piece = os.read(self._marks, 1 << 16)
@@ -107,30 +95,15 @@ class WatchedRun:
         *lines, self._unread = (self._unread + piece).split(b"\n")
         for line in lines:
             self._note(line.decode("ascii"))
-        self._look_for_saved()
 
     def _note(self, line: str) -> None:
         what, name, *more = line.split()
         step = int(more[0]) if more else None
         if what == "begin":
-            if name == _SAVE:  # one at a time: earlier ones are over, even if their folders are deleted
-                for earlier in list(self._open[_SAVE]):
-                    self._close(_SAVE, earlier)
             self.steps[name].append(step)
             self._open[name][step] = time.monotonic()
-        elif name == _SAVE:
-            # the mark may come late, when the next save begins, or early, from a writer that still works
-            self._look_for_saved()
         elif step in self._open[name]:
-            self._close(name, step)
-
-    def _look_for_saved(self) -> None:
-        for step in list(self._open[_SAVE]):
-            if (self._checkpoints / str(step)).is_dir():
-                self._close(_SAVE, step)
-
-    def _close(self, name: str, step: int | None) -> None:
-        self.durations[name].append(time.monotonic() - self._open[name].pop(step))
+            self.durations[name].append(time.monotonic() - self._open[name].pop(step))
 
 
 # Phases that come once in a start: a kill that comes too late for one cannot wait for the next.

@@ -162,7 +162,7 @@ class _Proof:
         self._starts += name == _KILLED
         directory = RunDirectory(self._folder / name)
         command = train_command(self._experiment, self._overrides, directory.path, *self._more)
-        return WatchedRun(command, directory.checkpoints, self._folder / _LOG)
+        return WatchedRun(command, self._folder / _LOG)
 
     def _to_its_end(self, run: WatchedRun) -> None:
         """Let a run end by itself; raise UserError where it fails."""

@@ -52,9 +52,10 @@ for step in range(saved + 1, 13):
     if step % 6 == 0:
         phase("evaluate", step)
     if step % 3 == 0:
-        phase("save", step, seconds=0)  # the rest in the background
+        tell("begin", "save", step)
         time.sleep({seconds})
         (checkpoints / str(step)).mkdir()
+        tell("end", "save", step)
 """
 
 
@@ -96,6 +97,21 @@ def test_every_phase_gets_its_share(trainer: Path, tmp_path: Path, monkeypatch: 
     assert not (folder / "killed" / "of the first").exists()
 
 
+def test_a_proof_fails_where_the_runs_differ(
+    trainer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(resume, "_FRUITLESS", 10_000)  # on a slow machine many kills come too late
+    monkeypatch.setattr(resume, "compare", lambda _, *given: Comparison(differences=[" ".join(map(str, given))]))
+    folder = tmp_path / "proof"
+    assert prove(folder, kills=1) == 1
+    difference = f"{folder / 'unbroken'} {folder / 'killed'} 12"
+    receipt = json.loads((folder / "receipt.json").read_text())
+    assert (receipt["proven"], receipt["differences"]) == (False, [difference])
+    printed = capsys.readouterr().out
+    assert "NOT the same run" in printed
+    assert difference in printed
+
+
 def test_a_start_that_fails_is_shown(trainer: Path, tmp_path: Path) -> None:
     write_trainer(trainer, extra="sys.exit('no room for it')")
     with pytest.raises(UserError, match=r"ended with exit code 1; its output lies in .*output\.log") as error:
@@ -132,24 +148,17 @@ def start(tmp_path: Path, program: str) -> WatchedRun:
     tell = (
         "import os, subprocess, sys, time\ndef tell(text): os.write(int(os.environ['T5XPG_PHASES']), text.encode())\n"
     )
-    return WatchedRun([sys.executable, "-c", tell + program], tmp_path / "checkpoints", tmp_path / "log")
+    return WatchedRun([sys.executable, "-c", tell + program], tmp_path / "log")
 
 
-def test_a_save_is_open_until_its_folder_has_its_name(tmp_path: Path) -> None:
-    """Updates overlap."""
+def test_updates_overlap(tmp_path: Path) -> None:
     told = "begin save 4\\nend save 4\\nbegin step 5\\nbegin step 6\\nend step 5\\nbegin evaluate 0\\n"
     with start(tmp_path, f"tell('{told}'); time.sleep(600)") as run:
         while not run.steps["evaluate"]:
             assert not run.ended
             run.listen(1.0)
         assert run.steps["step"] == [5, 6]
-        assert run.open("save")
-        assert run.open("step")
-        (tmp_path / "checkpoints" / "4").mkdir(parents=True)
-        run.listen(0.0)
-        assert not run.open("save")
-        assert len(run.durations["save"]) == 1
-        assert len(run.durations["step"]) == 1
+        assert [len(run.durations[name]) for name in ("save", "step")] == [1, 1]
         assert run.kill() == ["step", "evaluate"]
         assert run.exit_code == -signal.SIGKILL
 

@@ -2,9 +2,7 @@
 
 import dataclasses
 import json
-import os
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,6 @@ import pytest
 from t5xpg.base.phases import PHASES
 from t5xpg.experiment import config
 from t5xpg.run.batch_trail import UNKNOWN
-from t5xpg.study.proofs import resume
 from t5xpg.study.proofs.comparison import compare, compare_positions, first_difference, leftovers, read_checkpoint
 from tests.workplace import Workplace, assert_same_run
 
@@ -138,46 +135,6 @@ def test_the_same_position_written_in_another_way_is_the_same(
     assert compare_positions(loaded, one, {**one, "remark": one["stream"]}) == ("the next 8 batches", None)
     said = "of the batches that follow its position, number 1 is another one"
     assert compare_positions(loaded, one, other) == ("", said)
-
-
-# A trainer whose run is that of the proof, and which spoils a record of the unbroken run while it makes the other one.
-SPOILER = """\
-import os, pathlib, shutil, sys, time
-run = pathlib.Path(next(word for word in sys.argv if word.startswith("--run=")).removeprefix("--run="))
-for name in ("compile", "evaluate 0", "step 12", "save 12"):
-    os.write(int(os.environ["T5XPG_PHASES"]), f"begin {name}\\n".encode())
-    time.sleep(0.1)
-    os.write(int(os.environ["T5XPG_PHASES"]), f"end {name}\\n".encode())
-shutil.copytree(PROVEN, run, dirs_exist_ok=True)
-if run.name == "killed":
-    metrics = run.parent / "unbroken" / "metrics.jsonl"
-    metrics.write_text(metrics.read_text().replace("12", "13"))
-"""
-
-
-def test_a_proof_fails_where_the_runs_differ(
-    proof: tuple[Path, str],
-    workplace: Workplace,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    trainer = tmp_path / "trainer"
-    program = SPOILER.replace("PROVEN", repr(str(proof[0] / "unbroken")))
-    trainer.write_text(f"#!{os.path.realpath(sys.executable)}\n{program}")
-    trainer.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(trainer))
-    monkeypatch.setattr(resume, "_FRUITLESS", 10_000)  # on a slow machine many kills come too late
-    folder = tmp_path / "planted"
-    assert resume.prove_resume(str(workplace.experiment), [], kills=1, seed=1, path=folder) == 1
-    printed = capsys.readouterr().out
-    place = f"{folder / 'killed' / 'metrics.jsonl'}, line "
-    assert "NOT the same run" in printed
-    assert place in printed
-    receipt = json.loads((folder / "receipt.json").read_text())
-    assert not receipt["proven"]
-    assert len(receipt["differences"]) == 1
-    assert receipt["differences"][0].startswith(place)
 
 
 def test_the_first_difference_of_arrays() -> None:
