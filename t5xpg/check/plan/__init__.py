@@ -5,8 +5,9 @@ holds, computes and sends; a table of published figures says how long that takes
 """
 
 import json
+import os
 import sys
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,10 +21,9 @@ from t5xpg.base.progress import duration
 from t5xpg.check.plan import devices as device_table
 from t5xpg.check.plan import expected, memory, page
 from t5xpg.check.plan.collectives import Collective
-from t5xpg.check.plan.compiling import compile_step
+from t5xpg.check.plan.compiling import describe
 from t5xpg.check.plan.devices import REACHED, USABLE_MEMORY, Device
 from t5xpg.check.plan.mesh_choice import device_count, mesh_overrides
-from t5xpg.check.plan.operations import Operation
 from t5xpg.experiment import config
 
 # Seconds. Shorter steps mostly spend their time on starting operations, which is not counted.
@@ -60,7 +60,8 @@ def plan(
         )
     plural = "" if count == 1 else "s"
     print(f"plan: compiling the step for {count} simulated device{plural} …", file=sys.stderr, flush=True)
-    found = compile_step(experiment, overrides, gin_files, count, name != device_table.HERE)
+    _simulate(count)
+    found = describe(loaded.experiment, fuses=name != device_table.HERE)
     made = make(found, row)
     made |= {"experiment": loaded.name, "total_steps": loaded.experiment.total_steps}
     made["time"]["run"] = duration(made["time"]["step"] * loaded.experiment.total_steps)
@@ -91,22 +92,25 @@ def elsewhere(
     overrides, gin_files = mesh_overrides(mesh, overrides, gin_files)
     loaded, _ = config.examine(experiment, overrides, gin_files)  # what is wrong with it is for `make check` to say
     if loaded is not None:
-        jax.config.update("jax_platforms", "cpu")
-        jax.config.update("jax_num_cpu_devices", device_count(loaded.experiment.mesh, devices))
+        _simulate(device_count(loaded.experiment.mesh, devices))
     name = (device or device_table.DEFAULT).lower()
     return overrides, gin_files, None if name == device_table.HERE else device_table.find(name)
 
 
+def _simulate(devices: int) -> None:
+    """Let this process's CPU stand for so many devices; to be called before JAX has looked for any."""
+    os.environ["XLA_FLAGS"] = ""  # those of this machine's own devices
+    jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_num_cpu_devices", devices)
+
+
 def make(found: Mapping[str, Any], device: Device) -> dict[str, Any]:
     """The plan: what `compiling.describe` found, on a device. All sizes are bytes, all times seconds."""
-    operations = Counter({Operation(flops, size): times for flops, size, times in found["operations"]})
-    collectives: Counter[Collective] = Counter()
-    for one in found["collectives"]:
-        collectives[Collective(one["kind"], one["bytes"], tuple(one["axes"]), tuple(one["devices"]))] += one["times"]
+    collectives: Mapping[Collective, int] = found["collectives"]
     dtype, peak = found["dtype"], device.peak[found["dtype"]]
     # slices are joined by the network
     domain = min(device.domain, found["devices"] // found["mesh"].get("slice", 1))
-    time = expected.expect(operations, collectives, device, dtype, domain)
+    time = expected.expect(found["operations"], collectives, device, dtype, domain)
     rows_per_second = found["rows"] / time.step
     usable = device.memory * USABLE_MEMORY
     verdict = memory.fits(found["memory"]["total"], usable)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import jax
 import numpy as np
+from jax.extend import backend
 
 from t5xpg.base import environment
 from t5xpg.base.errors import UserError, nearest
@@ -112,6 +113,7 @@ def measured(dtype: str, sharing: int = 1) -> Device:
     jax.config.update("jax_platforms", "cpu")  # an accelerator, if there is one, is not used
     bandwidth = _bandwidth() / sharing
     peak = {dtype: hardware.best_peak_flops(dtype, again=False) / sharing}
+    backend.clear_backends()  # those of a plan are simulated
     return Device(HERE, peak, memory / sharing, bandwidth, bandwidth, sharing, bandwidth, ("measured",))
 
 

@@ -1,18 +1,25 @@
 """A plan from end to end: a step compiled for devices that are not there, beside what is known of it otherwise."""
 
 import json
+from pathlib import Path
 
 import pytest
 
 from t5xpg.base.errors import UserError
 from t5xpg.check import plan as planning
 from t5xpg.check.plan import memory, page
+from t5xpg.check.plan.operations import Operation
 from t5xpg.experiment import config
-from tests.workplace import EXPERIMENT
+from tests.workplace import EXPERIMENT, Workplace
 
 pytestmark = pytest.mark.process
 
 MADE_SMALL = ["DROPOUT_RATE=0.0", "BATCH_SIZE=16", "NUM_MICROBATCHES=2", "EMA_DECAY=0.99"]
+
+
+def run_plan(folder: Path, *arguments: str, code: int = 0) -> str:
+    """What `t5xpg plan` prints, in a process of its own: this one's JAX has its devices."""
+    return Workplace(folder, fast_compilation=False).run("plan", *arguments, code=code)
 
 
 @pytest.fixture(scope="module")
@@ -21,8 +28,8 @@ def planned(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict]:
     folder = tmp_path_factory.mktemp("a plan")
     gin, output = folder / "small.gin", folder / "plan.json"
     gin.write_text(EXPERIMENT)
-    code = planning.plan(str(gin), MADE_SMALL, [], mesh="data=4,model=2", device="v5e", output=output)
-    assert code == 0
+    small = [f"--gin.{one}" for one in MADE_SMALL]
+    run_plan(folder, str(gin), *small, "--mesh=data=4,model=2", "--device=v5e", f"--output={output}")
     return str(gin), json.loads(output.read_text())
 
 
@@ -88,11 +95,12 @@ def test_the_page_says_it(planned) -> None:
 def test_what_does_not_fit_is_said_and_is_no_success(planned, monkeypatch, capsys) -> None:
     gin, plan = planned
     found = {
-        **plan["step"], "model_flops": 1e12, "flops": plan["flops"], "bytes": 1, "operations": [[10**12, 10**6, 1]],
-        "collectives": [], "memory": {**plan["memory"], "total": 150e9},
+        **plan["step"], "model_flops": 1e12, "flops": plan["flops"], "bytes": 1, "collectives": {},
+        "operations": {Operation(10**12, 10**6): 1}, "memory": {**plan["memory"], "total": 150e9},
     }  # fmt: skip
-    fuses = []
-    monkeypatch.setattr(planning, "compile_step", lambda *given: fuses.append(given[-1]) or found)
+    seen = []
+    monkeypatch.setattr(planning, "_simulate", lambda devices: None)
+    monkeypatch.setattr(planning, "describe", lambda _, *, fuses: seen.append(fuses) or found)
     assert planning.plan(gin, [], [], device="h100") == 1
     printed = capsys.readouterr().out
     assert f"bound by     {memory.DOES_NOT_FIT}" in printed
@@ -101,18 +109,17 @@ def test_what_does_not_fit_is_said_and_is_no_success(planned, monkeypatch, capsy
     assert json.loads(capsys.readouterr().out)["memory"]["verdict"] == "may not fit"
     monkeypatch.setattr(planning.device_table, "measured", lambda *_: planning.device_table.find("h200"))
     planning.plan(gin, [], [], device="cpu")
-    assert fuses == [True, True, False]
+    assert seen == [True, True, False]
     h100 = planning.device_table.find("h100")  # 8 are joined by links
     for mesh, domain in (({"data": 16}, 8), ({"slice": 4, "data": 4}, 4)):
         assert planning.make({**found, "devices": 16, "mesh": mesh}, h100)["device"]["domain"] == domain
 
 
 def test_mistakes(planned) -> None:
-    """The mesh is looked at by the process that compiles, as in training."""
     gin, _ = planned
     with pytest.raises(UserError, match="Did you mean h100"):
         planning.plan(gin, [], [], device="h10")
     with pytest.raises(UserError, match=r"a tpu-v5e in float16\. Set DTYPE to bfloat16 or float32"):
         planning.plan(gin, ["DTYPE='float16'"], [], device="v5e")
-    with pytest.raises(UserError, match="cannot be split over the 3 devices"):
-        planning.plan(gin, ["BATCH_SIZE=3"], [], mesh="model=3")
+    printed = run_plan(Path(gin).parent, gin, "--gin.BATCH_SIZE=3", "--mesh=model=3", code=1)
+    assert "cannot be split over the 3 devices" in printed
