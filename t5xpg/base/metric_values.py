@@ -84,32 +84,25 @@ def shown(value: MetricValue) -> str:
     return f"{type(value).__name__.lower()} of {shape}"
 
 
-def pack(values: Mapping[str, MetricValue]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """The values as a JSON object and as arrays, both by name; `unpack` turns them back."""
-    message: dict[str, Any] = {}
-    arrays: dict[str, np.ndarray] = {}
+def pack(values: Mapping[str, MetricValue]) -> dict[str, Any]:
+    """The values as JSON with arrays in it; `unpack` turns them back."""
+    message: dict[str, Any] = dict(values)
     for name, value in values.items():
         if isinstance(value, Histogram | Image | Generic):
-            arrays[name], more = vars(value).values()
-            more = more.decode("latin-1") if isinstance(more, bytes) else more
-            message[name] = {"kind": type(value).__name__, "more": more}
-        else:
-            message[name] = {"value": value}
-    return message, arrays
+            array, more = vars(value).values()
+            message[name] = [type(value).__name__, array, more.decode("latin-1") if isinstance(more, bytes) else more]
+    return message
 
 
-def unpack(message: Mapping[str, Mapping[str, Any]], arrays: Mapping[str, np.ndarray]) -> dict[str, MetricValue]:
+def unpack(message: Mapping[str, Any]) -> dict[str, MetricValue]:
     """The values that `pack` was called on."""
-    return {name: _unpacked(facts, arrays.get(name)) for name, facts in message.items()}
+    return {name: _unpacked(*value) if isinstance(value, list) else value for name, value in message.items()}
 
 
-def _unpacked(facts: Mapping[str, Any], array: np.ndarray | None) -> MetricValue:
-    if array is None:
-        value: int | float | str | None = facts["value"]
-        return value
-    if facts["kind"] == "Generic":
-        return Generic(array, facts["more"].encode("latin-1"))
-    return (Histogram if facts["kind"] == "Histogram" else Image)(array, facts["more"])
+def _unpacked(kind: str, array: np.ndarray, more: Any) -> MetricValue:
+    if kind == "Generic":
+        return Generic(array, more.encode("latin-1"))
+    return (Histogram if kind == "Histogram" else Image)(array, more)
 
 
 def _described(array: np.ndarray) -> dict[str, Any]:

@@ -129,7 +129,7 @@ def test_a_batch_crosses_few_files_in_one_direction(own_place: Path, monkeypatch
     place = HeldRows.of_all(4).place
     sharding = batch_sharding(make_mesh(MeshConfig()))
     way = Way()
-    monkeypatch.setattr(worker.Answers, "next", way.followed(worker.Answers.next))
+    monkeypatch.setattr(worker.Answers, "call_opened", way.followed(worker.Answers.call_opened))
     monkeypatch.setattr(Stream, "_read", way.followed(Stream._read))
     with DataService() as service:
         stream = service.open(config)

@@ -155,8 +155,8 @@ class Stream(BatchStream):
         super().__init__(config, shards, prefetch, opened["identity"], opened["vocab_size"])
 
     def _read(self, number: int) -> Batch | None:
-        reply, batch = self._process.request({"call": "next", "opened": self._number})
-        if reply["end"]:
+        batch: Batch | None = self._process.call(self._number, "next")
+        if batch is None:
             return None
         bucket = self.config.of_batch(batch)
         validate(batch, bucket.batch_spec(bucket.rows_per_shard * len(self.shards), self.spec.vocab_size))
@@ -167,7 +167,7 @@ class Stream(BatchStream):
         several processes take after the same batch together form the state of the whole stream."""
         self._read_ahead()  # each process reads as far ahead as it may: only then have all read equally far
         ahead = [batch for future in self._ahead if (batch := future.result()) is not None]
-        _, arrays = self._process.request({"call": "position", "opened": self._number, "method": "save"})
+        arrays: Arrays = self._process.call(self._number, "save")
         for count, batch in enumerate(ahead):
             for name, array in batch.items():
                 rows = len(array) // len(self.shards)
@@ -212,21 +212,17 @@ class Stream(BatchStream):
             }
             for count in range(int(iterators[f"{own[0]}position"][0]) - batches_read)
         ]
-        self._go_to("restore", iterators, batches_read, ahead)
+        self._go_on_from(batches_read, ahead, lambda: self._process.call(self._number, "restore", arrays=iterators))
 
     def rewind(self) -> None:
         """Go back to the first batch: cheaper than opening the stream again."""
-        self._go_to("rewind", {}, 0, [])
+        self._go_on_from(0, moved=lambda: self._process.call(self._number, "rewind"))
 
     def close(self) -> None:
         """Stop reading ahead and let the data process forget the stream."""
         super().close()
         with contextlib.suppress(DataProcessError):  # a process that has ended has forgotten it
             self._process.request({"call": "close", "opened": self._number})
-
-    def _go_to(self, method: str, arrays: Arrays, batches_read: int, ahead: Sequence[Batch]) -> None:
-        message = {"call": "position", "opened": self._number, "method": method}
-        self._go_on_from(batches_read, ahead, lambda: self._process.request(message, arrays))
 
 
 def what_differs(saved: Mapping[str, Any], now: Mapping[str, Any]) -> str:
@@ -272,19 +268,19 @@ class DataService(Closing):
     def describe(self, config: DatasetConfig) -> TaskDescription:
         """What is known of the task. Raises UserError where the stream could not be read: an unknown task or split, no
         files or cache, targets too short for the objective, fewer sentinels than spans."""
-        reply, _ = self._process.request({"call": "describe", "config": config.to_json()})
+        reply = self._process.request({"call": "describe", "config": config.to_json()})
         return TaskDescription.from_json(reply, Vocabulary.from_json(reply["vocabulary"]))
 
     def fits(self, config: DatasetConfig) -> list[Fit]:
         """How the first examples of each supervised task fit its lengths and vocabulary. UserError as in `describe`."""
-        reply, _ = self._process.request({"call": "fits", "config": config.to_json()})
+        reply = self._process.request({"call": "fits", "config": config.to_json()})
         return [Fit(**each) for each in reply["fits"]]
 
     def open(self, config: DatasetConfig, shards: Sequence[int] | None = None, prefetch: int = 2) -> Stream:
         """The stream of `config`, before its first batch. shards: the virtual shards to read, ascending; None for all.
         prefetch: the number of batches that a thread reads ahead. Raises UserError as `describe` does."""
         owned = check_shards(config, shards, prefetch)
-        opened, _ = self._process.request({"call": "open", "config": config.to_json(), "shards": owned})
+        opened = self._process.request({"call": "open", "config": config.to_json(), "shards": owned})
         stream = Stream(self._process, config, owned, prefetch, opened)
         self._streams.append(stream)
         return stream
@@ -292,7 +288,7 @@ class DataService(Closing):
     def evaluator(self, config: DatasetConfig) -> RemoteEvaluator:
         """The tasks of `config` that have metrics, with at most `config.max_batches` batches of each. Raises UserError
         as `describe` does, for a task without examples, and for a metric of unsupported model outputs."""
-        opened, _ = self._process.request({"call": "evaluator", "config": config.to_json()})
+        opened = self._process.request({"call": "evaluator", "config": config.to_json()})
         return RemoteEvaluator(self._process, config, opened)
 
     def close(self) -> None:

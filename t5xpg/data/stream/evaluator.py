@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import write_atomically
-from t5xpg.base.metric_values import Generic, Histogram, Image, MetricValue, is_number
+from t5xpg.base.metric_values import Generic, Histogram, Image, MetricValue, is_number, pack
 from t5xpg.data.batch import Batch
 from t5xpg.data.spec import DatasetConfig, unpacked
 from t5xpg.data.stream.pipeline import without_autograph
@@ -90,9 +90,9 @@ class TaskEvaluator:
         return {name: np.stack([row[name] for row in rows]) for name in self._features} if rows else None
 
     def measure(
-        self, outputs: Mapping[str, Outputs], step: int, inferences: Path | None = None
-    ) -> dict[str, dict[str, MetricValue]]:
-        """{task: {metric: value}} of the model's outputs for each task's examples: see `RemoteEvaluator.measure`."""
+        self, outputs: Mapping[str, Outputs], step: int, inferences: str | None = None
+    ) -> dict[str, dict[str, Any]]:
+        """{task: `pack` of its metrics} of the model's outputs for its examples: see `RemoteEvaluator.measure`."""
         if not self.tasks:
             return {}
         datasets = {id(dataset): task for task, dataset in self._evaluator.cached_model_datasets.items()}
@@ -119,9 +119,9 @@ class TaskEvaluator:
         if inferences is not None:
             (found,) = self._evaluator.loggers
             for name, task in self.tasks.items():
-                _write_inferences(inferences / f"{name.replace(':', '_')}.jsonl", task, *found.of_task[name])
+                _write_inferences(Path(inferences, f"{name.replace(':', '_')}.jsonl"), task, *found.of_task[name])
         return {
-            task: {name: _neutral(f"The metric {name} of {task}", value) for name, value in values.items()}
+            task: pack({name: _neutral(f"The metric {name} of {task}", value) for name, value in values.items()})
             for task, values in metrics.result().items()
         }
 

@@ -1,7 +1,7 @@
 """The data process as a child of this one, and the protocol between the two. No TensorFlow here.
 
-Requests and answers are frames on a socket: 8 bytes (length of the header, a mark), the header as JSON (a message, and
-names, dtypes and shapes of arrays), then the bytes of the arrays. Each request has one answer, in order.
+Requests and answers are frames on a socket: 8 bytes (length of the header, a mark), the header as JSON (a message, with
+the dtype and shape of an array in its place), then the bytes of the arrays. Each request has one answer, in order.
 """
 
 import contextlib
@@ -28,6 +28,7 @@ Arrays = dict[str, np.ndarray]
 
 _PREFIX = struct.Struct("<II")
 _MARK = 0x54355847
+_ARRAY = "\0array"  # no name has it
 _TAIL_LINES = 20
 _PATIENCE = 30.0  # seconds of waiting for the other side
 # variables that must be set before the first import in the data process
@@ -47,24 +48,25 @@ def shard_prefix(shard: int) -> str:
 
 
 def send(
-    connection: socket.socket,
-    message: Mapping[str, Any],
-    arrays: Mapping[str, np.ndarray] | None = None,
-    while_waiting: Callable[[], object] = lambda: None,
+    connection: socket.socket, message: Mapping[str, Any], while_waiting: Callable[[], object] = lambda: None
 ) -> None:
-    """Send one frame. Raises OSError where the other side is gone. while_waiting: as in `receive`."""
-    contiguous = {name: np.ascontiguousarray(array) for name, array in (arrays or {}).items()}
-    table = [[name, array.dtype.str, list(array.shape)] for name, array in contiguous.items()]
-    header = json.dumps({"message": message, "arrays": table}).encode("utf-8")
+    """Send one frame: JSON with arrays anywhere in it. Raises OSError where the other side is gone."""
+    arrays: list[np.ndarray] = []
+
+    def described(value: Any) -> dict[str, Any]:
+        if not isinstance(value, np.ndarray):
+            raise TypeError(f"a message holds a {type(value).__name__}")
+        arrays.append(np.asarray(value, order="C"))
+        return {_ARRAY: [value.dtype.str, value.shape]}
+
+    header = json.dumps(message, default=described).encode("utf-8")
     _write(connection, memoryview(_PREFIX.pack(len(header), _MARK) + header), while_waiting)
-    for array in contiguous.values():
+    for array in arrays:
         if array.nbytes:
             _write(connection, _bytes_of(array), while_waiting)
 
 
-def receive(
-    connection: socket.socket, while_waiting: Callable[[], object] = lambda: None
-) -> tuple[dict[str, Any], Arrays]:
+def receive(connection: socket.socket, while_waiting: Callable[[], object] = lambda: None) -> dict[str, Any]:
     """Wait for one frame. Raises EOFError where the other side has closed, ValueError for bytes that are no frame.
 
     while_waiting: called whenever nothing has moved for _PATIENCE, also in the middle of the frame.
@@ -72,12 +74,20 @@ def receive(
     length, mark = _PREFIX.unpack(_read(connection, memoryview(bytearray(_PREFIX.size)), while_waiting))
     if mark != _MARK:
         raise ValueError("not a frame: the two processes have lost step with each other")
-    header = json.loads(bytes(_read(connection, memoryview(bytearray(length)), while_waiting)))
-    arrays = {name: np.empty(shape, np.dtype(dtype)) for name, dtype, shape in header["arrays"]}
-    for array in arrays.values():
+    arrays: list[np.ndarray] = []
+
+    def made(value: Any) -> Any:
+        if _ARRAY in value:
+            dtype, shape = value[_ARRAY]
+            arrays.append(value := np.empty(shape, np.dtype(dtype)))
+        return value
+
+    header = bytes(_read(connection, memoryview(bytearray(length)), while_waiting))
+    message: dict[str, Any] = json.loads(header, object_hook=made)
+    for array in arrays:
         if array.nbytes:
             _read(connection, _bytes_of(array), while_waiting)
-    return header["message"], arrays
+    return message
 
 
 def _bytes_of(array: np.ndarray) -> memoryview:
@@ -139,13 +149,13 @@ class DataProcess:
         self._outputs.insert(0, _open_log(log))
         self._tell({"print_to": str(log.resolve())})
 
-    def request(self, message: dict[str, Any], arrays: Arrays | None = None) -> tuple[dict[str, Any], Arrays]:
-        """The answer: a message and arrays. UserError if the answer is one, DataProcessError if the process failed."""
+    def request(self, message: dict[str, Any]) -> dict[str, Any]:
+        """The answer. UserError if it is one, DataProcessError if the process failed."""
         with self._lock:
             self._raise_if_closed()
             try:
-                send(self._connection, message, arrays, self._say_if_stopped)
-                reply, out = receive(self._connection, self._say_if_stopped)
+                send(self._connection, message, self._say_if_stopped)
+                reply = receive(self._connection, self._say_if_stopped)
             except (OSError, EOFError):
                 self._raise_if_closed()
                 raise DataProcessError(self._how_it_ended()) from None
@@ -156,7 +166,11 @@ class DataProcess:
             raise UserError(reply["text"])
         if "error" in reply:
             raise DataProcessError(f"The data process failed: {reply['text']}\n{reply['detail']}")
-        return reply, out
+        return reply
+
+    def call(self, number: int, method: str, **values: Any) -> Any:
+        """The result of a method of the stream or evaluator of this number, in the data process."""
+        return self.request({"call": "call_opened", "opened": number, "method": method, **values})["result"]
 
     def _say_if_stopped(self) -> None:
         """Print a line where the process was stopped by a signal, as far as the system says."""

@@ -41,11 +41,8 @@ class RemoteEvaluator(Closing):
 
     def batches(self, task: str) -> Iterator[tuple[Batch, int]]:
         """The batches of a task, each with its number of examples: the last batch is filled up with rows of zeros."""
-        self._process.request({"call": "position", "opened": self._number, "method": "begin", "task": task})
-        while True:
-            reply, found = self._process.request({"call": "next", "opened": self._number})
-            if reply["end"]:
-                return
+        self._process.call(self._number, "begin", task=task)
+        while found := self._process.call(self._number, "next"):
             rows = len(next(iter(found.values())))
             missing = self.spec.batch_size - rows
             batch = {
@@ -64,19 +61,9 @@ class RemoteEvaluator(Closing):
         order of `batches`, as the task's `kinds` need. inferences: a folder for texts, predictions and scores: one file
         of JSON lines per task. Raises UserError where a metric fails, or gives what records cannot hold.
         """
-        message = {
-            "call": "measure",
-            "opened": self._number,
-            "step": step,
-            "inferences": None if inferences is None else str(inferences.resolve()),
-        }
-        sent = {f"{task} {kind}": array for task, arrays in outputs.items() for kind, array in arrays.items()}
-        reply, found = self._process.request(message, sent)
-        measured = {}
-        for task, values in reply["metrics"].items():
-            own = {name.partition(" ")[2]: array for name, array in found.items() if name.startswith(f"{task} ")}
-            measured[task] = metric_values.unpack(values, own)
-        return measured
+        folder = None if inferences is None else str(inferences.resolve())
+        found = self._process.call(self._number, "measure", outputs=outputs, step=step, inferences=folder)
+        return {task: metric_values.unpack(values) for task, values in found.items()}
 
     def trivial(self) -> dict[str, Trivial]:
         """{task: {"copy", "majority": {metric: number}}}: the prediction metrics of two answers without a model.
@@ -85,8 +72,7 @@ class RemoteEvaluator(Closing):
         code is asked for, the line before it. "majority" is always the most frequent target of the split. The user's
         own tasks are left out if their functions do not take such answers but, for example, ids.
         """
-        reply, _ = self._process.request({"call": "trivial", "opened": self._number})
-        return dict(reply["trivial"])
+        return dict(self._process.call(self._number, "trivial"))
 
     def close(self) -> None:
         """Let the data process forget the examples."""

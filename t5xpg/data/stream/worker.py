@@ -15,19 +15,15 @@ import sys
 import tempfile
 import threading
 import traceback
-from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from t5xpg.base import garbage
 from t5xpg.base.errors import UserError
 from t5xpg.data import late_imports
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.stream import process
-from t5xpg.data.stream.process import Arrays
 from t5xpg.data.stream.relocatable_paths import readable
 from t5xpg.data.tasks.lengths import span_numbers
-
-Answer: TypeAlias = tuple[dict[str, Any], Arrays]
 
 
 def main() -> None:
@@ -43,10 +39,9 @@ def main() -> None:
         # TensorFlow's AutoGraph leaves the source of each function that it converts
         folder = tempfile.tempdir = tempfile.mkdtemp(prefix="t5xpg-data-process-")
     connection = socket.socket(fileno=int(sys.argv[1]))
-    requests: queue.SimpleQueue[Answer] = queue.SimpleQueue()
+    requests: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
     threading.Thread(target=_read_requests, args=(connection, requests, folder), daemon=True).start()
-    start, _ = requests.get()
-    sys.path += [entry for entry in start["sys_path"] if entry not in sys.path]
+    sys.path += [entry for entry in requests.get()["sys_path"] if entry not in sys.path]
     answers: Answers | None = None
     failure: dict[str, Any] = {}
     try:
@@ -54,17 +49,17 @@ def main() -> None:
     except Exception as error:  # TensorFlow or a task cannot be imported: the answer to every request
         failure = _failure(error)
     while True:
-        message, arrays = requests.get()
+        message = requests.get()
         if "print_to" in message:
             _print_to(message["print_to"])
             continue
-        reply, out = failure, {}
+        reply = failure
         if answers is not None:
             try:
-                reply, out = getattr(answers, message.pop("call"))(**message, arrays=arrays)
+                reply = getattr(answers, message.pop("call"))(**message)
             except Exception as error:
                 reply = _failure(error)
-        process.send(connection, reply, out)
+        process.send(connection, reply)
 
 
 class Answers:
@@ -83,7 +78,7 @@ class Answers:
         self._opened: dict[int, Any] = {}  # `ShardedBatches` and `TaskEvaluator`
         self._numbers = itertools.count()
 
-    def describe(self, config: dict[str, Any], arrays: Arrays) -> Answer:
+    def describe(self, config: dict[str, Any]) -> dict[str, Any]:
         """What is known of a task or mixture before reading it."""
         from t5xpg.data.tasks import providers
         from t5xpg.data.tasks.seqio_vocabularies import from_seqio
@@ -98,7 +93,7 @@ class Answers:
             raise UserError(f"The {first[0]} have another vocabulary than the {other}: T5 shares one.")
         tasks = [task for task in providers.tasks_of(provider) if dataset.split in task.splits]
         spans = span_numbers([providers.objective_of(task) for task in tasks], dataset.task_feature_lengths)
-        reply: dict[str, Any] = {
+        return {
             "name": provider.name,
             "tasks": [task.name for task in tasks],
             "splits": sorted(provider.splits),
@@ -108,16 +103,15 @@ class Answers:
             "objective": None if spans is None else dataclasses.asdict(spans),
             "has_metrics": any(task.metric_fns or task.metric_objs for task in tasks),
         }
-        return reply, {}
 
-    def fits(self, config: dict[str, Any], arrays: Arrays) -> Answer:
+    def fits(self, config: dict[str, Any]) -> dict[str, Any]:
         """How the first examples of each supervised task fit its lengths and vocabulary."""
         from t5xpg.data.stream import first_examples
 
         dataset, provider = _find_provider(config)
-        return {"fits": first_examples.measure(provider, dataset)}, {}
+        return {"fits": first_examples.measure(provider, dataset)}
 
-    def open(self, config: dict[str, Any], shards: list[int], arrays: Arrays) -> Answer:
+    def open(self, config: dict[str, Any], shards: list[int]) -> dict[str, Any]:
         """Build a stream that stands before its first batch."""
         from t5xpg.data.stream.pipeline import ShardedBatches
 
@@ -125,9 +119,9 @@ class Answers:
         number = next(self._numbers)
         stream = self._opened[number] = ShardedBatches(provider, dataset, shards)
         vocab_size = _vocabulary_size(provider, dataset)
-        return {"opened": number, "vocab_size": vocab_size, "identity": stream.identity}, {}
+        return {"opened": number, "vocab_size": vocab_size, "identity": stream.identity}
 
-    def evaluator(self, config: dict[str, Any], arrays: Arrays) -> Answer:
+    def evaluator(self, config: dict[str, Any]) -> dict[str, Any]:
         """Read the examples of the tasks that have metrics."""
         from t5xpg.data.stream.evaluator import TaskEvaluator
 
@@ -137,43 +131,16 @@ class Answers:
         tasks = {
             name: {"examples": evaluator.examples(name), "kinds": evaluator.kinds[name]} for name in evaluator.tasks
         }
-        return {"opened": number, "tasks": tasks, "vocab_size": _vocabulary_size(provider, dataset)}, {}
+        return {"opened": number, "tasks": tasks, "vocab_size": _vocabulary_size(provider, dataset)}
 
-    def next(self, opened: int, arrays: Arrays) -> Answer:
-        """The next batch of a stream or of an evaluator's task, or none at the end."""
-        batch = self._opened[opened].next()
-        return {"end": batch is None}, batch or {}
+    def call_opened(self, opened: int, method: str, **values: Any) -> dict[str, Any]:
+        """The result of a method of a stream (a `ShardedBatches`) or of an evaluator (a `TaskEvaluator`)."""
+        return {"result": getattr(self._opened[opened], method)(**values)}
 
-    def position(self, opened: int, method: str, arrays: Arrays, **values: Any) -> Answer:
-        """Call a stream's `save`, `restore` or `rewind`, or an evaluator's `begin`; gives the arrays of the result."""
-        given = (arrays,) if arrays else ()
-        return {}, getattr(self._opened[opened], method)(*given, **values) or {}
-
-    def close(self, opened: int, arrays: Arrays) -> Answer:
+    def close(self, opened: int) -> dict[str, Any]:
         """Forget a stream, or the examples of an evaluator."""
         self._opened.pop(opened, None)
-        return {}, {}
-
-    def trivial(self, opened: int, arrays: Arrays) -> Answer:
-        """The metrics of answers that need no model."""
-        return {"trivial": self._opened[opened].trivial()}, {}
-
-    def measure(self, opened: int, step: int, inferences: str | None, arrays: Arrays) -> Answer:
-        """The metrics of all tasks. Arrays are named "<task> <kind of output>", those of the answer "<task> <metric>":
-        names of tasks have no spaces."""
-        from t5xpg.base import metric_values
-
-        outputs: dict[str, Arrays] = {}
-        for name, array in arrays.items():
-            task, _, kind = name.partition(" ")
-            outputs.setdefault(task, {})[kind] = array
-        folder = None if inferences is None else Path(inferences)
-        metrics: dict[str, dict[str, Any]] = {}
-        out: Arrays = {}
-        for task, values in self._opened[opened].measure(outputs, step, folder).items():
-            metrics[task], found = metric_values.pack(values)
-            out |= {f"{task} {name}": array for name, array in found.items()}
-        return {"metrics": metrics}, out
+        return {}
 
 
 def _find_provider(config: dict[str, Any]) -> tuple[DatasetConfig, Any]:
@@ -255,7 +222,7 @@ def _without_machinery(message: str) -> str:
     return asserted.group(1).replace("] [", " ").replace('\\"', '"') if asserted else text
 
 
-def _read_requests(connection: socket.socket, requests: queue.SimpleQueue[Answer], folder: str | None) -> None:
+def _read_requests(connection: socket.socket, requests: queue.SimpleQueue[dict[str, Any]], folder: str | None) -> None:
     """Put requests into the queue. When the other side closes, remove the folder and end the process, whatever
     it is doing."""
     try:

@@ -157,7 +157,7 @@ def test_the_tasks_of_a_mixture_share_one_vocabulary(monkeypatch: pytest.MonkeyP
     with pytest.raises(
         UserError, match="The inputs of one have another vocabulary than the inputs of other: T5 shares"
     ):
-        worker.Answers.describe(answers, config("two").to_json(), {})
+        worker.Answers.describe(answers, config("two").to_json())
 
 
 def test_the_position_needs_room(sample_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
