@@ -57,6 +57,14 @@ class StopRequest:
         """Whether a signal has come."""
         return self.number is not None
 
+    def reached(self, step: int) -> bool:
+        """Whether the update `step`, just begun, is the last one. To be asked after every update."""
+        return self.requested
+
+    def overdue(self, seconds: float) -> bool:
+        """Whether the stop was requested at least `seconds` ago, and this process may end without waiting."""
+        return self.requested and self.age >= seconds
+
 
 def end_with_parent() -> None:
     """Send this process SIGTERM when its input ends, if ENDS_WITH_INPUT is set: then its parent has ended."""

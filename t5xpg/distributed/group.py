@@ -16,7 +16,6 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
 from t5xpg.base.errors import UserError, first_line
@@ -35,41 +34,18 @@ _ALIVE = f"{_STORE}/alive"
 _BROKEN = re.compile("[Gg]loo|NCCL|UNAVAILABLE|Connection|coordination service|CoordinationService|Barrier")
 
 
-class Stop:
-    """Whether a run stops before its end. This class is for a run of one process, which hears only its own requests."""
+class StopTogether:
+    """A `StopRequest` of several processes, which all stop after the same update: the largest that any promises.
 
-    def __init__(self, request: StopRequest) -> None:
-        self.request = request
-
-    def reached(self, step: int) -> bool:
-        """Whether the update `step`, just begun, is the last one. To be asked after every update."""
-        return self.request.requested
-
-    @property
-    def number(self) -> int | None:
-        """The signal that asked for the stop, in whichever process; None while there is none."""
-        return self.request.number
-
-    def overdue(self, seconds: float) -> bool:
-        """Whether the stop was requested at least `seconds` ago, and this process may end without the others."""
-        return self.request.requested and self.request.age >= seconds
-
-
-class StopTogether(Stop):
-    """The `Stop` of several processes, which all stop after the same update: the largest that any of them promises.
-
-    step: updates begun so far. promise: tells the others a number; promises: waits for the numbers of all processes.
-    `hear` is called by a thread that waits for no other process, `reached` by the training loop.
+    step: updates begun so far. `hear` is called by a thread that waits for no other process, `reached` by the loop.
     """
 
-    def __init__(
-        self, request: StopRequest, step: int, promise: Callable[[int], None], promises: Callable[[], list[int]]
-    ) -> None:
-        super().__init__(request)
+    def __init__(self, request: StopRequest, step: int, client: Any, process: int, count: int) -> None:
+        self.request = request
         self.announced = False  # whether the others were told of this process's request
         self._heard: int | None = None
         self._begun = step
-        self._promise, self._promises = promise, promises
+        self._client, self._process, self._count = client, process, count
         self._lock = threading.Lock()
         self._promised = False
         self._last: int | None = None
@@ -82,23 +58,30 @@ class StopTogether(Stop):
                 return
             self._promised = True
             begun = self._begun
-        self._promise(begun + 1)
+        self._client.key_value_set(f"{_STORE}/last/{self._process}", str(begun + 1))
 
     def reached(self, step: int) -> bool:
+        """Whether the update `step`, just begun, is the last one. To be asked after every update."""
         with self._lock:
             self._begun = step
             if not self._promised:
                 return False
         if self._last is None:
-            self._last = max(self._promises())
+            keys = [f"{_STORE}/last/{process}" for process in range(self._count)]
+            self._last = max(int(self._client.blocking_key_value_get(key, _EVER)) for key in keys)
         return step >= self._last
 
     @property
     def number(self) -> int | None:
+        """The signal that asked for the stop, in whichever process; None while there is none."""
         return self._heard if self._heard is not None else self.request.number
 
     def overdue(self, seconds: float) -> bool:
+        """False: no process may end without the others."""
         return False
+
+
+Stop = StopRequest | StopTogether
 
 
 class Group:
@@ -123,8 +106,8 @@ class Group:
         """Return when all processes have called it."""
 
     def follow(self, request: StopRequest, step: int) -> Stop:
-        """The `Stop` of this run. request: requests to stop that reach this process. step: updates begun so far."""
-        return Stop(request)
+        """What stops this run. request: requests to stop that reach this process. step: updates begun so far."""
+        return request
 
 
 class Processes(Group):
@@ -163,14 +146,7 @@ class Processes(Group):
         self._client.wait_at_barrier(self._key(name), _EVER)
 
     def follow(self, request: StopRequest, step: int) -> Stop:
-        def promise(last: int) -> None:
-            self._client.key_value_set(f"{_STORE}/last/{self.process}", str(last))
-
-        def promises() -> list[int]:
-            keys = [f"{_STORE}/last/{process}" for process in range(self.count)]
-            return [int(self._client.blocking_key_value_get(key, _EVER)) for key in keys]
-
-        self._stop = StopTogether(request, step, promise, promises)
+        self._stop = StopTogether(request, step, self._client, self.process, self.count)
         return self._stop
 
     def start(self) -> None:

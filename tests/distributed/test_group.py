@@ -1,5 +1,6 @@
 """What the processes of a run tell each other."""
 
+import itertools
 import json
 import os
 import signal
@@ -81,6 +82,55 @@ def test_a_signal_to_one_process_stops_all() -> None:
     found = in_each(work)
     assert len(set(found)) == 1
     assert found[0][1] == signal.SIGINT
+
+
+@pytest.mark.parametrize("heard_at", list(itertools.product((0, 3), repeat=3)))
+def test_all_stop_after_the_same_update(heard_at: tuple[int, int, int]) -> None:
+    """An update ends where all have begun it: no process is more than one ahead, as the metrics are read one late."""
+    store = Store(COUNT)
+    stops = [Processes(store, process, COUNT).follow(StopRequest(), 0) for process in range(COUNT)]
+    begun = [0, 0, 0]
+    changed = threading.Condition()
+    last: list[int] = []
+
+    def hear(process: int) -> None:
+        with changed:  # at its own moment, or some time after the others have: it may wait for them until then
+            changed.wait_for(lambda: begun[process] > heard_at[process] or bool(store.values), timeout=60)
+        stops[process].hear(signal.SIGTERM)
+        with changed:
+            changed.notify_all()
+
+    def work(process: int) -> None:
+        heard = threading.Thread(target=hear, args=(process,))
+        heard.start()
+        for step in range(1, 1000):
+            with changed:
+                begun[process] = step
+                changed.notify_all()
+                # the result of the update before, for which all of them are needed
+                assert changed.wait_for(lambda step=step: min(begun) >= step - 1, timeout=60), "it waits for ever"
+            if stops[process].reached(step):
+                last.append(step)
+                heard.join()
+                return
+
+    threads = [threading.Thread(target=work, args=(process,)) for process in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(last) == 3
+    assert len(set(last)) == 1
+
+
+def test_who_hears_nothing_goes_on() -> None:
+    store = Store(1)
+    stop = Processes(store, 0, 1).follow(StopRequest(), 5)
+    assert not any(stop.reached(step) for step in range(6, 10))
+    stop.hear(signal.SIGTERM)
+    stop.hear(signal.SIGTERM)
+    assert store.values == {"t5xpg/last/0": b"10"}
+    assert stop.reached(10)
 
 
 def test_a_failure_ends_the_others_with_its_message(monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
