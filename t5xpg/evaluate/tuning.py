@@ -2,7 +2,8 @@
 
 import dataclasses
 import itertools
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -75,12 +76,12 @@ def tune(
             measured = InferEval(lambda: evaluator, model_outputs(with_it, vocabulary)).measure(params, at)
             decoded = [(one.task, *pair) for one in measured if one.decoding for pair in one.metrics.items()]
             numbers = {f"{task} / {name}": value for task, name, value in decoded if is_number(value)}
-            if not numbers:
+            tried.append({"decoding": one_way.settings(), "metrics": numbers})
+            if not (names := comparable([one["metrics"] for one in tried])):
                 raise UserError(
                     f"No metric of what {config.mixture_or_task_name} decodes is a number: nothing can be tuned."
                 )
-            tried.append({"decoding": one_way.settings(), "metrics": numbers})
-    by = next(iter(tried[0]["metrics"]))
+    by = names[0]
     best = max(tried, key=lambda one: one["metrics"][by])["decoding"]
     # the fragment resets what it does not name, whatever the experiment has
     usual = DecodingConfig("beam").settings()
@@ -89,10 +90,16 @@ def tune(
     gin = " ".join(["--gin_file=gin/decoding/beam.gin", *options])
     result = {"step": at, "split": config.split, "tried": tried, "by": by, "best": best, "gin": gin}
     write_json(directory.path / "tuning.json", to_json(result))
-    rows = [[*(str(one["decoding"][name]) for name in _TUNED), *map(shown, one["metrics"].values())] for one in tried]
+    rows = [[str(one["decoding"][name]) for name in _TUNED] for one in tried]
+    rows = [[*row, *(shown(one["metrics"][name]) for name in names)] for row, one in zip(rows, tried, strict=True)]
     print(f"{loaded.name} after step {at:,} on {config.split}:")
-    print("\n".join(aligned([*_TUNED, *tried[0]["metrics"]], rows)))
+    print("\n".join(aligned([*_TUNED, *names], rows)))
     of_step = "" if step is None else f" STEP={step}"
     print(f"best by {by}: make eval {options_of(directory, gin)}{of_step}")
     print(f"written to {paths.shown(directory.path / 'tuning.json')}", flush=True)
     return result
+
+
+def comparable(found: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The names of the metrics that are finite numbers in all of `found`, in the order of the first."""
+    return [name for name in found[0] if all(is_number(one.get(name)) and math.isfinite(one[name]) for one in found)]

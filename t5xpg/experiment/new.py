@@ -17,7 +17,7 @@ include 'gin/optimizers/{optimizer}.gin'
 include 'gin/partitioning/one_device.gin'
 include 'gin/runs/pretrain.gin'
 
-MIXTURE_OR_TASK_NAME = '{task}'
+MIXTURE_OR_TASK_NAME = {task!r}
 TASK_FEATURE_LENGTHS = {{'inputs': 256, 'targets': 64}}
 TRAIN_STEPS = 1000
 BATCH_SIZE = 16

@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from t5xpg.base import paths
-from t5xpg.base.errors import UserError
+from t5xpg.base.errors import UserError, first_line
 from t5xpg.run.directory import RunDirectory
 from t5xpg.run.results import collect
 from t5xpg.site.build import build
@@ -45,8 +45,8 @@ def watch(experiment: str, run: Path, folder: Path) -> int:
     if run.resolve().parent != paths.runs_directory().resolve():
         raise UserError(f"The site shows the runs in {paths.shown(paths.runs_directory())}, and {run} is elsewhere.")
     try:
-        while not _begun(run):
-            print(f"waiting for the first validation of {paths.shown(run)}", flush=True)
+        while why := _missing(run):
+            print(f"waiting for the first validation of {paths.shown(run)}: {why}", flush=True)
             time.sleep(_PATIENCE)
     except KeyboardInterrupt:
         return 0
@@ -55,12 +55,13 @@ def watch(experiment: str, run: Path, folder: Path) -> int:
     return serve(folder, page if (folder / page).exists() else "compare.html")
 
 
-def _begun(run: Path) -> bool:
+def _missing(run: Path) -> str | None:
+    """Why a run cannot be shown, or not yet."""
     try:
         collect(RunDirectory(run))
-    except UNREADABLE:
-        return False
-    return True
+    except UNREADABLE as error:
+        return first_line(error)
+    return None
 
 
 class Pages(SimpleHTTPRequestHandler):

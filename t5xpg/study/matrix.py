@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from t5xpg.base import paths
 from t5xpg.base.errors import UserError
-from t5xpg.base.files import read_json
+from t5xpg.base.files import json_object_of
 from t5xpg.check import checks
 from t5xpg.check.finding import Finding, report
 from t5xpg.data.text.manifest import find_manifests
@@ -88,7 +88,7 @@ class Matrix(Study):
 
     def with_published(self, board: Board) -> Board:
         kept = self.home / self.page.board_file
-        return matrix_board.with_published(board, read_json(kept), self.runs()) if kept.exists() else board
+        return matrix_board.with_published(board, json_object_of(kept), self.runs()) if kept.exists() else board
 
     def summary(self, board: Board) -> Iterator[str]:
         yield from map(matrix_page.line, board["cells"])

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from t5xpg.base import environment, locks
 from t5xpg.base.errors import UserError, nearest
-from t5xpg.base.files import read_json, remove, sha256_of_file, write_json
+from t5xpg.base.files import json_object_of, remove, sha256_of_file, write_json
 from t5xpg.base.page import aligned
 from t5xpg.base.paths import shown
 from t5xpg.experiment import config
@@ -65,6 +65,7 @@ class Speedrun(Planned):
         if (cores := environment.usable_cores()) != plan.cores:
             wish = f"Put this before the command: taskset --cpu-list 0-{plan.cores - 1}"
             raise UserError(f"A speedrun is run on {plan.cores} cores, and {cores} are used here. {wish}")
+        claim = None if record else json_object_of(file)
         finished, instead = self.folder / f"{entry}.check.json", "Wait for it, or name another with RUN=…"
         with locks.hold(self.folder / ".lock", doing=f"working in {self.folder}", instead=instead):
             for path in [*self.folder.glob(f"{entry},seed=*"), finished] if finished.exists() and not record else ():
@@ -73,7 +74,6 @@ class Speedrun(Planned):
                 run.check()
             runs.train(wanted, jobs=1, label=entry, launcher=launchers.Processes(1))
             write_json(finished, now := self._record(entry, wanted))
-        claim = read_json(file) if file.exists() and not record else None
         for name, found in (("here", now), ("recorded", claim)) if claim else (("here", now),):
             rows = [[name, *(str(one[each]) for each in _SHOWN)] for one in found["seeds"]]
             print("\n".join(aligned(["", *_SHOWN], rows, numbers_from=1)))
@@ -118,7 +118,7 @@ class Speedrun(Planned):
             "entries": [],
             "not_run": [name for name, file in files.items() if not file.exists()],
         }
-        for name, record in ((name, read_json(file)) for name, file in files.items() if file.exists()):
+        for name, record in ((name, json_object_of(file)) for name, file in files.items() if file.exists()):
             reasons = list(objections(plan, _values(record, "nats_per_byte")))
             if any(sha256_of_file(self.home / file) != digest for file, digest in record["gin"].items()):
                 reasons.append("its gin file or that of the rules has changed: to be run again")

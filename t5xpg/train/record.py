@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-import json
 import shlex
 import shutil
 from collections.abc import Iterator, Mapping
@@ -64,7 +63,7 @@ def record(loaded: LoadedConfig, *, steps: int, output: Path, force: bool = Fals
         for name, config, description in _datasets(experiment, service):
             streams[name] = service.open(config)
             records[name] = StreamRecord(
-                identity=json.loads(streams[name].state()["stream"].tobytes().decode("utf-8")),
+                identity=streams[name].identity,
                 limit=steps if name == "train" else config.max_batches,
                 batches=0,
                 ended=False,

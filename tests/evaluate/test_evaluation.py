@@ -1,6 +1,7 @@
 """`make eval`: that it measures the run that it says; a user's own task with its cache and its metrics."""
 
 import json
+import math
 import re
 import shlex
 from pathlib import Path
@@ -15,7 +16,7 @@ from t5xpg.base.files import sha256_of_file, write_json
 from t5xpg.data.batch import ENC_DEC, Batch, layout_of
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.vocab.vocabulary import Vocabulary
-from t5xpg.evaluate import evaluation
+from t5xpg.evaluate import evaluation, tuning
 from t5xpg.evaluate.evaluation import is_up_to_date
 from t5xpg.evaluate.trained_model import check_same_vocabulary, checkpoints_in_mean, chosen_step
 from t5xpg.experiment import prepare
@@ -230,6 +231,11 @@ def test_other_settings_do_not_measure_the_run(workplace: Workplace, blend: RunD
     # what decides nothing may differ: the dataset, dropout
     printed = workplace.run("infer", str(workplace.experiment), prompt, "--run=blend", "--gin.DROPOUT_RATE=0.0")
     assert "small after step 2" in printed
+
+
+def test_decodings_are_compared_by_what_is_a_number_with_each() -> None:
+    found = [{"odd": math.nan, "exact": 1.0, "gone": 2}, {"odd": 3.0, "exact": 0.0}]
+    assert tuning.comparable(found) == ["exact"]
 
 
 @pytest.mark.process

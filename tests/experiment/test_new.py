@@ -16,10 +16,10 @@ def experiments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_it_has_what_was_asked_for(experiments: Path) -> None:
-    file = new.write("mine", "stories_span_corruption", "t5_1_1_tiny", "adafactor")
+    file = new.write("mine", "user's_span_corruption", "t5_1_1_tiny", "adafactor")
     assert file == experiments / "mine" / "mine.gin"
     found = config.load("mine").experiment
-    assert found.train_dataset.mixture_or_task_name == "stories_span_corruption"
+    assert found.train_dataset.mixture_or_task_name == "user's_span_corruption"
     assert (type(found.optimizer).__name__, found.model.config.num_decoder_layers) == ("Adafactor", 4)
     assert (file.parent / "README.md").read_text().startswith("# mine\n\n**Question.** ")
 

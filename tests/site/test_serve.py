@@ -8,6 +8,7 @@ import urllib.request
 from collections.abc import Iterator
 from http.server import ThreadingHTTPServer
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -78,6 +79,18 @@ def test_nothing_else_is_served(address: str, runs: Path, tmp_path: Path) -> Non
 def test_a_run_elsewhere_is_not_watched(tmp_path: Path, runs: Path) -> None:
     with pytest.raises(UserError, match="is elsewhere"):
         watch("tiny", tmp_path / "mine", tmp_path / "site")
+
+
+def test_what_a_run_waits_for(
+    tmp_path: Path, runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(serve.time, "sleep", mock.Mock(side_effect=KeyboardInterrupt))
+    assert watch("tiny", runs / "mine", tmp_path / "site") == 0
+    make_run(runs / "mine").metrics_jsonl.write_text("")
+    assert watch("tiny", runs / "mine", tmp_path / "site") == 0
+    first, second = capsys.readouterr().out.splitlines()
+    assert "mine holds no run" in first
+    assert "mine has no validation loss" in second
 
 
 def test_a_run_of_no_experiment_is_watched_among_all(

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from t5xpg.base import environment
+from t5xpg.base.errors import UserError
 from t5xpg.base.files import read_json
 from t5xpg.study.speedrun import Speedrun
 from tests.workplace import EXPERIMENT, make_workplace
@@ -77,3 +78,6 @@ def test_an_entry_is_recorded_and_checked(
     assert "one is refused: 1 seeds, and at least 2 are needed; (target - mean) * sqrt(n) is -" in said
     assert runs[0].stat().st_mtime_ns > written, "it was trained anew"
     assert said.count(str(record["seeds"][0]["nats_per_byte"])) == 2, "here and recorded, the same to the bit"
+    file.with_name("record.json").write_text("<<<<<<< HEAD\n", encoding="utf-8")
+    with pytest.raises(UserError, match=r"record\.json is not JSON"):
+        speedrun().publish()

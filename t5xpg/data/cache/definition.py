@@ -171,14 +171,25 @@ def _source(task: Any, split: str, digest: Digest) -> list[Any] | str:
         return [describe(source._dataset_fn)]
     if not isinstance(source, seqio.FileDataSource):
         return _without_addresses(str(source))
-    paths = [Path(name) for name in source.list_shards(split)]
-    if not paths or not all(path.is_file() for path in paths):
+    files = [_file(name, digest) for name in source.list_shards(split)]
+    if not files or None in files:
         message = f"The text of {task.name}, split {split}, is not there ({source._split_to_filepattern[split]})."
         dataset = possible_dataset(task.name, vocabularies(data_directory())) if _is_of_table(task) else None
         if dataset is None:
             raise UserError(message)
         raise MissingTextError(f"{message} Type: make data DATASET={dataset}", [dataset])
-    return [{"bytes": path.stat().st_size, "sha256": digest(path)} for path in paths]
+    return files
+
+
+def _file(name: str, digest: Digest) -> dict[str, Any] | None:
+    """The size and digest of a file, or the size and time of one in a bucket; None where there is none."""
+    if "://" in name:
+        import tensorflow as tf
+
+        found = tf.io.gfile.stat(name)
+        return {"bytes": found.length, "modified": found.mtime_nsec}
+    path = Path(name)
+    return {"bytes": path.stat().st_size, "sha256": digest(path)} if path.is_file() else None
 
 
 def describe(step: Any) -> Any:

@@ -105,7 +105,7 @@ def _offline_where_unreachable() -> Iterator[bool]:
 
 def _reachable(endpoint: str) -> bool:
     address = urllib.parse.urlsplit(endpoint)
-    if urllib.request.getproxies().get(address.scheme):
+    if {address.scheme, "all"} & set(urllib.request.getproxies()):
         return True  # the proxy reaches it, or says why not
     try:
         port = address.port or (443 if address.scheme == "https" else 80)

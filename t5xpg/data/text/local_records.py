@@ -95,9 +95,10 @@ def _parallel_lines(part: Part) -> Iterator[Sequence[Line]]:
 
 
 def _column_lines(path: Path, fields: Sequence[str]) -> Iterator[tuple[bytes | None, str, Sequence[str]]]:
-    columns = list(fields)
-    for number, (line, where) in enumerate(numbered_lines(path)):
-        if number == 0 and line is not None:
+    columns, is_first = list(fields), True
+    for line, where in numbered_lines(path):
+        if is_first and line is not None and line.strip():
+            is_first = False
             names = line.decode("utf-8", "replace").removeprefix("\ufeff").rstrip("\r\n").split("\t")
             if set(fields) <= set(names):
                 columns = names

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import seqio
+import tensorflow as tf
 
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import sha256_of_file
@@ -104,6 +105,10 @@ def test_has_the_digests_of_the_text(tmp_path: Path) -> None:
     }
     assert [step["function"].rpartition(".")[2] for step in definition["preprocessors"]] == ["_step"]
     assert patterns_of(made) == [str(tmp_path / "*.txt")]
+    bucket = "ram://bucket/a.txt"
+    tf.io.gfile.GFile(bucket, "w").write("one\n")
+    (found,) = definition_of(task([_step], bucket), sha256_of_file)["source"]["splits"]["train"]
+    assert found["bytes"] == 4
     text.unlink()
     with pytest.raises(UserError, match=r"The text of made_up, split train, is not there \(.*\*\.txt\)") as error:
         definition_of(made, sha256_of_file)

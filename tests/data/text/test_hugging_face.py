@@ -16,6 +16,7 @@ from t5xpg.data.text import export as export_module
 from t5xpg.data.text import hugging_face
 from t5xpg.data.text.datasets import Dataset, built_in
 from t5xpg.data.text.export import export_dataset
+from t5xpg.data.text.hugging_face import _reachable
 from t5xpg.data.text.manifest import Manifest, read_manifest
 from t5xpg.data.text.sources import HuggingFace
 
@@ -79,6 +80,11 @@ def test_without_a_network_it_says_so_in_one_line_with_two_ways_on(tmp_path: Pat
     )
     assert list((tmp_path / "data").iterdir()) == []
     assert datasets.config.HF_HUB_OFFLINE == huggingface_hub.constants.HF_HUB_OFFLINE
+
+
+def test_a_proxy_is_a_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ALL_PROXY", "http://localhost:1")
+    assert _reachable("https://nowhere.invalid")
 
 
 def test_says_which_splits_and_columns_are_missing(copy: Path) -> None:

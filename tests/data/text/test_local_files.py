@@ -101,7 +101,7 @@ def formats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, list[P
         "train.v1.en": "".join(f"{en}\n" for en, _ in PAIRS).encode(),
         "train.v1.de.gz": gzip.compress("".join(f"{de}\r\n" for _, de in PAIRS).encode()),
         "a.tsv": ("\n" + "".join(f"{en}\t{de}\n" for en, de in PAIRS)).encode(),
-        "b.tsv": "".join(["number\tde\ten\r\n", *named]).encode(),
+        "b.tsv": "".join(["\r\nnumber\tde\ten\r\n", *named]).encode(),
         "a.jsonl": "\n\n".join(json.dumps({"de": de, "id": 3, "en": en}) for en, de in PAIRS).encode(),
     }
     for name, content in files.items():
