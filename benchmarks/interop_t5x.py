@@ -24,6 +24,7 @@ from benchmarks.step import T5X_MISSING, T5X_PYTHON
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.exchange import to_t5x
 from t5xpg.exchange.formats.t5x_writer import write_checkpoint
+from t5xpg.exchange.t5x.adafactor import new_param_states
 from t5xpg.exchange.t5x.networks import in_t5x, model_gin
 from t5xpg.models.config import T5Config
 from t5xpg.models.decoder_only import DecoderOnlyModel
@@ -67,7 +68,8 @@ def decoder_row(python: str, scratch: Path) -> str:
     shape = {"emb_dim": 512, "num_heads": 6, "head_dim": 64, "mlp_dim": 1024}
     model = DecoderOnlyModel(T5Config(vocab_size=384, num_decoder_layers=8, **shape))  # type: ignore[arg-type]
     params = model.init(jax.random.key(0))
-    write_checkpoint(scratch, in_t5x(model, params), 1, to_t5x.new_param_states(model, params))
+    target = in_t5x(model, params)
+    write_checkpoint(scratch, target, 1, new_param_states(target))
     (scratch / "model.gin").write_text(model_gin(model, Vocabulary("bytes", 125), scratch, "a decoder"))
     tokens = {"targets": np.random.default_rng(0).integers(2, 384, size=(2, 32)).astype(np.int32)}
     logits = logits_of(model, params, tokens)

@@ -26,9 +26,9 @@ from t5xpg.base import paths
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.stream.client import DataService
 from t5xpg.exchange.formats.t5x_writer import write_checkpoint
+from t5xpg.exchange.t5x.adafactor import new_param_states
 from t5xpg.exchange.t5x.engine_gin import experiment_gin
 from t5xpg.exchange.t5x.networks import in_t5x
-from t5xpg.exchange.to_t5x import new_param_states
 from t5xpg.experiment import assembly, config
 from t5xpg.experiment.identity import data_config
 from t5xpg.experiment.prepare import prepare
@@ -59,7 +59,8 @@ def compare(
     compiled = built.compile_train_step()
     state = built.new_state()
     params = jax.tree.map(np.asarray, state.params)
-    checkpoint = write_checkpoint(folder, in_t5x(given.model, params), 0, new_param_states(given.model, params))
+    target = in_t5x(given.model, params)
+    checkpoint = write_checkpoint(folder, target, 0, new_param_states(target))
     (folder / "experiment.gin").write_text(experiment_gin(given, loaded.name, folder / "model", checkpoint))
     with DataService() as service:
         dataset = data_config(given.train_dataset, given.random_seed)

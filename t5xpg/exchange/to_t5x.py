@@ -2,7 +2,6 @@
 
 import shutil
 from pathlib import Path
-from typing import Any
 
 import optax
 
@@ -12,14 +11,13 @@ from t5xpg.base.paths import shown
 from t5xpg.evaluate.trained_model import parameters_and_vocabulary
 from t5xpg.exchange.exporting import check_target, opened
 from t5xpg.exchange.formats.t5x_writer import write_checkpoint
-from t5xpg.exchange.t5x.adafactor import SLOTS, param_states, zeros_of_stacked_layers
+from t5xpg.exchange.t5x.adafactor import SLOTS, new_param_states, param_states
 from t5xpg.exchange.t5x.networks import RECORD, SCALABLE, in_t5x, model_gin, network_of, record_of
 from t5xpg.experiment import assembly
 from t5xpg.experiment.config import LoadedConfig
 from t5xpg.experiment.experiment import Experiment
-from t5xpg.models.model import Model, Params
+from t5xpg.models.model import Params
 from t5xpg.optim.optimizers import Adafactor
-from t5xpg.optim.schedules import Constant
 from t5xpg.run.checkpoint import items
 from t5xpg.run.checkpoint.checkpointer import Checkpointer
 from t5xpg.run.checkpoint.items import as_stored
@@ -44,11 +42,12 @@ def export(loaded: LoadedConfig, path: Path, output: Path | None = None) -> Path
     network = network_of(experiment.model)
     built = assembly.assemble(experiment)
     params, vocabulary, step = parameters_and_vocabulary(directory, experiment, built)
+    made = in_t5x(experiment.model, params)
     own = _own_param_states(directory, experiment, built, step)
-    states, updates = own or (new_param_states(experiment.model, params), step)
+    states, updates = own or (new_param_states(made), step)
     kept = "its Adafactor" if own else "zeros for T5X's Adafactor"
     with directory_atomically(target) as folder:
-        written = write_checkpoint(folder, in_t5x(experiment.model, params), updates, states)
+        written = write_checkpoint(folder, made, updates, states)
         write_json(folder / RECORD, record_of(experiment.model.config, vocabulary))
         if vocabulary.model_file is not None:
             shutil.copyfile(vocabulary.model_file, folder / Path(vocabulary.model_file).name)
@@ -77,17 +76,6 @@ def _own_param_states(
         return None  # imported without its optimiser
     with Checkpointer(directory.checkpoints, experiment.checkpoints, read_only=True) as checkpointer:
         state, _, _ = checkpointer.restore(step, built.abstract_state)
-    return _param_states(experiment.model, state.opt_state), int(state.step)
-
-
-def _param_states(model: Model, opt_state: Any) -> Params:
-    """T5X's `param_states` from optax's state of Adafactor."""
-    (kept,) = [node for node in opt_state if isinstance(node, optax.FactoredState)]
-    return param_states({slot: in_t5x(model, getattr(kept, slot)) for slot in SLOTS})
-
-
-def new_param_states(model: Model, params: Params) -> Params:
-    """The zeros with which T5X's Adafactor begins."""
-    if network_of(model) == SCALABLE:
-        return zeros_of_stacked_layers(in_t5x(model, params))
-    return _param_states(model, Adafactor(Constant(1.0)).transformation(model.logical_axes()).init(params))
+    (kept,) = [node for node in state.opt_state if isinstance(node, optax.FactoredState)]
+    trees = {slot: in_t5x(experiment.model, getattr(kept, slot)) for slot in SLOTS}
+    return param_states(trees), int(state.step)

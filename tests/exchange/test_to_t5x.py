@@ -20,6 +20,7 @@ from t5xpg.exchange import to_t5x
 from t5xpg.exchange.formats.t5x_files import open_checkpoint
 from t5xpg.exchange.formats.t5x_writer import write_checkpoint
 from t5xpg.exchange.importing import import_checkpoint
+from t5xpg.exchange.t5x.adafactor import new_param_states
 from t5xpg.exchange.t5x.networks import in_t5x, model_gin, network_of
 from t5xpg.exchange.t5x.params import config_of, params_of, state_of
 from t5xpg.experiment import config
@@ -68,7 +69,7 @@ def test_accumulators_of_layers_in_one_array_have_t5x_shapes(tmp_path: Path) -> 
     """Those of the fixture, where T5X was told to factor small arrays, too: it factors matrices of layers always."""
     state = state_of(open_checkpoint(unpack("scalable_scanned", tmp_path)))
     model = EncoderDecoderModel(config_of(state))
-    states = flatten_dict(to_t5x.new_param_states(model, params_of(state, model.config)), sep="/")
+    states = flatten_dict(new_param_states(in_t5x(model, params_of(state, model.config))), sep="/")
     found = {f"state/param_states/{name}": described(array) for name, array in states.items() if array.shape != (1,)}
 
     def shapes(said: dict[str, str]) -> dict[str, str]:
@@ -91,7 +92,7 @@ def test_adafactor_goes_with_it(scanned: bool, runs: Path, tmp_path: Path) -> No
 def test_decoders_alone_and_shared_stacks(tmp_path: Path) -> None:
     decoder = DecoderOnlyModel(T5Config(vocab_size=40, **SIZES))
     params = jax.tree.map(np.asarray, decoder.init(jax.random.key(0)))
-    path = write_checkpoint(tmp_path, in_t5x(decoder, params), 3, to_t5x.new_param_states(decoder, params))
+    path = write_checkpoint(tmp_path, in_t5x(decoder, params), 3, new_param_states(in_t5x(decoder, params)))
     found = open_checkpoint(path).arrays
     assert "target/decoder/token_embedder/embedding" in found
     assert "state/param_states/decoder/token_embedder/embedding/v" in found

@@ -5,7 +5,6 @@ unused one is a single zero. optax has the same arrays except `m`, a tree for ea
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
@@ -23,19 +22,11 @@ UNUSED = (1,)  # the shape of what is not used
 _DEFAULT_MIN_SIZE = 128  # T5X factors a matrix whose smaller axis has at least this size
 
 
-@dataclass(frozen=True)
-class Accumulators:
-    """Trees of the parameters' structure, by slot. step: the number of updates. min_dim_size_to_factor: which arrays
-    are factored, as in `optimizers.Adafactor`."""
+def accumulators_of(state: StoredState, params: Params) -> tuple[int, dict[str, Params]]:
+    """The number of updates of a checkpoint, and its accumulators: a tree of the parameters' structure for each slot.
 
-    step: int
-    trees: Mapping[str, Params]
-    min_dim_size_to_factor: int
-
-
-def accumulators_of(state: StoredState, params: Params) -> Accumulators:
-    """The accumulators of a checkpoint. Raises UserError where its optimiser is not Adafactor as T5 has it, or where
-    all layers are in one array: T5X then factors other axes.
+    Raises UserError where its optimiser is not Adafactor as T5 has it, or where all layers are in one array: T5X then
+    factors other axes.
     """
     if state.scan_axis is not None:
         raise UserError(
@@ -58,13 +49,7 @@ def accumulators_of(state: StoredState, params: Params) -> Accumulators:
         momentum = stored.get(f"{PARAM_STATES}/{name}/{_MOMENTUM}")
         if momentum is not None and momentum.shape != UNUSED:
             raise UserError("The optimiser of the checkpoint has momentum: import it without OPTIMIZER=1.")
-    matrices = {name: min(param.shape) for name, param in flat.items() if len(param.shape) == 2}
-    least = _min_factored_size(
-        [size for name, size in matrices.items() if arrays["v"][name].shape == UNUSED],
-        [size for name, size in matrices.items() if arrays["v"][name].shape != UNUSED],
-    )
-    trees = {slot: unflatten_dict(values, sep="/") for slot, values in arrays.items()}
-    return Accumulators(int(stored[STEP].read()), trees, least)
+    return int(stored[STEP].read()), {slot: unflatten_dict(values, sep="/") for slot, values in arrays.items()}
 
 
 def _check_shapes(name: str, shape: tuple[int, ...], slots: Mapping[str, tuple[int, ...]]) -> None:
@@ -79,19 +64,6 @@ def _check_shapes(name: str, shape: tuple[int, ...], slots: Mapping[str, tuple[i
     raise UserError(f"The optimiser of the checkpoint is not Adafactor as T5 has it: of {name} {shape} it has {found}.")
 
 
-def _min_factored_size(factored: list[int], whole: list[int]) -> int:
-    """The smaller axis' least size for factoring, from those sizes of the factored matrices and of the others."""
-    largest, smallest = max(whole, default=0), min(factored, default=max(_DEFAULT_MIN_SIZE, *whole, 0) + 1)
-    if largest < _DEFAULT_MIN_SIZE <= smallest:
-        return _DEFAULT_MIN_SIZE
-    if largest >= smallest:
-        raise UserError(
-            "The optimiser of the checkpoint factors some matrices and not others of the same size: import it without "
-            "OPTIMIZER=1."
-        )
-    return smallest
-
-
 def param_states(trees: Mapping[str, Params]) -> Params:
     """T5X's `param_states` from trees of accumulators."""
     states: dict[str, np.ndarray] = {}
@@ -102,9 +74,9 @@ def param_states(trees: Mapping[str, Params]) -> Params:
     return unflatten_dict(states, sep="/")
 
 
-def zeros_of_stacked_layers(target: Params) -> Params:
-    """The `param_states` with which T5X begins where all layers of a stack are in one array, along SCAN_AXIS."""
-    # whatever their sizes, it factors their matrices into the width of the model and the other axes, for each layer
+def new_param_states(target: Params) -> Params:
+    """The `param_states` with which T5X's Adafactor begins; all layers of a stack may be in one array, by SCAN_AXIS."""
+    # whatever their sizes, it factors matrices of all layers into the width of the model and the other axes, for each
     states: dict[str, np.ndarray] = {}
     for name, array in flatten_dict(target, sep="/").items():
         shapes = dict.fromkeys((*SLOTS, _MOMENTUM), UNUSED)

@@ -12,11 +12,12 @@ from flax.traverse_util import flatten_dict
 
 from t5xpg.base.errors import UserError
 from t5xpg.exchange.formats.t5x_files import T5X, StoredArray, StoredCheckpoint, open_checkpoint
-from t5xpg.exchange.t5x.adafactor import accumulators_of, param_states
+from t5xpg.exchange.t5x.adafactor import SLOTS, accumulators_of, new_param_states, param_states
 from t5xpg.exchange.t5x.mesh_tensorflow import t5x_name
 from t5xpg.exchange.t5x.params import StoredState, config_of, params_of, state_of
 from t5xpg.models.config import T5Config
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
+from t5xpg.optim.optimizers import Adafactor
 from tests.small_models import seq2seq
 from tests.t5x_goldens import CASES, CONTENTS, answers, described, unpack
 
@@ -43,13 +44,20 @@ def test_the_model_computes_what_t5x_computes(case: str, tmp_path: Path) -> None
 def test_adafactor_is_taken_and_given_back(tmp_path: Path) -> None:
     state = state_of(open_checkpoint(unpack("mesh_tensorflow", tmp_path)))
     params = params_of(state, config_of(state))
-    found = accumulators_of(state, params)
-    assert (found.step, found.min_dim_size_to_factor) == (5, 16)
-    states = flatten_dict({"state": {"param_states": param_states(found.trees)}}, sep="/")
+    step, trees = accumulators_of(state, params)
+    assert step == 5
+    states = flatten_dict({"state": {"param_states": param_states(trees)}}, sep="/")
     assert {name: described(array) for name, array in states.items() if array.shape != (1,)} == {
         name: said for name, said in CONTENTS["mesh_tensorflow"].items() if name.startswith("state/param_states")
     }
     assert len(states) == 4 * len(flatten_dict(params, sep="/"))
+    # new ones are those that optax begins with, with the settings of gin/optimizers/adafactor.gin
+    axes = {"factored": ("embed", "mlp"), "whole": ("embed", "mlp"), "scale": ("embed",)}
+    shapes = {"factored": (128, 256), "whole": (256, 127), "scale": (256,)}
+    given = {name: np.ones(shape, np.float32) for name, shape in shapes.items()}
+    begun = Adafactor(1.0).transformation(axes).init(given)[0]
+    expected = param_states({slot: getattr(begun, slot) for slot in SLOTS})
+    jax.tree.map(np.testing.assert_array_equal, new_param_states(given), expected)
 
 
 def stored(arrays: Mapping[str, np.ndarray]) -> StoredCheckpoint:
