@@ -1,34 +1,29 @@
 """Mesh-TensorFlow's names of T5's variables as T5X's names of its train state.
 
-Source: the importer of t5x/checkpoint_importer.py.
+transformers has Mesh-TensorFlow's names, joined by points. Source: the importer of t5x/checkpoint_importer.py.
 """
 
+import functools
 import re
 from collections.abc import Mapping
 
+from t5xpg.exchange.huggingface.params import tensors_of
+from t5xpg.models.config import T5Config
+
 TARGET, PARAM_STATES, STEP = "target", "state/param_states", "state/step"
 _SLOTS = {"_slot_vc": "v_col", "_slot_vr": "v_row", "_slot_v": "v", "_slot_m": "m"}
-_VARIABLE = re.compile(r"(.*?)(_slot_\w+)?")
-_OUTSIDE_LAYERS = {
-    "shared/embedding": "token_embedder/embedding",
-    "decoder/logits/kernel": "decoder/logits_dense/kernel",
-    **{
-        f"{stack}/{norm}/scale": f"{stack}/{stack}_norm/scale"
-        for stack in ("encoder", "decoder")
-        for norm in ("final_layer_norm", "rms_norm")
-    },
-}
-_IN_LAYER = re.compile(r"(encoder|decoder)/block_(\d{1,6})/layer_(\d{1,6})/(.+)")
-_MATRICES = {"q": "query", "k": "key", "v": "value", "o": "out"}
-_ATTENTIONS = {
-    ("encoder", "SelfAttention"): "attention",
-    ("decoder", "SelfAttention"): "self_attention",
-    ("decoder", "EncDecAttention"): "encoder_decoder_attention",
-}
-_NORMS = {
-    "encoder": ("pre_attention_layer_norm", "pre_mlp_layer_norm"),
-    "decoder": ("pre_self_attention_layer_norm", "pre_cross_attention_layer_norm", "pre_mlp_layer_norm"),
-}
+_VARIABLE = re.compile(r"(.*?)(?:/(?:scale|kernel|embedding))?(_slot_\w+)?")
+
+
+@functools.cache
+def _params() -> dict[str, str]:
+    """{"encoder.block.0.layer.0.SelfAttention.q": T5X's name}, with both kinds of MLP."""
+    found: dict[str, str] = {}
+    for mlp in (("relu",), ("gelu", "linear")):
+        config = T5Config(1, mlp_activations=mlp, relpos_bias_in_every_layer=True)
+        found |= {tensor.theirs.removesuffix(".weight"): tensor.ours for tensor in tensors_of(config, 1.0)}
+    found["decoder.logits"] = found.pop("lm_head")
+    return found | {re.sub(r"(final_)?layer_norm$", "rms_norm", name): ours for name, ours in found.items()}
 
 
 def t5x_name(variable: str) -> str | None:
@@ -40,27 +35,13 @@ def t5x_name(variable: str) -> str | None:
         return STEP
     found = _VARIABLE.fullmatch(variable)
     name, slot = found.groups() if found else (variable, None)
-    param = _OUTSIDE_LAYERS.get(name) or _in_layer(name)
+    block = re.search(r"(?<=/block_)\d{1,6}(?=/layer_)", name)
+    first = re.sub(r"/block_\d{1,6}/layer_0{0,5}(?=\d)", "/block/0/layer/", name)
+    param = _params().get(first.replace("/", "."))
     if param is None or (slot and slot not in _SLOTS):
         return None
+    param = param.replace("layers_0", f"layers_{int(block[0])}") if block else param
     return f"{PARAM_STATES}/{param}/{_SLOTS[slot]}" if slot else f"{TARGET}/{param}"
-
-
-def _in_layer(name: str) -> str | None:
-    match = _IN_LAYER.fullmatch(name)
-    if match is None:
-        return None
-    stack, block, number, rest = match.groups()
-    layer, norms = f"{stack}/layers_{int(block)}", _NORMS[stack]
-    if rest in ("layer_norm/scale", "rms_norm/scale"):
-        return f"{layer}/{norms[int(number)]}/scale" if int(number) < len(norms) else None
-    if rest == "SelfAttention/relative_attention_bias":
-        return f"{layer}/relpos_bias/rel_embedding"
-    if mlp := re.fullmatch(r"DenseReluDense/(wi|wi_\d|wo)/kernel", rest):
-        return f"{layer}/mlp/{mlp[1]}/kernel"
-    kind, _, matrix = rest.partition("/")
-    attention = _ATTENTIONS.get((stack, kind))
-    return f"{layer}/{attention}/{_MATRICES[matrix]}/kernel" if attention and matrix in _MATRICES else None
 
 
 def share_positions(names: Mapping[str, str]) -> dict[str, str]:
