@@ -21,6 +21,7 @@ from safetensors.numpy import load_file, save_file
 
 from benchmarks.interop_common import imported, logits_of, sizes
 from benchmarks.step import T5X_MISSING, T5X_PYTHON
+from t5xpg.data.batch import LM
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.exchange import to_t5x
 from t5xpg.exchange.formats.t5x_writer import write_checkpoint
@@ -70,7 +71,7 @@ def decoder_row(python: str, scratch: Path) -> str:
     params = model.init(jax.random.key(0))
     target = in_t5x(model, params)
     write_checkpoint(scratch, target, 1, new_param_states(target))
-    (scratch / "model.gin").write_text(model_gin(model, Vocabulary("bytes", 125), scratch, "a decoder"))
+    (scratch / "model.gin").write_text(model_gin(model, Vocabulary("bytes", 125), scratch, "a decoder", LM))
     tokens = {"targets": np.random.default_rng(0).integers(2, 384, size=(2, 32)).astype(np.int32)}
     logits = logits_of(model, params, tokens)
     out = difference_in_t5x(python, scratch, tokens, logits)
