@@ -55,14 +55,11 @@ class ImportedCheckpoint:
 
 @dataclass(frozen=True)
 class CheckpointFolder:
-    """A folder of transformers. source: its path, or its name on the hub with the commit."""
+    """A folder of transformers. source: its path, or its name on the hub with the commit. name: as of its run."""
 
     path: Path
     source: str
-
-    @property
-    def name(self) -> str:
-        return run_name(Path(self.source.partition("@")[0]).name)
+    name: str
 
 
 def require_links_inside(folder: Path, files: Iterable[Path]) -> None:
@@ -88,7 +85,7 @@ def find(checkpoint: str) -> CheckpointFolder:
         raise UserError("Name a checkpoint: CHECKPOINT=google/byt5-small, or the path of a folder.")
     path = Path(os.path.expanduser(checkpoint))
     if path.is_dir():
-        return CheckpointFolder(path, str(path.resolve()))
+        return CheckpointFolder(path, str(path.resolve()), run_name(path.resolve().name))
     if path.is_file():
         raise UserError(f"CHECKPOINT={checkpoint} is a file: name the folder that holds it, with its config.json.")
     match = _ON_THE_HUB.fullmatch(checkpoint)
@@ -111,7 +108,7 @@ def _of_the_hub(name: str, revision: str | None) -> CheckpointFolder:
             folder = _snapshot(name, revision, _TORCH)
     assert folder is not None
     weights.files_of(folder)  # raises UserError if there are no parameters
-    return CheckpointFolder(folder, f"{name}@{folder.name}")
+    return CheckpointFolder(folder, f"{name}@{folder.name}", run_name(Path(name).name))
 
 
 def _has_weights(folder: Path) -> bool:

@@ -33,6 +33,8 @@ def test_a_folder(tmp_path: Path) -> None:
     assert found.name == "byt5"
     (tmp_path / "google" / "byt5-small.2").mkdir(parents=True)
     assert find(str(tmp_path / "google" / "byt5-small.2")).name == "byt5_small_2"
+    (tmp_path / "me@uni" / "byt5").mkdir(parents=True)
+    assert find(str(tmp_path / "me@uni" / "byt5")).name == "byt5"
     (tmp_path / "3B").mkdir()
     assert find(str(tmp_path / "3B")).name == "t5_3B"
 
@@ -86,7 +88,8 @@ def test_weights_of_pytorch_are_asked_for_where_there_are_no_others(
         return str(tmp_path)
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
-    assert find("google/byt5-small") == CheckpointFolder(tmp_path, f"google/byt5-small@{tmp_path.name}")
+    found = CheckpointFolder(tmp_path, f"google/byt5-small@{tmp_path.name}", "byt5_small")
+    assert find("google/byt5-small") == found
     assert [patterns is not None and "*.safetensors" in patterns for patterns in asked] == [False, True, False]
     assert all(patterns is None or import_folders.CONFIG in patterns for patterns in asked)
 
