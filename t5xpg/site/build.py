@@ -66,6 +66,7 @@ class Site:
             attention=attention,
             cell=cell,
             differences=differences,
+            docs=(paths.REPOSITORY / "docs").is_dir(),  # not where the package is installed
             spark=spark,
             git=environment.git_state(),
         )

@@ -17,7 +17,7 @@ from t5xpg.base.page import cell
 from t5xpg.data.vocab.record import RECORD, folder_of
 from t5xpg.run.results import read_results
 from t5xpg.site import lineage
-from t5xpg.site.build import build, csv_of, recipe
+from t5xpg.site.build import Site, build, csv_of, recipe
 from t5xpg.site.lineage import ABSENT, SAME, STALE
 from t5xpg.site.markup import anchor, differences, html_of
 from t5xpg.site.records import experiments, headline
@@ -77,6 +77,12 @@ def test_links_lead_somewhere_and_nothing_is_fetched(site: Path) -> None:
                 if not target.is_file() or not known:
                     wrong.append(f"{page.relative_to(site)}: {link}")
     assert not wrong, "\n".join(wrong)
+
+
+def test_a_package_without_documents_links_to_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paths, "REPOSITORY", tmp_path / "shipped")
+    Site(tmp_path, [], []).write()
+    assert not [page for page in tmp_path.glob("*.html") if "docs/" in "\n".join(Addresses(page.read_text()).links)]
 
 
 def test_the_library_is_the_one_that_is_named() -> None:
