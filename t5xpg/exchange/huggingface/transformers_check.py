@@ -7,6 +7,7 @@ import dataclasses
 import importlib.util
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -151,12 +152,12 @@ def _theirs(
     python: Path, folder: Path, given: dict[str, np.ndarray], settings: dict[str, Any]
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Outputs of transformers: its tensors, and the other values (`found` of `transformers_outputs`)."""
-    program = Path(__file__).with_name("transformers_outputs.py")
     with tempfile.TemporaryDirectory() as scratch:
         inputs, outputs = Path(scratch) / "inputs.safetensors", Path(scratch) / "outputs.safetensors"
         save_file(given, inputs, metadata={"settings": json.dumps(settings)})
-        # -P: what lies beside the program is not to be imported
-        command = [str(python), "-P", str(program), str(folder), str(inputs), str(outputs)]
+        # a copy: what lies beside the program is not to be imported, and Python has -P since 3.11 only
+        program = shutil.copy(Path(__file__).with_name("transformers_outputs.py"), scratch)
+        command = [str(python), program, str(folder), str(inputs), str(outputs)]
         # without what would lead the other Python to this one's packages
         environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
         done = subprocess.run(command, capture_output=True, text=True, env=environment)
