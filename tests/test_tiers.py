@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import subprocess
 from collections.abc import Callable
+from unittest.mock import Mock
 
 import pytest
 
@@ -25,6 +26,13 @@ def test_no_process_without_the_mark(start: Callable[[], object]) -> None:
     ):
         start()
     tiers._started = None  # or this test would fail, as one does that hides the error
+
+
+def test_a_proof_may_start_a_process() -> None:
+    running = tiers.pytest_runtest_protocol(Mock(get_closest_marker=lambda name: name == "proof"))
+    next(running)
+    tiers._audit("os.fork", ())
+    running.close()
 
 
 def test_the_longest_files_are_there() -> None:

@@ -4,7 +4,7 @@ A test is a unit test unless it is marked:
 
     @pytest.mark.process                 starts a program or another process
     @pytest.mark.process(tier="units")   does so too, and is run with the unit tests all the same (one short chain)
-    @pytest.mark.proof                   takes long: kills at random, reproduction, every experiment
+    @pytest.mark.proof                   takes long, may start programs: kills at random, reproduction, every experiment
 
 `pytest --tier=units`, `processes` (units and processes), `proofs`; without it all but the proofs run.
 """
@@ -91,9 +91,10 @@ sys.addaudithook(_audit)
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
-    """Watch a test without the mark, its fixtures included."""
+    """Watch a test with neither mark, its fixtures included."""
     global _running, _started
-    _running, _started = None if item.get_closest_marker("process") else item.nodeid, None
+    marked = item.get_closest_marker("process") or item.get_closest_marker("proof")
+    _running, _started = None if marked else item.nodeid, None
     try:
         return (yield)
     finally:
