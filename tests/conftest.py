@@ -41,13 +41,10 @@ def pytest_configure(config: pytest.Config) -> None:
     """One folder for what the programs of this run of the tests compile: many train the same small model. And the
     packages whose text the tests read, which unit tests cannot download."""
     if not hasattr(config, "workerinput"):  # workers of xdist are given their environment
+        programs = tempfile.TemporaryDirectory(prefix="t5xpg-programs-", ignore_cleanup_errors=True)
+        config.add_cleanup(programs.cleanup)
+        os.environ[PROGRAMS] = programs.name
         download(DOCUMENTATION_WHEELS.values(), wheels_directory())
-        os.environ[PROGRAMS] = tempfile.mkdtemp(prefix="t5xpg-programs-")
-
-
-def pytest_unconfigure(config: pytest.Config) -> None:
-    if not hasattr(config, "workerinput"):
-        shutil.rmtree(os.environ.pop(PROGRAMS), ignore_errors=True)
 
 
 @pytest.fixture

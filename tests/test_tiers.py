@@ -1,14 +1,15 @@
-"""A unit test that starts a process is told so, however it does."""
+"""A unit test that starts a process is told so, however it does; and what a run of the tests leaves alone."""
 
 import multiprocessing
 import os
 import subprocess
 from collections.abc import Callable
+from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
 
-from tests import tiers
+from tests import conftest, tiers
 
 
 @pytest.mark.parametrize(
@@ -33,6 +34,20 @@ def test_a_proof_may_start_a_process() -> None:
     next(running)
     tiers._audit("os.fork", ())
     running.close()
+
+
+def test_a_run_of_the_tests_keeps_the_programs_that_the_user_compiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(conftest.PROGRAMS, str(tmp_path))
+    monkeypatch.setattr(conftest, "download", Mock(side_effect=OSError("offline")))
+    config = Mock(spec=["add_cleanup"])
+    with pytest.raises(OSError, match="offline"):
+        conftest.pytest_configure(config)
+    own = Path(os.environ[conftest.PROGRAMS])
+    for added in config.add_cleanup.call_args_list:
+        added.args[0]()
+    assert (own.exists(), tmp_path.exists()) == (False, True)
 
 
 def test_the_longest_files_are_there() -> None:
