@@ -1,27 +1,19 @@
 """What it costs to restore the position in the data, early and late in a stream: it should cost the same.
 
-    python -m benchmarks.restore_position 100000
-
-measures late at batch 100,000 instead of 10,000, which is all that `make bench` has time for. Measurements alternate
-between early and late: for cached, uncached, packed (and cached) data and a mixture. Repeats are made at positions a
-hundred batches apart, as the size of a position varies with how full the buffers of the pipeline are. A restore is
-`Stream.restore` and the first batch that had not been read ahead when the position was saved, because tf.data may defer
-work until then. The text is made up, in a temporary folder.
+Measured for cached, uncached, packed (and cached) data and a mixture. Repeats are made at positions a hundred batches
+apart, as the size of a position varies with how full the buffers of the pipeline are. A restore is `Stream.restore` and
+the first batch that had not been read ahead when the position was saved, because tf.data may defer work until then. The
+text is made up, in a temporary folder.
 """
 
 import random
-import statistics
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
-
-from benchmarks.harness import Found, Row
-from benchmarks.page import text
-from t5xpg.base.progress import Progress
+from benchmarks.harness import Row, alternate, say
 from t5xpg.data.cache.command import cache_task
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.stream.client import DataService, Stream
@@ -51,16 +43,6 @@ if "{MIXTURE}" not in seqio.MixtureRegistry.names():
 WORDS = ["the", "model", "reads", "sentence", "fills", "left", "out", "with", "words", "not", "seen", "before"]
 
 
-@dataclass
-class Place:
-    """Positions at one batch and after it, and the seconds that it took to save and to restore them."""
-
-    batch: int
-    states: list[dict[str, np.ndarray]]
-    saves: list[float]
-    restores: list[float]
-
-
 def make_data(folder: Path) -> None:
     """Two exports and their caches, and a module with the mixture of both."""
     draw = random.Random(0)
@@ -77,70 +59,45 @@ def make_data(folder: Path) -> None:
     (folder / "bench_tasks.py").write_text(MODULE)
 
 
-def places(stream: Stream, late: int, count: int, label: str) -> list[Place]:
-    """Read up to the early and the late batch, and save `count` positions at each and after it."""
-    found = [Place(batch, [], [], []) for batch in (EARLY, late)]
-    with Progress(label, late + count * APART, "batches") as progress:
-        for place in found:
-            for number in range(count):
-                while stream.batches_read < place.batch + number * APART:
-                    next(stream)
-                    progress.advance()
-                place.states.append(stream.state())
-    return found
+def restoring(stream: Stream, batch: int, count: int) -> Callable[[], float]:
+    """Read on to the batch and save `count` positions; the seconds of restoring the next of them."""
+    states = []
+    for number in range(count):
+        while stream.batches_read < batch + number * APART:
+            next(stream)
+        states.append(stream.state())
+    left = iter(states)
+
+    def once() -> float:
+        began = time.perf_counter()
+        stream.restore(next(left))
+        for _ in range(PREFETCH + 1):
+            next(stream)
+        return time.perf_counter() - began
+
+    return once
 
 
-def measure(stream: Stream, place: Place, state: dict[str, np.ndarray]) -> None:
-    """Time restoring a position, then saving it."""
-    began = time.perf_counter()
-    stream.restore(state)
-    for _ in range(PREFETCH + 1):
-        next(stream)
-    place.restores.append(time.perf_counter() - began)
-    stream.restore(state)
-    began = time.perf_counter()
-    stream.state()
-    place.saves.append(time.perf_counter() - began)
+def row(kind: str, stream: Stream, count: int) -> Row:
+    say(f"  {kind}: reading {LATE:,} batches")
+    early, late = restoring(stream, EARLY, count), restoring(stream, LATE, count)
+    stream.restore(stream.state())  # to warm up
+    return Row(
+        name="restore_position", what=f"restoring a position in {kind} data", unit="s",
+        fixed=f"until the next batch is there; batch 1, {LENGTHS['inputs']}/{LENGTHS['targets']}",
+        found=alternate({f"at batch {LATE:,}": late, f"at batch {EARLY:,}": early}, count),
+    )  # fmt: skip
 
 
-def measured(late: int, repeats: int) -> dict[str, list[Place]]:
-    """The early and the late place of each kind of data, with what they cost."""
+def rows(repeats: int | None) -> list[Row]:
+    """Seconds until a stream continues, late in it and early in it."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         make_data(folder)
         sys.path.append(name)
+        common = {"task_feature_lengths": LENGTHS, "batch_size": 1, "module_import": ("bench_tasks",)}
         with DataService(data_dir=folder / "data", cache_dir=folder / "cache") as service:
-            streams, found = {}, {}
-            for kind in KINDS:
-                config = DatasetConfig(
-                    **KINDS[kind],  # type: ignore[arg-type]
-                    task_feature_lengths=LENGTHS,
-                    batch_size=1,
-                    module_import=("bench_tasks",),
-                )
-                streams[kind] = service.open(config, prefetch=PREFETCH)
-                found[kind] = places(streams[kind], late, repeats, kind)
-            for kind, stream in streams.items():  # to warm up: nothing of it is kept
-                measure(stream, Place(0, [], [], []), found[kind][0].states[0])
-            for repeat in range(repeats):
-                for kind, stream in streams.items():
-                    for place in found[kind] if repeat % 2 else reversed(found[kind]):
-                        measure(stream, place, place.states[repeat])
-    return found
-
-
-def rows(repeats: int | None, late: int = LATE) -> list[Row]:
-    """Seconds until a stream continues, late in it and early in it."""
-    return [
-        Row(
-            name="restore_position", what=f"restoring a position in {kind} data", unit="s",
-            fixed=f"until the next batch is there; batch 1, {LENGTHS['inputs']}/{LENGTHS['targets']}",
-            found=Found({f"at batch {place.batch:,}": tuple(place.restores) for place in reversed(both)}),
-            facts={"seconds_to_save": {str(place.batch): statistics.median(place.saves) for place in both}},
-        )
-        for kind, both in measured(late, repeats or REPEATS).items()
-    ]  # fmt: skip
-
-
-if __name__ == "__main__":
-    print(text(rows(15, int(sys.argv[1]))))
+            return [
+                row(kind, service.open(DatasetConfig(**own, **common), prefetch=PREFETCH), repeats or REPEATS)
+                for kind, own in KINDS.items()
+            ]
