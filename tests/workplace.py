@@ -143,7 +143,7 @@ class Workplace:
             with self.start(*arguments, **variables) as process:
                 printed, found = process.communicate(timeout=PATIENCE)[0], process.returncode
         else:
-            printed, found = self._run_here(arguments)
+            printed, found = self.run_here(arguments)
         assert found == code, f"{printed}\nended with {found}"
         return printed
 
@@ -151,7 +151,7 @@ class Workplace:
         """What a command prints that ends with 1 for a mistake."""
         return self.run(*arguments, code=1)
 
-    def _run_here(self, arguments: Sequence[str]) -> tuple[str, int]:
+    def run_here(self, arguments: Sequence[str]) -> tuple[str, int]:
         """What a command prints, and its exit code."""
         printed, handler = io.StringIO(), signal.getsignal(signal.SIGTERM)
         with (
