@@ -21,13 +21,14 @@ LIMITS = ["-timeout=10", "-rss_limit_mb=2048", "-max_len=4096", "-print_final_st
 
 
 def install() -> Path:
-    """The packages of the lock, in a folder beside the environment; returns it."""
+    """The packages of the lock for this Python, in a folder beside the environment; returns it."""
     packages = FOLDER / "packages"
     installed = FOLDER / "installed.txt"
-    if not installed.is_file() or installed.read_bytes() != LOCK.read_bytes():
+    wanted = f"# {sys.implementation.cache_tag}\n{LOCK.read_text()}"
+    if not installed.is_file() or installed.read_text() != wanted:
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--upgrade"]
         subprocess.run([*pip, "--target", str(packages), "--require-hashes", "-r", str(LOCK)], check=True)
-        installed.write_bytes(LOCK.read_bytes())
+        installed.write_text(wanted)
     return packages
 
 
