@@ -6,6 +6,7 @@ measured in bfloat16 as well, which has a row of its own.
 """
 
 import os
+import shutil
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -90,7 +91,7 @@ def transformers(options: list[str]) -> dict[str, Any]:
 
 
 def t5x(options: list[str]) -> dict[str, Any]:
-    python = os.environ.get(T5X_PYTHON)
+    python = shutil.which(os.environ.get(T5X_PYTHON, ""))
     if not python:
         raise NotMeasuredError(T5X_MISSING)
     return report_of(["-m", "benchmarks.step_t5x", *options], python=python)

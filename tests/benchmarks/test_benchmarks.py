@@ -4,13 +4,14 @@ import dataclasses
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import jax
 import numpy as np
 import pytest
 
 from benchmarks import __main__ as program
-from benchmarks import growth, machine, own_step, page, step_plain_jax, step_products
+from benchmarks import growth, machine, own_step, page, step, step_plain_jax, step_products
 from benchmarks.harness import (
     PEERS,
     Found,
@@ -101,6 +102,13 @@ def test_a_contestant_runs_in_a_process_of_its_own(tmp_path: Path) -> None:
     with pytest.raises(NotMeasuredError, match="bench-peers") as raised:
         output_of(["-c", ""], python=tmp_path / "python")
     assert str(raised.value) == PEERS
+
+
+def test_t5x_has_to_be_where_its_variable_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step, "report_of", Mock(side_effect=NotMeasuredError(PEERS)))
+    monkeypatch.setenv(step.T5X_PYTHON, "/no/such/python")
+    with pytest.raises(NotMeasuredError, match="in no package registry"):
+        step.t5x([])
 
 
 def test_the_table_names_what_is_missing_and_what_is_fixed() -> None:
