@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from benchmarks import __main__ as program
-from benchmarks import growth, machine, own_step, page, step, step_plain_jax, step_products
+from benchmarks import growth, machine, own_step, page, start, step, step_plain_jax, step_products
 from benchmarks.harness import (
     PEERS,
     Found,
@@ -109,6 +109,14 @@ def test_t5x_has_to_be_where_its_variable_says(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv(step.T5X_PYTHON, "/no/such/python")
     with pytest.raises(NotMeasuredError, match="in no package registry"):
         step.t5x([])
+
+
+def test_a_start_that_fails_leaves_the_other_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("measure_start", "measure_memory"):
+        monkeypatch.setattr(start, name, Mock(side_effect=NotMeasuredError("it broke")))
+    monkeypatch.setattr(start, "measure_command", lambda words: 1.0)
+    found = [row.found for row in start.rows(1)]
+    assert [[*one.missing.values()] for one in found] == [["it broke"]] * 2 + [[]] * 2 + [["it broke"]] * 2
 
 
 def test_the_table_names_what_is_missing_and_what_is_fixed() -> None:
