@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from benchmarks import __main__ as program
-from benchmarks import growth, machine, own_step, page, start, step, step_plain_jax, step_products
+from benchmarks import growth, machine, own_step, page, start, step, step_plain_jax, step_products, texts
 from benchmarks.harness import (
     PEERS,
     Found,
@@ -30,7 +30,7 @@ from t5xpg.base.errors import UserError
 from t5xpg.data.batch import BatchSpec, validate
 from t5xpg.exchange.huggingface.config import config_from_transformers
 from t5xpg.exchange.huggingface.params import params_from_transformers
-from t5xpg.experiment import assembly
+from t5xpg.experiment import assembly, prepare
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
 from t5xpg.models.losses import LossConfig, loss_and_metrics
 
@@ -117,6 +117,15 @@ def test_a_start_that_fails_leaves_the_other_rows(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(start, "measure_command", lambda words: 1.0)
     found = [row.found for row in start.rows(1)]
     assert [[*one.missing.values()] for one in found] == [["it broke"]] * 2 + [[]] * 2 + [["it broke"]] * 2
+
+
+def test_text_is_exported_where_it_is_missing(own_place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def export(name: str, **options: Any) -> None:
+        (own_place / "data" / name).mkdir(parents=True)
+        (own_place / "data" / name / "train.jsonl").write_text('{"text": "owls"}\n')
+
+    monkeypatch.setattr(prepare, "export_dataset", export)
+    assert [*texts.drawn("train", 7)] == ["0 owls", "1 owls"]
 
 
 def test_the_table_names_what_is_missing_and_what_is_fixed() -> None:
