@@ -121,7 +121,7 @@ fuzz: $(INSTALLED)
 	@.venv/bin/python -m fuzz $(FUZZ_SECONDS)
 
 goldens: bench-peers
-	@.venv-bench/bin/python tests/goldens/make_goldens.py && .venv-bench/bin/python tests/goldens/make_beam_goldens.py
+	@for kind in "" beam_ family_; do .venv-bench/bin/python "tests/goldens/make_$${kind}goldens.py" || exit; done
 
 lock: $(INSTALLED)
 	@.venv/bin/python requirements/lock.py $${UPGRADE:+--upgrade}
