@@ -119,7 +119,7 @@ def unsupported(experiment: Experiment) -> Iterator[str]:
     if experiment.skip_nonfinite:
         yield "SKIP_NONFINITE: T5X has no such thing; set it to 0."
     if experiment.selection is not None:
-        yield "BEST_METRIC and EARLY_STOP_PATIENCE: T5X trains to the end and keeps the last; set them to None."
+        yield "gin/runs/select_best.gin: T5X keeps the last step alone; set experiment.Experiment.selection to None."
     if experiment.ema_decay is not None:
         yield "EMA_DECAY: T5X keeps no average of the parameters; set it to None."
     if experiment.loggers:

@@ -88,7 +88,7 @@ def test_everything_that_t5x_has_not_is_named_at_once() -> None:
         (ADAFACTOR, ["SCHEDULE=@schedules.Cosine()", "schedules.Cosine.peak=1.0", "schedules.Cosine.total_steps=9",
           "schedules.Cosine.warmup_steps=0"],
          "Cosine: T5X has no such schedule"),
-        ([*ADAFACTOR, "gin/runs/select_best.gin"], [], "BEST_METRIC and EARLY_STOP_PATIENCE: T5X trains to the end"),
+        ([*ADAFACTOR, "gin/runs/select_best.gin"], [], "select_best.gin: T5X keeps the last step alone"),
         (ADAFACTOR, ["train_eval/spec.DatasetConfig.batch_size=8"], "one batch_size for both datasets"),
         (ADAFACTOR, ["train_eval/spec.DatasetConfig.objective=None"], "one objective for both datasets"),
         (["gin/partitioning/fsdp.gin", *ADAFACTOR], [], "gin/partitioning: T5X is driven with data_parallel.gin"),
