@@ -37,6 +37,7 @@ SMALL = (
 )
 CSHARP_JAVA = "experiments/java_csharp/csharp_java.gin"
 CODE_LM = "experiments/code_prefix_lm/code_lm.gin"
+MADE_UP = "--gin.needs.Data.sha256=None --gin.LENGTH_BUCKETS=None --gin.MAX_CUT_SHARE=1.0"
 OF_EXPERIMENT = {
     # no answer is ever right: the second evaluation is no better than the first, and the run ends
     "answers": "--gin.TRAIN_STEPS=50 --gin.INFER_EVAL_PERIOD=2 --gin.INFER_EVAL_STEPS=1 --gin.EARLY_STOP_PATIENCE=1",
@@ -45,8 +46,8 @@ OF_EXPERIMENT = {
     # the teacher has been made small, too
     "student": "--gin.teacher/encoder_decoder.T5Config.num_decoder_layers=1",
     # made-up files
-    **dict.fromkeys((*TABLES, "norwegian_t5_tiny"), "--gin.needs.Data.sha256=None --gin.LENGTH_BUCKETS=None"),
-    CSHARP_JAVA: "--gin.needs.Data.sha256=None --gin.back/needs.Data.sha256=None --gin.LENGTH_BUCKETS=None",
+    **dict.fromkeys((*TABLES, "norwegian_t5_tiny"), MADE_UP),
+    CSHARP_JAVA: f"{MADE_UP} --gin.back/needs.Data.sha256=None",
     "translate_ende": "--gin.LENGTH_BUCKETS=None",
     "packages.gin": "--gin.INFER_EVAL_PERIOD=3 --gin.INFER_EVAL_STEPS=1",
 }
