@@ -12,8 +12,9 @@ from t5xpg.base.errors import UserError
 from t5xpg.data.batch import LM, PREFIX_LM, hash_batch, longest_array, validate
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.stream import first_examples
-from t5xpg.data.stream.pipeline import ShardedBatches, without_autograph
+from t5xpg.data.stream.pipeline import without_autograph
 from t5xpg.data.tasks import providers
+from tests.data.stream.test_positions import hashes, opened, rows_of
 
 pytestmark = pytest.mark.usefixtures("sample_tasks")
 
@@ -25,16 +26,6 @@ ROWS = {70: 48, 110: 32, 150: 24, 240: 16}  # at most 16 x 240 tokens, in multip
 def config(**values: Any) -> DatasetConfig:
     given: dict[str, Any] = {"mixture_or_task_name": "sample_plain", "task_feature_lengths": LENGTHS, "batch_size": 16}
     return DatasetConfig(**given | {"use_cached": False, "length_buckets": BUCKETS} | values)
-
-
-def opened(settings: DatasetConfig) -> ShardedBatches:
-    return ShardedBatches(providers.find_provider(settings), settings, [0])
-
-
-def read(stream: ShardedBatches) -> dict[str, np.ndarray]:
-    batch = stream.next()
-    assert batch is not None
-    return batch
 
 
 def test_rows_of_buckets() -> None:
@@ -65,7 +56,7 @@ def test_an_epoch_has_every_example_once_in_the_first_bucket_that_holds_it() -> 
     expected += [(length, waiting[length]) for length in BUCKETS if waiting[length]]
     stream = opened(settings)
     for bucket, rows in expected:
-        batch = read(stream)
+        batch = rows_of(stream)
         assert settings.of_batch(batch) == settings.buckets[bucket]
         validate(batch, settings.buckets[bucket].batch_spec())
         for name, array in batch.items():
@@ -85,14 +76,14 @@ def test_a_position_between_half_full_buckets_leads_to_the_same_batches() -> Non
     for place in range(40):
         if place in (0, 7, 31):
             positions[place] = stream.save()
-        expected.append(read(stream))
+        expected.append(rows_of(stream))
     assert {longest_array(batch) for batch in expected} == {100, 150, 240}
-    hashes = [hash_batch(batch) for batch in expected]
-    assert len(set(hashes)) == len(hashes)
+    digests = [hash_batch(batch) for batch in expected]
+    assert len(set(digests)) == len(digests)
+    other = opened(settings)
     for place in (31, 0, 7):
-        other = opened(settings)
         other.restore(positions[place])
-        assert [hash_batch(read(other)) for _ in range(6)] == hashes[place : place + 6], place
+        assert hashes(other, 6) == digests[place : place + 6], place
 
 
 def test_the_share_of_padding() -> None:
@@ -129,5 +120,5 @@ def test_what_buckets_cannot_be(values: dict[str, Any], message: str) -> None:
 
 def test_buckets_of_a_language_model() -> None:
     settings = config(task_feature_lengths={"targets": 160}, feature_converter=LM, length_buckets=(80, 160), seed=2)
-    batch = read(opened(settings))
+    batch = rows_of(opened(settings))
     validate(batch, settings.of_batch(batch).batch_spec())

@@ -60,15 +60,6 @@ def test_one_shard_gives_what_plain_seqio_gives(name: str) -> None:
     assert_same(batches(settings, limit=len(expected)), expected)
 
 
-def test_shards_concatenate() -> None:
-    """Of packed mixtures; test_positions.py has shards of files."""
-    settings = config("sample_mixture", num_virtual_shards=2, pack=True)
-    whole = batches(settings, limit=3)
-    low, high = (batches(settings, (shard,), limit=3) for shard in range(2))
-    assert_same(whole, [{k: np.concatenate([a[k], b[k]]) for k in a} for a, b in zip(low, high, strict=True)])
-    assert len(np.unique(whole[0]["encoder_input_tokens"], axis=0)) == 8
-
-
 def test_shards_of_a_finite_stream_end_together() -> None:
     """Each process must see as many batches as every other, or the last step would wait for ever."""
     settings = config("sample_plain", num_virtual_shards=2, num_epochs=1, split="validation", batch_size=2)

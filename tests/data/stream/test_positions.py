@@ -25,7 +25,6 @@ pytestmark = pytest.mark.usefixtures("sample_tasks")
 
 LENGTHS = {"inputs": 40, "targets": 24}
 KINDS: dict[str, dict[str, Any]] = {
-    "uncached": {"mixture_or_task_name": "sample_three", "use_cached": False},
     "packed": {"mixture_or_task_name": "sample_cached", "pack": True},
     "mixture": {"mixture_or_task_name": "sample_mixture", "use_cached": False},
 }
@@ -56,9 +55,9 @@ def size(position: dict[str, np.ndarray]) -> int:
     return sum(array.nbytes for array in position.values())
 
 
-@pytest.mark.parametrize(("kind", "shards"), [("uncached", 2), ("packed", 1), ("mixture", 1)])
+@pytest.mark.parametrize(("kind", "shards"), [("packed", 1), ("mixture", 2)])
 def test_any_position_leads_to_the_same_batches(kind: str, shards: int) -> None:
-    """Through several epochs, put back in any order, and again into parts that own one virtual shard each."""
+    """Put back in any order, and again into parts that own one virtual shard each, which begin as the whole does."""
     draw = random.Random(f"{kind} {shards}")
     places = sorted(draw.sample(range(80), 3))
     stream = opened(config(kind, shards))
@@ -69,14 +68,22 @@ def test_any_position_leads_to_the_same_batches(kind: str, shards: int) -> None:
         expected.append(hash_batch(rows_of(stream)))
     draw.shuffle(places)
     parts = [opened(config(kind, shards), [shard]) for shard in range(shards) if shards > 1]
+
+    def joined() -> dict[str, np.ndarray]:
+        rows = [rows_of(part) for part in parts]
+        return {name: np.concatenate([own[name] for own in rows]) for name in rows[0]}
+
+    if parts:
+        first = joined()
+        assert hash_batch(first) == expected[0]
+        assert len(np.unique(first["encoder_input_tokens"], axis=0)) == 4
     for place in places:
         stream.restore(positions[place])
         assert hashes(stream, 3) == expected[place : place + 3], place
         for part in parts:
             part.restore(positions[place])
-        if rows := [rows_of(part) for part in parts]:
-            whole = {name: np.concatenate([own[name] for own in rows]) for name in rows[0]}
-            assert hash_batch(whole) == expected[place], place
+        if parts:
+            assert hash_batch(joined()) == expected[place], place
 
 
 @pytest.mark.parametrize("kind", ["packed", "mixture"])
@@ -100,11 +107,11 @@ LINE, LINES = 8000, 1000
 @pytest.fixture
 def large_file(tmp_path: Path) -> Iterator[Path]:
     """A file of eight million characters, as a cache has it, which the task "large_file" reads."""
-    draw = random.Random(3)
+    draw = np.random.default_rng(3)
     path = tmp_path / "train.tfrecord"
     with tf.io.TFRecordWriter(str(path)) as writer:
         for _ in range(LINES):
-            line = bytes(draw.choices(b"abcdefgh ", k=LINE))
+            line = draw.bytes(LINE)
             writer.write(seqio.dict_to_tfexample({"inputs": line, "targets": line[:9]}).SerializeToString())
     text = dict.fromkeys(LENGTHS, tf.io.FixedLenFeature([], tf.string))
     seqio.TaskRegistry.add(

@@ -11,11 +11,13 @@ import pytest
 import seqio
 
 from t5xpg.base.errors import UserError
-from t5xpg.data.batch import hash_batch
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.stream import source_files
 from t5xpg.data.stream.pipeline import ShardedBatches
+from t5xpg.data.stream.source_files import SourceFiles
 from t5xpg.data.tasks import providers
+from tests.data.stream import test_positions
+from tests.data.stream.test_positions import hashes
 
 TEXT, CACHED = "watched_text", "watched_cached"
 TASKS = (TEXT, CACHED)
@@ -62,8 +64,12 @@ def config(name: str, **values: Any) -> DatasetConfig:
 
 
 def opened(name: str, **values: Any) -> ShardedBatches:
-    settings = config(name, **values)
-    return ShardedBatches(providers.find_provider(settings), settings, range(settings.num_virtual_shards))
+    return test_positions.opened(config(name, **values))
+
+
+def files_of(name: str) -> SourceFiles:
+    settings = config(name)
+    return SourceFiles(providers.find_provider(settings), settings)
 
 
 def file_of(name: str, folder: Path, split: str = "train", number: int = 1) -> Path:
@@ -98,8 +104,9 @@ FAULTS: list[tuple[Callable[[Path], None], str]] = [
     (write_over, r"was written to \(at [-\d: ]+\)"),
     (replace_by_another, "was replaced by another file of the same size"),
 ]
+SAME_SIZE = "holds other data, of the same size"
 IDS = [fault.__name__ for fault, _ in FAULTS]
-BETWEEN_RUNS = [(name, *fault) for name, fault in zip((CACHED, TEXT) * 2, FAULTS, strict=True)]
+EACH_FAULT = [(name, *fault) for name, fault in zip((CACHED, TEXT) * 2, FAULTS, strict=True)]
 
 
 def refused(path: Path, what: str, name: str) -> Any:
@@ -108,52 +115,52 @@ def refused(path: Path, what: str, name: str) -> Any:
     return pytest.raises(UserError, match=rf"^The data has changed.*: {path} {what}\. {remedy}")
 
 
-@pytest.mark.parametrize(("name", "fault", "what"), BETWEEN_RUNS, ids=IDS)
-def test_a_file_that_changes_under_a_stream_stops_it(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, fault: Callable[[Path], None], what: str
-) -> None:
+@pytest.mark.parametrize(("name", "fault", "what"), EACH_FAULT, ids=IDS)
+def test_a_file_that_changes_is_named(folder: Path, name: str, fault: Callable[[Path], None], what: str) -> None:
     path = file_of(name, folder)
-    saved = opened(name)
-    monkeypatch.setattr(source_files, "_PERIOD", 0.0)
-    looked_at = opened(name)
-    for stream in (saved, looked_at):
-        stream.next()
-        stream.save()
-    fault(path)
-    # no position is given that may lie behind other data, and reading stops as soon as somebody looks
-    with refused(path, what, name):
-        saved.save()
-    with refused(path, what, name):
-        looked_at.next()
-
-
-@pytest.mark.parametrize(("name", "fault", "what"), BETWEEN_RUNS, ids=IDS)
-def test_a_position_is_not_put_back_over_other_files_and_goes_on_once_they_are_back(
-    folder: Path, name: str, fault: Callable[[Path], None], what: str
-) -> None:
-    path = file_of(name, folder)
-    stream = opened(name)
-    stream.next()
-    position = stream.save()
-    expected = [hash_batch(stream.next() or {}) for _ in range(5)]
+    files = files_of(name)
+    position = files.to_array()
     kept = shutil.copy(path, folder / "kept")
     fault(path)
+    with refused(path, what, name):
+        files.check()
     same_size = fault in (write_over, replace_by_another)
-    with refused(path, "holds other data, of the same size" if same_size else what, name):
-        opened(name).restore(position)
+    with refused(path, SAME_SIZE if same_size else what, name):
+        files_of(name).compare(position)
     shutil.copyfile(kept, path)  # with another time and, after some faults, another inode
-    resumed = opened(name)
+    files_of(name).compare(position)
+
+
+def test_a_stream_stops_and_goes_on_once_its_files_are_back(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = file_of(CACHED, folder)
+    stream = opened(CACHED)
+    monkeypatch.setattr(source_files, "_PERIOD", 0.0)
+    looked_at = opened(CACHED)
+    hashes(looked_at, 1)
+    hashes(stream, 1)
+    position = stream.save()
+    expected = hashes(stream, 5)
+    kept = shutil.copy(path, folder / "kept")
+    write_over(path)
+    # no position is given that may lie behind other data, and reading stops as soon as somebody looks
+    for use in (stream.save, lambda: stream.restore(position), looked_at.next):
+        with refused(path, r"was written to \(at [-\d: ]+\)", CACHED):
+            use()
+    with refused(path, SAME_SIZE, CACHED):
+        opened(CACHED).restore(position)
+    shutil.copyfile(kept, path)
+    resumed = opened(CACHED)
     resumed.restore(position)
-    assert [hash_batch(resumed.next() or {}) for _ in range(5)] == expected
+    assert hashes(resumed, 5) == expected
 
 
 def test_a_file_that_was_added_is_named(folder: Path) -> None:
-    position = opened(TEXT).save()
+    position = files_of(TEXT).to_array()
     added = folder / "text" / "train-3.txt"
     added.write_text("one more line\n")
     seqio.utils._list_files_for_glob.cache_clear()  # SeqIO remembers what it has listed in this process
     with refused(added, "was not there then", TEXT):
-        opened(TEXT).restore(position)
+        files_of(TEXT).compare(position)
 
 
 def test_files_of_one_name_in_two_folders_are_two(folder: Path) -> None:
@@ -162,13 +169,13 @@ def test_files_of_one_name_in_two_folders_are_two(folder: Path) -> None:
         shutil.copy(file_of(TEXT, folder), folder / "text" / name / "part.txt")
     seqio.TaskRegistry.remove(TEXT)
     add_task(TEXT, {"train": str(folder / "text" / "o*" / "part.txt")})
-    position = opened(TEXT).save()
+    position = files_of(TEXT).to_array()
     for name in ("one", "other"):
         path = folder / "text" / name / "part.txt"
         before = path.read_bytes()
         write_over(path)
-        with refused(path, "holds other data, of the same size", TEXT):
-            opened(TEXT).restore(position)
+        with refused(path, SAME_SIZE, TEXT):
+            files_of(TEXT).compare(position)
         path.write_bytes(before)
 
 
@@ -199,24 +206,23 @@ def test_large_files_are_told_apart_by_blocks_all_over_them(folder: Path, monkey
     monkeypatch.setattr(source_files, "_BLOCK", 100)
     monkeypatch.setattr(source_files, "_DIGESTED", 3 * 400)
     path = file_of(TEXT, folder)
-    stream = opened(TEXT)
-    position = stream.save()
+    position = files_of(TEXT).to_array()
     whole, before = path.read_bytes(), path.stat()
     assert len(whole) > 1000
     for place in (50, len(whole) // 3, len(whole) - 50):
         path.write_bytes(whole[:place] + b"#" + whole[place + 1 :])
-        with refused(path, "holds other data, of the same size", TEXT):
-            opened(TEXT).restore(position)
+        with refused(path, SAME_SIZE, TEXT):
+            files_of(TEXT).compare(position)
     path.write_bytes(whole)
-    opened(TEXT).restore(position)
+    files_of(TEXT).compare(position)
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-    stream = opened(TEXT)
+    files = files_of(TEXT)
     os.replace(shutil.copy2(path, folder / "copy"), path)
-    stream.save()
+    files.check()
     os.replace(shutil.copy2(path, folder / "copy"), path)
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns + 1))
     with refused(path, "was replaced by another file of the same size", TEXT):
-        stream.save()
+        files.check()
 
 
 def test_checks_take_a_small_part_of_the_time(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,8 +230,7 @@ def test_checks_take_a_small_part_of_the_time(folder: Path, monkeypatch: pytest.
     monkeypatch.setattr(source_files, "_PERIOD", 1.0)
     monkeypatch.setattr(source_files, "_PAUSES", 50)
     monkeypatch.setattr(source_files, "time", SimpleNamespace(monotonic=lambda: next(clock)))
-    settings = config(TEXT)
-    files = source_files.SourceFiles(providers.find_provider(settings), settings)  # at 0 s
+    files = files_of(TEXT)  # at 0 s
     file_of(TEXT, folder).unlink()
     with pytest.raises(UserError, match="is not there any more"):
         files.check_in_passing()  # at 1 s; the look takes from 2 s to 3 s
