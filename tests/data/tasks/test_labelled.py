@@ -1,6 +1,7 @@
 """Supervised tasks: what they make of records and of TensorFlow Datasets, and how predictions are measured."""
 
 import dataclasses
+import functools
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -127,6 +128,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     register_tasks(folder / "nothing")
 
 
+@functools.cache
 def texts(name: str, split: str = "validation") -> list[tuple[str, str]]:
     """Inputs and targets, as the model gets them."""
     task = seqio.TaskRegistry.get(name)

@@ -187,9 +187,8 @@ def test_it_is_read_and_put_back(name: str, use_cached: bool) -> None:
         assert first.next() is not None
     position = first.save()
     following = [hash_batch(first.next() or {}) for _ in range(4)]
-    again = stream(settings)
-    again.restore(position)
-    assert [hash_batch(again.next() or {}) for _ in range(4)] == following
+    first.restore(position)
+    assert [hash_batch(first.next() or {}) for _ in range(4)] == following
 
 
 def texts_of(name: str, cached: bool = False) -> set[bytes]:

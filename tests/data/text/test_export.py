@@ -1,6 +1,5 @@
 """Exports: what is kept, how it is split, when it is done again, and that nothing half-written is left."""
 
-import dataclasses
 import functools
 import hashlib
 import json
@@ -15,9 +14,10 @@ from t5xpg.data.text import export as export_module
 from t5xpg.data.text import package_documents
 from t5xpg.data.text.datasets import Dataset, built_in
 from t5xpg.data.text.export import export_dataset
+from t5xpg.data.text.lines import LeftOut
 from t5xpg.data.text.local_files import parse_files
 from t5xpg.data.text.manifest import Manifest, find_manifests, read_manifest
-from t5xpg.data.text.sources import Rows
+from t5xpg.data.text.sources import LocalFiles, Rows
 from tests.workplace import left_by
 
 
@@ -195,10 +195,11 @@ def test_the_digests_are_the_same_everywhere(export: Export, names: list[str], m
 
 
 def test_another_digest_than_the_expected_one_is_an_error(export: Export, monkeypatch: pytest.MonkeyPatch) -> None:
-    changed = dataclasses.replace(built_in()["pycode"], sha256={"train": "0" * 64})
-    monkeypatch.setattr(export_module, "built_in", lambda: {"pycode": changed})
-    with pytest.raises(UserError, match="not the one that every machine should get"):
-        export(name="pycode")
+    Path("a.txt").write_text(row(1))
+    source = LocalFiles({"train": [Path("a.txt")]}, LeftOut(), {"text": "text"})
+    monkeypatch.setattr(export_module, "built_in", lambda: {"mine": Dataset(source, sha256={"train": "0" * 64})})
+    with pytest.raises(UserError, match="The text of mine is not the one that every machine should get"):
+        export()
     assert not any(export.data_dir.iterdir())
 
 
