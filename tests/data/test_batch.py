@@ -20,6 +20,7 @@ from t5xpg.data.batch import (
     validate,
     with_targets,
 )
+from t5xpg.data.stream.pipeline import without_autograph
 
 SPEC = BatchSpec(2, {"inputs": 4, "targets": 3}, vocab_size=10)
 
@@ -109,7 +110,8 @@ def converted(name: str, examples: list[tuple[list[int], list[int]]]) -> tuple[d
         output_signature={feature: tf.TensorSpec([None], tf.int32) for feature in ("inputs", "targets")},
     )
     lengths = {"inputs": S, "targets": T}
-    rows = list(CONVERTERS[name](pack=False)(dataset, lengths).as_numpy_iterator())
+    features = without_autograph(lambda: CONVERTERS[name](pack=False)(dataset, lengths))
+    rows = list(features.as_numpy_iterator())
     batch = {array: np.stack([row[array] for row in rows]) for array in rows[0]}
     return batch, BatchSpec(len(rows), lengths, feature_converter=name)
 

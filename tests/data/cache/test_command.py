@@ -16,6 +16,7 @@ from t5xpg.base import locks
 from t5xpg.base.errors import UserError
 from t5xpg.data.cache import command, memory, process, record
 from t5xpg.data.cache.command import cache_task
+from t5xpg.data.stream.pipeline import without_autograph
 from t5xpg.data.tasks.table import register_tasks
 from t5xpg.data.text.export import export_dataset
 from t5xpg.data.text.manifest import read_manifest
@@ -54,7 +55,8 @@ def test_plain_seqio_reads_the_cache(folder: Path) -> None:
         assert task.cache_dir == str(folder / "cache" / TASK)
         for split, record in read_manifest(folder / "data" / "mine").splits.items():
             cached = task._get_cached_source(split).get_dataset(split=split, shuffle=False)
-            direct = task.preprocess_precache(task.source.get_dataset(split=split, shuffle=False), seed=0)
+            text = task.source.get_dataset(split=split, shuffle=False)
+            direct = without_autograph(lambda text=text: task.preprocess_precache(text, seed=0))
             tokens, expected = (
                 {one["targets"].astype(np.uint16).tobytes() for one in dataset.as_numpy_iterator()}
                 for dataset in (cached, direct)
@@ -62,7 +64,8 @@ def test_plain_seqio_reads_the_cache(folder: Path) -> None:
             assert tokens == expected
             assert len(tokens) == task.get_cached_stats(split)["examples"] == record.documents
         lengths = {"inputs": 64, "targets": 32}
-        assert len(list(task.get_dataset(lengths, "train", use_cached=True, shuffle=False))) > 60
+        options = {"use_cached": True, "shuffle": False}
+        assert len(list(without_autograph(lambda: task.get_dataset(lengths, "train", **options)))) > 60
     finally:
         seqio.utils.set_global_cache_dirs(before)
     # and nothing else is left

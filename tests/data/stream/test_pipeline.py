@@ -51,10 +51,11 @@ def assert_same(left: list[dict[str, np.ndarray]], right: list[dict[str, np.ndar
 @pytest.mark.parametrize("name", ["sample_cached", "sample_mixture"])
 def test_one_shard_gives_what_plain_seqio_gives(name: str) -> None:
     """Over one epoch: SeqIO keeps small data in memory, and with it the order of the files of the first epoch."""
-    settings = config(name, use_cached=name == "sample_cached", seed=3, pack=name == "sample_cached", num_epochs=1)
-    options = {"use_cached": settings.use_cached, "shuffle": True, "num_epochs": 1, "seed": 3, "batch_size": 8}
+    cached = name == "sample_cached"
+    settings = config(name, use_cached=cached, seed=3, pack=cached, num_epochs=1, split="validation")
+    options = {"dataset_split": "validation", "use_cached": cached, "num_epochs": 1, "seed": 3, "batch_size": 8}
     converter = seqio.EncDecFeatureConverter(pack=settings.pack)
-    plain = without_autograph(lambda: seqio.get_dataset(name, LENGTHS, converter, **options))
+    plain = without_autograph(lambda: seqio.get_dataset(name, LENGTHS, converter, shuffle=True, **options))
     expected = list(plain.as_numpy_iterator())
     assert len(expected) > 3
     assert_same(batches(settings, limit=len(expected)), expected)

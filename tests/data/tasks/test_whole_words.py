@@ -10,7 +10,7 @@ import seqio
 import tensorflow as tf
 
 from t5xpg.base.errors import UserError
-from t5xpg.data.objectives import SpanCorruption, from_json, to_json
+from t5xpg.data.objectives import SpanCorruption
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.tasks import providers, steps
 from t5xpg.data.tasks.seqio_vocabularies import to_seqio
@@ -105,8 +105,3 @@ def test_pieces_that_do_not_say_where_words_begin_are_refused(tmp_path: Path) ->
         UserError, match="WHOLE_WORDS=True: the vocabulary of words has no token that begins with a space"
     ):
         providers._check_objective(task, config)
-
-
-def test_settings() -> None:
-    words = SpanCorruption(0.2, 1.0, whole_words=True)
-    assert from_json(to_json(words)) == words
