@@ -69,21 +69,19 @@ def test_any_position_leads_to_the_same_batches(kind: str, shards: int) -> None:
     draw.shuffle(places)
     parts = [opened(config(kind, shards), [shard]) for shard in range(shards) if shards > 1]
 
-    def joined() -> dict[str, np.ndarray]:
-        rows = [rows_of(part) for part in parts]
-        return {name: np.concatenate([own[name] for own in rows]) for name in rows[0]}
+    def check_parts(place: int) -> None:
+        if rows := [rows_of(part) for part in parts]:
+            whole = {name: np.concatenate([own[name] for own in rows]) for name in rows[0]}
+            assert hash_batch(whole) == expected[place], place
+            assert len(np.unique(whole["encoder_input_tokens"], axis=0)) == 4
 
-    if parts:
-        first = joined()
-        assert hash_batch(first) == expected[0]
-        assert len(np.unique(first["encoder_input_tokens"], axis=0)) == 4
+    check_parts(0)
     for place in places:
         stream.restore(positions[place])
         assert hashes(stream, 3) == expected[place : place + 3], place
         for part in parts:
             part.restore(positions[place])
-        if parts:
-            assert hash_batch(joined()) == expected[place], place
+        check_parts(place)
 
 
 @pytest.mark.parametrize("kind", ["packed", "mixture"])

@@ -12,7 +12,6 @@ from t5xpg.base.errors import UserError
 from t5xpg.data import batch
 from t5xpg.data.batch import ENC_DEC, LM, MASKED_LM, PREFIX_LM, BatchLayout, BatchSpec, add_layout, layout_of, validate
 from t5xpg.data.spec import DatasetConfig
-from t5xpg.data.stream.pipeline import without_autograph
 from t5xpg.data.tasks import feature_converters
 from t5xpg.data.tasks.feature_converters import add_feature_converter, feature_converter
 
@@ -36,12 +35,7 @@ def converted(of: DatasetConfig, *examples: dict[str, list[int]]) -> dict[str, n
         lambda: ({name: np.asarray(one[name], np.int32) for name in names if name in one} for one in examples),
         output_signature={name: tf.TensorSpec([None], tf.int32) for name in names if name in examples[0]},
     )
-
-    def features() -> tf.data.Dataset:
-        return feature_converter(of)(rows, of.task_feature_lengths)
-
-    # packing is a loop over tensors that only AutoGraph can read
-    return next((features() if of.pack else without_autograph(features)).batch(1).as_numpy_iterator())
+    return next(feature_converter(of)(rows, of.task_feature_lengths).batch(1).as_numpy_iterator())
 
 
 @pytest.mark.parametrize("pack", [False, True])
