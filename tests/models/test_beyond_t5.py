@@ -100,17 +100,18 @@ def packed() -> dict[str, np.ndarray]:
     return {name: np.asarray([[*row, 0, 0]], np.int32) for name, row in found.items()}
 
 
-@pytest.fixture(scope="module", params=OPTIONS)
-def expected(request: pytest.FixtureRequest) -> tuple[str, Any, list[np.ndarray]]:
-    """An option, parameters of its model, and the logits of all pairs."""
-    model = model_of(request.param)
+@functools.cache
+def expected(name: str) -> tuple[Any, list[np.ndarray]]:
+    """Parameters of an option's model, and the logits of all pairs."""
+    model = model_of(name)
     params = parameters(model)
-    return request.param, params, [plain_transformer.logits(params, model.config, *pair) for pair in PAIRS]
+    return params, [plain_transformer.logits(params, model.config, *pair) for pair in PAIRS]
 
 
-def test_logits(expected: tuple[str, Any, list[np.ndarray]]) -> None:
+@pytest.mark.parametrize("name", OPTIONS)
+def test_logits(name: str) -> None:
     """Of padded rows and of packed ones."""
-    name, params, theirs = expected
+    params, theirs = expected(name)
     with jax.default_matmul_precision("highest"):
         logits = jax.jit(model_of(name).logits)
         rows, together = logits(params, batch()), logits(params, packed())[0]
@@ -162,8 +163,7 @@ def loss_and_gradients(model: EncoderDecoderModel, params: Any, batch: Any) -> t
 )
 def test_ways_to_compute(name: str, more: dict[str, Any]) -> None:
     """By chunks, scanned and rematerialised: the loss and its gradients are the same."""
-    model, other = model_of(name), model_of(name, **more)
-    params = parameters(model)
+    model, other, (params, _) = model_of(name), model_of(name, **more), expected(name)
 
     def as_theirs(tree: Any) -> Any:
         return with_layers_of(tree, other.abstract_params())
@@ -176,12 +176,10 @@ def test_ways_to_compute(name: str, more: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("name", ["redllm", "t5gemma", "t5gemma2"])
 def test_bfloat16(name: str) -> None:
-    model = model_of(name, dtype="bfloat16")
-    params = parameters(model)
-    rough = jax.jit(model.logits)(params, batch())
+    params, theirs = expected(name)
+    rough = jax.jit(model_of(name, dtype="bfloat16").logits)(params, batch())
     assert rough.dtype == jnp.float32
-    for row, pair in zip(rough, PAIRS, strict=True):
-        exact = plain_transformer.logits(params, model.config, *pair)
+    for row, exact in zip(rough, theirs, strict=True):
         assert relative_l2(row[: len(exact)], exact) < 0.05
 
 
@@ -189,7 +187,7 @@ def test_attention_over_the_source() -> None:
     """Of a separate attention the weights add up to 1; of a merged one to what is not on the own positions."""
     for name, is_merged in (("t5gemma", False), ("t5gemma2", True)):
         model = model_of(name)
-        weights = np.asarray(jax.jit(model.source_attention)(parameters(model), batch()))
+        weights = np.asarray(jax.jit(model.source_attention)(expected(name)[0], batch()))
         assert weights.shape == (3, model.config.num_decoder_layers, 4, 9, 11)
         sums = weights.sum(axis=-1)[0]
         assert (sums < 0.999).any() == is_merged

@@ -67,7 +67,6 @@ def full_batch(inputs: np.ndarray, continuations: np.ndarray, converter: str) ->
         ("float32", 2e-5, PREFIX_LM, N, True, {}),
         ("bfloat16", 0.1, LM, N, True, {}),
         ("float32", 2e-5, ENC_DEC, None, False, REDLLM),
-        ("float32", 2e-5, ENC_DEC, N, True, REDLLM),
         ("float32", 2e-5, ENC_DEC, N, False, T5GEMMA),
         ("float32", 2e-5, ENC_DEC, N, True, T5GEMMA),
         ("float32", 2e-5, ENC_DEC, None, False, T5GEMMA2),

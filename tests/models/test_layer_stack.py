@@ -70,12 +70,11 @@ SCAN = {"scan_layers": True}
 @pytest.mark.parametrize(
     ("kind", "packed", "own_tables", "more"),
     [
-        (DecoderOnlyModel, True, True, SCAN | {"remat_policy": "dots"}),
-        (EncoderOnlyModel, True, True, SCAN | {"remat_policy": "dots"}),
+        (DecoderOnlyModel, True, False, SCAN | {"remat_policy": "dots"}),
+        (DecoderOnlyModel, True, False, {"remat_policy": "full"}),
+        (EncoderOnlyModel, False, False, SCAN),
         (SharedEncoderDecoderModel, True, True, SCAN | {"remat_policy": "dots", "relative_attention_keys": True}),
         (EncoderDecoderModel, True, True, SCAN | {"remat_policy": "full", "attention_chunk_size": 2}),
-        (EncoderDecoderModel, True, True, {"remat_policy": "full"}),
-        (EncoderDecoderModel, False, False, SCAN),
     ],
     ids=str,
 )

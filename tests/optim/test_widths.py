@@ -1,5 +1,8 @@
 """The coordinate check of muP (Yang et al. 2021, appendix D.1): at one rate, wide models change as narrow ones do."""
 
+import functools
+from typing import Any
+
 import jax
 import numpy as np
 import optax
@@ -13,28 +16,35 @@ from tests.small_models import SIZES, seq2seq
 NARROW, WIDE, UPDATES = 32, 128, 3
 
 
-def change_of_logits(optimizer: Optimizer, width: int) -> float:
-    """Root mean square of what updates on one batch change in the logits of a model of `width`."""
+@functools.cache
+def of_width(width: int) -> tuple[EncoderDecoderModel, Any, Any]:
+    """A model, its parameters, and what gives their gradients on one batch, and logits."""
     sizes = {**SIZES, "emb_dim": width, "head_dim": 8, "num_heads": width // 8, "mlp_dim": 2 * width}
     sizes |= {"num_encoder_layers": 1, "num_decoder_layers": 1}
     model, rng = EncoderDecoderModel(T5Config(**sizes)), np.random.default_rng(0)
     batch = seq2seq(*rng.integers(2, model.config.vocab_size, (2, 8, 12), dtype=np.int32))
-    transformation = optimizer.transformation(model.logical_axes())
 
     def loss(params):
         logits = model.logits(params, batch)
         return optax.softmax_cross_entropy_with_integer_labels(logits, batch["decoder_target_tokens"]).mean(), logits
 
-    @jax.jit
-    def update(params, state):
-        gradients, logits = jax.grad(loss, has_aux=True)(params)
-        updates, state = transformation.update(gradients, state, params)
-        return optax.apply_updates(params, updates), state, logits
+    return model, model.init(jax.random.key(0)), jax.jit(jax.grad(loss, has_aux=True))
 
-    params = model.init(jax.random.key(0))
+
+def change_of_logits(optimizer: Optimizer, width: int) -> float:
+    """Root mean square of what updates on one batch change in the logits of a model of `width`."""
+    model, params, gradients_of = of_width(width)
+    transformation = optimizer.transformation(model.logical_axes())
+
+    @jax.jit
+    def update(params, state, gradients):
+        updates, state = transformation.update(gradients, state, params)
+        return optax.apply_updates(params, updates), state
+
     state, logits = transformation.init(params), []
     for _ in range(UPDATES + 1):
-        params, state, before = update(params, state)
+        gradients, before = gradients_of(params)
+        params, state = update(params, state, gradients)
         logits.append(before)
     return float(np.sqrt(np.mean(np.square(logits[-1] - logits[0]))))
 

@@ -89,18 +89,21 @@ def test_a_limit_of_each_row_is_that_of_the_row_alone(options: dict[str, Any]) -
 
 
 def test_decode_is_the_method_with_its_options() -> None:
-    model, params, inputs = Automaton(), jnp.asarray(table(0)), jnp.asarray(rows(4))
-    answer = decode(model, params, inputs, DecodingConfig(), 6, eos_id=END)
-    np.testing.assert_array_equal(answer.tokens[:, 0], greedy(model, params, inputs, 6))
-    assert answer.scores is None
+    model, params, inputs, numbers = Automaton(), jnp.asarray(table(0)), jnp.asarray(rows(4)), jnp.asarray([5, 6, 7, 8])
     rule = {"length_penalty": "transformers", "alpha": 1.0, "early_stopping": True}
-    config = DecodingConfig("beam", 5, num_decodes=3, return_all_decodes=False, **rule)
-    answer = decode(model, params, inputs, config, 6)
-    expected = beam_search(model, params, inputs, 5, config)
-    np.testing.assert_array_equal(answer.tokens, expected.tokens[:, :1])
-    np.testing.assert_array_equal(answer.scores, expected.scores[:, :1])
-    config = DecodingConfig("sample", num_decodes=2, temperature=0.5, topk=4, topp=0.9, seed=3, rescale_log_probs=False)
-    numbers = jnp.asarray([5, 6, 7, 8])
-    answer = decode(model, params, inputs, config, 6, numbers)
-    expected = sample(model, params, inputs, 6, config, numbers)
-    np.testing.assert_array_equal(answer.tokens, expected.tokens)
+    beams = DecodingConfig("beam", 5, num_decodes=3, return_all_decodes=False, **rule)
+    draws = DecodingConfig("sample", num_decodes=2, temperature=0.5, topk=4, topp=0.9, seed=3, rescale_log_probs=False)
+
+    @jax.jit
+    def of_methods() -> Any:
+        decoded = functools.partial(decode, model, params, inputs)
+        answers = [decoded(DecodingConfig(), 6, eos_id=END), decoded(beams, 6), decoded(draws, 6, numbers)]
+        by_beams = beam_search(model, params, inputs, 5, beams)
+        return answers, greedy(model, params, inputs, 6), by_beams, sample(model, params, inputs, 6, draws, numbers)
+
+    (answer, of_beams, drawn), expected, by_beams, sampled = of_methods()
+    np.testing.assert_array_equal(answer.tokens[:, 0], expected)
+    assert answer.scores is None
+    np.testing.assert_array_equal(of_beams.tokens, by_beams.tokens[:, :1])
+    np.testing.assert_array_equal(of_beams.scores, by_beams.scores[:, :1])
+    np.testing.assert_array_equal(drawn.tokens, sampled.tokens)
