@@ -1,4 +1,4 @@
-"""An imported checkpoint is evaluated, asked and exported as a run is, by its name."""
+"""An imported checkpoint is evaluated and asked as a run is, by its name."""
 
 import json
 
@@ -28,4 +28,3 @@ def test_it_is_used_by_its_name(workplace: Workplace) -> None:
     assert "was trained with another vocabulary than the task has: size 259 in the run, 384 now, extra_ids 0" in said
     for prompt in ("The <extra_id_0> sees", "without a blank"):
         assert f"input       {prompt}" in workplace.run("infer", "taken", f"--prompt={prompt}")
-    assert "holds an imported checkpoint" in workplace.refused("train", "taken", TASK, *READ)

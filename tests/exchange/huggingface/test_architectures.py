@@ -22,7 +22,6 @@ from tests.small_models import seq2seq
 BYTES = Vocabulary("bytes", extra_ids=125)
 B, S, T = 3, 20, 12
 every_kind = pytest.mark.parametrize("every_layer", [False, True], ids=["t5", "umt5"])
-tied_and_untied = pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
 
 
 def made(kind: type[Model], every_layer: bool = False, tied: bool = False) -> tuple[Model, Any]:
@@ -90,8 +89,7 @@ def test_a_decoder_alone(every_layer: bool) -> None:
     np.testing.assert_array_equal(answers, logits(theirs, read, other))
 
 
-@every_kind
-@tied_and_untied
+@pytest.mark.parametrize(("every_layer", "tied"), [(False, False), (True, True)], ids=["t5", "umt5_tied"])
 def test_an_encoder_alone(every_layer: bool, tied: bool) -> None:
     model, params = made(EncoderOnlyModel, every_layer, tied)
     found = exported(model, params)
