@@ -163,10 +163,12 @@ class Transformers:
         monkeypatch.setenv(transformers_check.PYTHON_VARIABLE, sys.executable)
 
     def ours(self, *arguments: Any) -> tuple[np.ndarray, np.ndarray | None]:
-        logits, generated = self._ours(*arguments)
-        assert generated is not None
-        self._right, self._vocabulary = {"logits": logits, "generated": generated}, arguments[3]
-        return logits, generated
+        """Of one run, computed once."""
+        if not self._right:
+            logits, generated = self._ours(*arguments)
+            assert generated is not None
+            self._right, self._vocabulary = {"logits": logits, "generated": generated}, arguments[3]
+        return self._right["logits"], self._right["generated"]
 
     def theirs(self, python: Path, folder: Path, given: Any, settings: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         assert (folder / "config.json").is_file()

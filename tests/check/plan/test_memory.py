@@ -20,6 +20,7 @@ from tests.experiment.test_config import write_gin
 SIZES = {"emb_dim": 64, "mlp_dim": 128, "num_encoder_layers": 1, "num_decoder_layers": 1}
 SMALL = ["BATCH_SIZE=8", *(f"encoder_decoder.T5Config.{name}={size}" for name, size in SIZES.items())]
 DEEP = ("encoder_decoder.T5Config.num_encoder_layers=6", "encoder_decoder.T5Config.num_decoder_layers=3")
+TWO_LAYERS = "encoder_decoder.T5Config.num_encoder_layers=2"
 WINDOWS = (
     "encoder_decoder.T5Config.encoder_window=(31, 31)",
     "encoder_decoder.T5Config.sliding_window_pattern=2",
@@ -57,7 +58,7 @@ def test_the_estimate_is_near_what_the_compiler_needs(tmp_path, overrides) -> No
 def test_a_gate_between_layers_that_are_made_again(tmp_path) -> None:
     """The activations of a single layer are counted for it, in which a gate has no place."""
     gate = ("encoder_decoder.T5Config.delete_gate_layer=1", "encoder_decoder.T5Config.deletion_rate=0.3")
-    experiment = small(tmp_path, "REMAT_POLICY='full'", *gate, *DEEP)
+    experiment = small(tmp_path, "REMAT_POLICY='full'", *gate, TWO_LAYERS)
     built = assembly.assemble(experiment)
     assert memory.estimate(experiment, built.abstract_state, built.shardings, built.mesh).activations > 0
 
@@ -96,7 +97,7 @@ def test_by_chunks_memory_grows_with_the_length_and_not_with_its_square(tmp_path
 def test_of_layers_that_are_made_again_the_one_without_a_window_counts(tmp_path) -> None:
     """Every second one has all pairs, and in float32 the weights of its 2 rows and 4 heads are 128 MiB."""
     lengths = "TASK_FEATURE_LENGTHS={'inputs': 2048, 'targets': 64}"
-    experiment = small(tmp_path, "REMAT_POLICY='full'", "BATCH_SIZE=2", lengths, *WINDOWS, *DEEP)
+    experiment = small(tmp_path, "REMAT_POLICY='full'", "BATCH_SIZE=2", lengths, *WINDOWS, TWO_LAYERS)
     built = assembly.assemble(experiment)
     needed = memory.estimate(experiment, built.abstract_state, built.shardings, built.mesh)
     assert needed.activations > 4 * 2 * experiment.model.config.num_heads * 2048**2
