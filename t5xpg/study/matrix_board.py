@@ -5,7 +5,6 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from t5xpg.base.errors import UserError
 from t5xpg.experiment.experiment import Experiment
 from t5xpg.experiment.identity import deciding_settings
 from t5xpg.run.records import read_jsonl
@@ -14,7 +13,7 @@ from t5xpg.run.results import training_seconds
 from t5xpg.study import unigrams
 from t5xpg.study.matrix_plan import AXES, MatrixPlan
 from t5xpg.study.page import FORMAT, rounded
-from t5xpg.study.runs import Run, outcome, sources
+from t5xpg.study.runs import Run, check_same_text, outcome, sources
 
 MEASURES = ("loss", "bits_per_byte", "accuracy")
 
@@ -28,7 +27,7 @@ def collect(experiment: str, plan: MatrixPlan, runs: Sequence[Run]) -> Board:
     is lower than the unigram model's, both over all targets and over the text alone. Raises UserError where cells were
     trained on different text, or with different vocabularies of one name.
     """
-    _check_same_text(plan, runs)
+    check_same_text(runs)
     cells = [_cell(run) for run in runs]
     started = [run for run in runs if run.directory.exists()]
     models = {run.labels["vocabulary"]: _vocabulary(run).get("model_sha256") for run in started}
@@ -111,23 +110,6 @@ def _name(cell: _Cell) -> str:
 def _vocabulary(run: Run) -> dict[str, Any]:
     """The vocabulary that a run was trained with, as it has recorded it."""
     return run.recorded().get("vocabulary") or {}
-
-
-def _check_same_text(plan: MatrixPlan, runs: Iterable[Run]) -> None:
-    """Raise UserError where runs were trained on different exports, or with different models under one name."""
-    seen: dict[str, tuple[str, Run]] = {}
-    for run in runs:
-        if not run.directory.exists():
-            continue
-        facts = {plan.dataset: run.recorded()["data"].get("sha256")}
-        facts[run.labels["vocabulary"]] = _vocabulary(run).get("model_sha256")
-        for name, digest in facts.items():
-            first, other = seen.setdefault(name, (str(digest), run))
-            if first != str(digest):
-                raise UserError(
-                    f"{other.path} and {run.path} were trained with another {name} each: their numbers do not "
-                    "belong into one table. Delete the older of them to train it again."
-                )
 
 
 def _cell(run: Run) -> dict[str, Any]:

@@ -163,6 +163,24 @@ def sources(runs: Iterable[Run]) -> dict[str, list[Any]]:
     return facts
 
 
+def check_same_text(runs: Iterable[Run]) -> None:
+    """Raise UserError where runs were trained on different exports, or with different vocabularies, under one name."""
+    seen: dict[str, tuple[str, Run]] = {}
+    for run in runs:
+        identity = run.recorded()
+        if not (data := identity.get("data")):
+            continue
+        vocabulary = str(run.labels.get("vocabulary", data.get("task")))
+        model = (identity.get("vocabulary") or {}).get("model_sha256")
+        for name, digest in ((str(data.get("dataset")), data.get("sha256")), (vocabulary, model)):
+            first, other = seen.setdefault(name, (str(digest), run))
+            if first != str(digest):
+                raise UserError(
+                    f"{other.path} and {run.path} were trained with another {name} each: their numbers do not "
+                    "belong into one table. Delete the older of them to train it again."
+                )
+
+
 def train(runs: Sequence[Run], *, jobs: int, label: str, launcher: Launcher) -> None:
     """Train what is left of the runs, `jobs` at a time, below a progress line.
 

@@ -8,7 +8,7 @@ from t5xpg.run.best import MIN, BestMetric
 from t5xpg.run.report import Board
 from t5xpg.study import judging, scaling
 from t5xpg.study.page import FORMAT, mean, rounded
-from t5xpg.study.runs import Outcome, Run, outcome, sources
+from t5xpg.study.runs import Outcome, Run, check_same_text, outcome, sources
 from t5xpg.study.sweep_plan import Fit, SweepPlan
 
 _VALIDATION = "validation/"  # what the names of measures of a validation start with; boards leave it out
@@ -29,8 +29,10 @@ def collect(
     are searched for. step_times: from `step_times.measure`, None where not measured. "measure" is the metric of the
     plan; its values stand under "loss". "steps_to_reference" is the first step whose value is as good as the mean over
     seeds of the reference's last value; None for a run that does not reach it, or is validated on another task.
-    "judged": what recipes were trained on, and their losses on each task.
+    "judged": what recipes were trained on, and their losses on each task. Raises UserError where runs were trained on
+    different text.
     """
+    check_same_text(runs)
     metric = plan.decides
     found = [(run, outcome(run)) for run in runs]
     final = {

@@ -2,7 +2,10 @@
 
 from pathlib import Path
 
-from t5xpg.study.runs import Run, outcome
+import pytest
+
+from t5xpg.base.errors import UserError
+from t5xpg.study.runs import Run, check_same_text, outcome
 from t5xpg.study.sweep import Sweep
 
 
@@ -13,6 +16,16 @@ def test_a_run_has_diverged_where_more_updates_were_not_finite_than_are_passed_o
     (run.directory.nonfinite / "step_7").mkdir()
     assert outcome(run).diverged
     assert outcome(run).done
+
+
+def test_runs_of_different_text_are_not_compared(tmp_path: Path) -> None:
+    runs = [Run("byt5_tiny_demo", tmp_path / name, "final", {}, []) for name in ("one", "two")]
+    for run, digest in zip(runs, ("00", "11"), strict=True):
+        data = {"task": "pydocs_lm", "dataset": "pydocs", "sha256": {"train": digest}}
+        run.directory.start("demo", {"data": data}, step=0, command="")
+    check_same_text(runs[:1])
+    with pytest.raises(UserError, match=r"one and .*two were trained with another pydocs each"):
+        check_same_text(runs)
 
 
 def test_a_sweep_in_which_a_seed_diverged_is_summed_up(tmp_path: Path) -> None:
