@@ -165,18 +165,18 @@ def sources(runs: Iterable[Run]) -> dict[str, list[Any]]:
 
 def check_same_text(runs: Iterable[Run]) -> None:
     """Raise UserError where runs were trained on different exports, or with different vocabularies, under one name."""
-    seen: dict[str, tuple[str, Run]] = {}
+    seen: dict[tuple[str, Any], tuple[Any, Run]] = {}
     for run in runs:
         identity = run.recorded()
-        if not (data := identity.get("data")):
-            continue
-        vocabulary = str(run.labels.get("vocabulary", data.get("task")))
-        model = (identity.get("vocabulary") or {}).get("model_sha256")
-        for name, digest in ((str(data.get("dataset")), data.get("sha256")), (vocabulary, model)):
-            first, other = seen.setdefault(name, (str(digest), run))
-            if first != str(digest):
+        data, vocabulary = identity.get("data") or {}, identity.get("vocabulary") or {}
+        texts = data.get("sources", {"": data}).values()
+        facts = [("text", one.get("dataset"), one.get("sha256")) for one in texts]
+        facts.append(("vocabulary", run.labels.get("vocabulary", data.get("task")), vocabulary.get("model_sha256")))
+        for kind, name, digest in facts if data else ():
+            first, other = seen.setdefault((kind, name), (digest, run))
+            if first != digest:
                 raise UserError(
-                    f"{other.path} and {run.path} were trained with another {name} each: their numbers do not "
+                    f"{other.path} and {run.path} were trained with another {kind} {name} each: their numbers do not "
                     "belong into one table. Delete the older of them to train it again."
                 )
 

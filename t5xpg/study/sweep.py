@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from t5xpg.base.errors import UserError
-from t5xpg.base.files import json_object_if_any, write_json
+from t5xpg.base.files import json_object_of, write_json
 from t5xpg.base.page import decimals
 from t5xpg.base.paths import shown
 from t5xpg.run.options import options_for
@@ -109,7 +109,7 @@ class Sweep(Study):
 
     def collect(self, wanted: Sequence[Run]) -> Board:
         best = self.best_candidates()
-        times = json_object_if_any(self._times_file) or None
+        times = dict(json_object_of(self._times_file)) or None
         if times is not None and (best is None or times.pop("runs", None) != _names(self._timed(best))):
             times = None  # a recipe was added or changed since: measured together, or not at all
         planned = [*self.search_runs(), *self.long_runs(self.first_candidates)]

@@ -70,11 +70,11 @@ SCAN = {"scan_layers": True}
 @pytest.mark.parametrize(
     ("kind", "packed", "own_tables", "more"),
     [
-        (DecoderOnlyModel, True, False, SCAN | {"remat_policy": "dots"}),
-        (DecoderOnlyModel, True, False, {"remat_policy": "full"}),
+        (DecoderOnlyModel, True, True, SCAN | {"remat_policy": "dots"}),
+        (DecoderOnlyModel, True, True, {"remat_policy": "full"}),
         (EncoderOnlyModel, False, False, SCAN),
         (SharedEncoderDecoderModel, True, True, SCAN | {"remat_policy": "dots", "relative_attention_keys": True}),
-        (EncoderDecoderModel, True, True, SCAN | {"remat_policy": "full", "attention_chunk_size": 2}),
+        (EncoderDecoderModel, True, False, SCAN | {"remat_policy": "full", "attention_chunk_size": 2}),
     ],
     ids=str,
 )

@@ -200,7 +200,7 @@ def test_cells_of_different_text_are_not_one_matrix(place: Workplace, done: dict
         printed = place.refused("report", str(place.experiment))
     finally:
         file.write_text(kept, encoding="utf-8")
-    assert "were trained with another small each" in printed
+    assert "were trained with another text small each" in printed
 
 
 def test_mistakes_in_cells_are_said(place: Workplace, done: dict[str, str]) -> None:

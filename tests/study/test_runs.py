@@ -24,7 +24,7 @@ def test_runs_of_different_text_are_not_compared(tmp_path: Path) -> None:
         data = {"task": "pydocs_lm", "dataset": "pydocs", "sha256": {"train": digest}}
         run.directory.start("demo", {"data": data}, step=0, command="")
     check_same_text(runs[:1])
-    with pytest.raises(UserError, match=r"one and .*two were trained with another pydocs each"):
+    with pytest.raises(UserError, match=r"one and .*two were trained with another text pydocs each"):
         check_same_text(runs)
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+from jax.extend import backend
 
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import write_json
@@ -52,16 +53,21 @@ def plan(
     count = device_count(loaded.experiment.mesh, devices)
     name = (device or device_table.DEFAULT).lower()
     dtype = loaded.experiment.model.config.dtype
-    row = device_table.measured(dtype, count) if name == device_table.HERE else device_table.find(name)
-    if dtype not in row.peak:
+    row = None if name == device_table.HERE else device_table.find(name)
+    if row is not None and dtype not in row.peak:
         raise UserError(
             f"Nothing is published on the products of a {row.name} in {dtype}. Set DTYPE to {' or '.join(row.peak)}, "
             "or name another DEVICE."
         )
     plural = "" if count == 1 else "s"
     print(f"plan: compiling the step for {count} simulated device{plural} …", file=sys.stderr, flush=True)
+    flags = os.environ.pop("XLA_FLAGS", "")  # those of this machine's own programs
     _simulate(count)
-    found = describe(loaded.experiment, fuses=name != device_table.HERE)
+    found = describe(loaded.experiment, fuses=row is not None)
+    if row is None:
+        os.environ["XLA_FLAGS"] = flags
+        _simulate(1)
+        row = device_table.measured(dtype, count)
     made = make(found, row)
     made |= {"experiment": loaded.name, "total_steps": loaded.experiment.total_steps}
     made["time"]["run"] = duration(made["time"]["step"] * loaded.experiment.total_steps)
@@ -87,7 +93,7 @@ def elsewhere(
     """Make this process's CPU stand for the devices of a plan. Returns overrides and gin files with the mesh, and the
     device; None for this machine's.
 
-    Call it before JAX has looked for devices. Arguments and errors are those of `plan`.
+    Arguments and errors are those of `plan`.
     """
     overrides, gin_files = mesh_overrides(mesh, overrides, gin_files)
     loaded, _ = config.examine(experiment, overrides, gin_files)  # what is wrong with it is for `make check` to say
@@ -98,8 +104,8 @@ def elsewhere(
 
 
 def _simulate(devices: int) -> None:
-    """Let this process's CPU stand for so many devices; to be called before JAX has looked for any."""
-    os.environ["XLA_FLAGS"] = ""  # those of this machine's own devices
+    """Let this process's CPU stand for so many devices."""
+    backend.clear_backends()  # a module of the experiment may have made arrays
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", devices)
 

@@ -8,9 +8,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-import jax
 import numpy as np
-from jax.extend import backend
 
 from t5xpg.base import environment
 from t5xpg.base.errors import UserError, nearest
@@ -110,10 +108,8 @@ def measured(dtype: str, sharing: int = 1) -> Device:
     memory = environment.host()["memory_bytes"]
     if memory is None:
         raise UserError(f"DEVICE={HERE}: this system does not say how much memory it has; name another device.")
-    jax.config.update("jax_platforms", "cpu")  # an accelerator, if there is one, is not used
     bandwidth = _bandwidth() / sharing
     peak = {dtype: hardware.best_peak_flops(dtype, again=False) / sharing}
-    backend.clear_backends()  # those of a plan are simulated
     return Device(HERE, peak, memory / sharing, bandwidth, bandwidth, sharing, bandwidth, ("measured",))
 
 

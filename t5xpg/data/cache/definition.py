@@ -186,8 +186,11 @@ def _file(name: str, digest: Digest) -> dict[str, Any] | None:
     if "://" in name:
         import tensorflow as tf
 
-        found = tf.io.gfile.stat(name)
-        return {"bytes": found.length, "modified": found.mtime_nsec}
+        try:
+            found = tf.io.gfile.stat(name)
+        except tf.errors.OpError as error:
+            raise UserError(f"{name} cannot be looked at: {error}") from None
+        return None if found.is_directory else {"bytes": found.length, "modified": found.mtime_nsec}
     path = Path(name)
     return {"bytes": path.stat().st_size, "sha256": digest(path)} if path.is_file() else None
 

@@ -229,8 +229,8 @@ def _read_requests(connection: socket.socket, requests: queue.SimpleQueue[dict[s
         while True:
             requests.put(process.receive(connection))
     except (EOFError, OSError):
-        if folder is not None:
-            shutil.rmtree(folder, ignore_errors=True)
+        for path in [folder] * 3 if folder is not None else ():  # again, as a file may be written there meanwhile
+            shutil.rmtree(path, ignore_errors=True)
         os._exit(0)
     except BaseException:  # this thread alone would end, and the other side wait for ever
         traceback.print_exc()

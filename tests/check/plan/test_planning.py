@@ -115,6 +115,15 @@ def test_what_does_not_fit_is_said_and_is_no_success(planned, monkeypatch, capsy
         assert planning.make({**found, "devices": 16, "mesh": mesh}, h100)["device"]["domain"] == domain
 
 
+def test_this_machine_stands_for_two(tmp_path: Path) -> None:
+    """Its peak is measured, and a module of the experiment has made an array."""
+    (tmp_path / "mine.py").write_text("import jax.numpy as jnp\nONE = jnp.float32(1)\n")
+    (tmp_path / "small.gin").write_text(EXPERIMENT.replace("from t5xpg", "import mine\nfrom t5xpg", 1))
+    place = Workplace(tmp_path, fast_compilation=False, variables={"XDG_CACHE_HOME": str(tmp_path / "home")})
+    printed = place.run("plan", str(tmp_path / "small.gin"), "--device=cpu", "--mesh=data=2")
+    assert "small on 2 x cpu, mesh data 2" in printed
+
+
 def test_mistakes(planned) -> None:
     gin, _ = planned
     with pytest.raises(UserError, match="Did you mean h100"):

@@ -83,8 +83,8 @@ def test_a_fresh_process_goes_on_with_the_same_batches(
 
 @pytest.mark.process
 def test_positions_of_processes_make_up_that_of_the_whole(first: DataService, second: DataService) -> None:
-    settings = config("sample_plain", num_virtual_shards=2, batch_size=4)
-    low, high = first.open(settings, (0,)), second.open(settings, (1,))
+    settings = config("sample_plain", num_virtual_shards=3, batch_size=3)
+    low, high = first.open(settings, (0, 1)), second.open(settings, (2,))
     for stream in (low, low, high, high):
         next(stream)
     whole = first.open(settings)
@@ -99,7 +99,7 @@ def test_positions_of_processes_make_up_that_of_the_whole(first: DataService, se
         np.testing.assert_array_equal(rows[:2], left[name])
     with pytest.raises(UserError, match="not taken after the same batch"):
         whole.restore({**low.state(), **high.state()})
-    with pytest.raises(UserError, match=r"has no virtual shard \[1\]"):
+    with pytest.raises(UserError, match=r"has no virtual shard \[2\]"):
         high.restore(low.state())
 
 

@@ -55,19 +55,19 @@ def size(position: dict[str, np.ndarray]) -> int:
     return sum(array.nbytes for array in position.values())
 
 
-@pytest.mark.parametrize(("kind", "shards"), [("packed", 1), ("mixture", 2)])
-def test_any_position_leads_to_the_same_batches(kind: str, shards: int) -> None:
+@pytest.mark.parametrize("kind", ["packed", "mixture"])
+def test_any_position_leads_to_the_same_batches(kind: str) -> None:
     """Put back in any order, and again into parts that own one virtual shard each, which begin as the whole does."""
-    draw = random.Random(f"{kind} {shards}")
+    draw = random.Random(kind)
     places = sorted(draw.sample(range(80), 3))
-    stream = opened(config(kind, shards))
+    stream = opened(config(kind, 2))
     expected, positions = [], {}
     for place in range(places[-1] + 3):
         if place in places:
             positions[place] = stream.save()
         expected.append(hash_batch(rows_of(stream)))
     draw.shuffle(places)
-    parts = [opened(config(kind, shards), [shard]) for shard in range(shards) if shards > 1]
+    parts = [opened(config(kind, 2), [shard]) for shard in range(2)]
 
     def check_parts(place: int) -> None:
         if rows := [rows_of(part) for part in parts]:
