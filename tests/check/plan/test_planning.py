@@ -15,21 +15,23 @@ from tests.workplace import EXPERIMENT, Workplace
 pytestmark = pytest.mark.process
 
 MADE_SMALL = ["DROPOUT_RATE=0.0", "BATCH_SIZE=16", "NUM_MICROBATCHES=2", "EMA_DECAY=0.99"]
+GIVEN = [*(f"--gin.{one}" for one in MADE_SMALL), "--mesh=data=4,model=2"]
 
 
-def run_plan(folder: Path, *arguments: str, code: int = 0) -> str:
+def run_plan(folder: Path, *arguments: str, code: int = 0, **variables: str) -> str:
     """What `t5xpg plan` prints, in a process of its own: this one's JAX has its devices."""
-    return Workplace(folder, fast_compilation=False).run("plan", *arguments, code=code)
+    return Workplace(folder, fast_compilation=False, variables=variables).run("plan", *arguments, code=code)
 
 
 @pytest.fixture(scope="module")
 def planned(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict]:
-    """The experiment, and the plan of it on 4 x 2 devices as it is written."""
+    """The experiment, and its plan on 4 x 2 devices as it is written, with a module that makes an array on its own."""
     folder = tmp_path_factory.mktemp("a plan")
     gin, output = folder / "small.gin", folder / "plan.json"
+    (folder / "mine.py").write_text("import jax.numpy as jnp\nONE = jnp.float32(1)\n")
+    gin.write_text(EXPERIMENT.replace("from t5xpg", "import mine\nfrom t5xpg", 1))
+    run_plan(folder, str(gin), *GIVEN, "--device=v5e", f"--output={output}")
     gin.write_text(EXPERIMENT)
-    small = [f"--gin.{one}" for one in MADE_SMALL]
-    run_plan(folder, str(gin), *small, "--mesh=data=4,model=2", "--device=v5e", f"--output={output}")
     return str(gin), json.loads(output.read_text())
 
 
@@ -115,13 +117,15 @@ def test_what_does_not_fit_is_said_and_is_no_success(planned, monkeypatch, capsy
         assert planning.make({**found, "devices": 16, "mesh": mesh}, h100)["device"]["domain"] == domain
 
 
-def test_this_machine_stands_for_two(tmp_path: Path) -> None:
-    """Its peak is measured, and a module of the experiment has made an array."""
-    (tmp_path / "mine.py").write_text("import jax.numpy as jnp\nONE = jnp.float32(1)\n")
-    (tmp_path / "small.gin").write_text(EXPERIMENT.replace("from t5xpg", "import mine\nfrom t5xpg", 1))
-    place = Workplace(tmp_path, fast_compilation=False, variables={"XDG_CACHE_HOME": str(tmp_path / "home")})
-    printed = place.run("plan", str(tmp_path / "small.gin"), "--device=cpu", "--mesh=data=2")
-    assert "small on 2 x cpu, mesh data 2" in printed
+def test_this_machine_is_measured(planned, tmp_path: Path) -> None:
+    """After the program was compiled for simulated devices, as for any others."""
+    gin, plan = planned
+    output = tmp_path / "plan.json"
+    arguments = [gin, *GIVEN, "--device=cpu", f"--output={output}"]
+    run_plan(Path(gin).parent, *arguments, XDG_CACHE_HOME=str(tmp_path))  # which knows no peak
+    found = json.loads(output.read_text())
+    assert found["device"]["sources"] == ["measured"]
+    assert (found["flops"], found["bytes"]) == (plan["flops"], plan["bytes"])
 
 
 def test_mistakes(planned) -> None:
