@@ -64,8 +64,8 @@ def plan(
     flags = os.environ.pop("XLA_FLAGS", "")  # those of this machine's own programs
     _simulate(count)
     found = describe(loaded.experiment, fuses=row is not None)
+    os.environ["XLA_FLAGS"] = flags
     if row is None:
-        os.environ["XLA_FLAGS"] = flags
         _simulate(1)
         row = device_table.measured(dtype, count)
     made = make(found, row)
