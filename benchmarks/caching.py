@@ -18,7 +18,7 @@ from benchmarks import memory
 from benchmarks.harness import Found, Goal, NotMeasuredError, Row, alternate
 from benchmarks.texts import SPLITS, drawn
 from t5xpg.base.files import sha256_of_file
-from t5xpg.data.cache import command
+from t5xpg.data.cache import caching
 from t5xpg.data.cache.process import CacheProcess
 from t5xpg.data.cache.runners import BEAM, LOCAL
 from t5xpg.data.tasks.task_names import SPAN_CORRUPTION, task_name
@@ -73,7 +73,7 @@ def make_text(megabytes: int, folder: Path) -> tuple[int, int]:
 def measure(runner: str, documents: int, folder: Path) -> Measured:
     """Cache the task once."""
     task, cache = task_name(TEXT, SPAN_CORRUPTION), folder / "cache"
-    command.cache_task(
+    caching.cache_task(
         task, cache_dir=cache, data_dir=folder / "data", runner=runner, force=True, log=lambda line: None
     )
     digests = {path.name: sha256_of_file(path) for path in sorted((cache / task).iterdir())}
@@ -83,7 +83,7 @@ def measure(runner: str, documents: int, folder: Path) -> Measured:
 
 def rows(repeats: int | None) -> list[Row]:
     """Documents a second of a small text beside Beam; the memory for that text, and for one many times as large."""
-    command.CacheProcess = TimedProcess  # type: ignore[misc]
+    caching.CacheProcess = TimedProcess  # type: ignore[misc]
     measured: dict[str, Measured] = {}
     with tempfile.TemporaryDirectory() as here:
         folder = Path(here)

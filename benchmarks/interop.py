@@ -19,7 +19,7 @@ import numpy as np
 from safetensors.numpy import load_file
 
 from benchmarks.interop_common import imported, logits_of, sizes
-from t5xpg.exchange import exporting
+from t5xpg.exchange import to_transformers
 from t5xpg.exchange.huggingface.transformers_check import python_with_torch
 from t5xpg.models.decoding import greedy
 
@@ -49,7 +49,7 @@ def row(name: str, given: Path, scratch: Path) -> str:
     )
     largest, exported = float(np.abs(logits).max()), "-"
     if not is_decoder:
-        _, out = exporting.export(loaded, run)
+        _, out = to_transformers.export(loaded, run)
         assert out is not None
         largest, exported = max(largest, out.largest), f"{out.difference:.1e}"
     answered = "the same" if same else "differ"

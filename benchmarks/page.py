@@ -12,7 +12,7 @@ from typing import Any
 from benchmarks.harness import REPOSITORY, Found, Goal, Row, number
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import read_json, replaced_together, write_json, write_text
-from t5xpg.base.page import block_of, escape, table
+from t5xpg.base.markdown import block_of, escape, table
 
 RESULTS = REPOSITORY / "bench" / "results.json"
 README, PAGE = REPOSITORY / "README.md", REPOSITORY / "docs" / "benchmarks.md"

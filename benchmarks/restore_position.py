@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.harness import Row, alternate, say
-from t5xpg.data.cache.command import cache_task
+from t5xpg.data.cache.caching import cache_task
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.stream.client import DataService, Stream
 from t5xpg.data.tasks.task_names import SPAN_CORRUPTION, task_name

@@ -122,7 +122,7 @@ def _new(options: Namespace) -> None:
 def _check(options: Namespace) -> int:
     from t5xpg.check import checks
     from t5xpg.experiment import config
-    from t5xpg.study.matrix import Matrix
+    from t5xpg.study.matrix.matrix import Matrix
 
     if Matrix.is_planned(options.experiment):
         arguments.without_overrides(options, _FIXED_IN_STUDY)
@@ -212,7 +212,7 @@ def _train_with_t5x(options: Namespace, loaded: "LoadedConfig") -> int:
 
 
 def _record(options: Namespace) -> None:
-    from t5xpg.train import record as recording
+    from t5xpg.train import recording
 
     loaded = arguments.load(options)
     output = arguments.path_of(options.output) or paths.recordings_directory() / loaded.name
@@ -287,7 +287,7 @@ def _runs(options: Namespace) -> int:
 
 
 def _export(options: Namespace) -> None:
-    from t5xpg.exchange import exporting, to_ctranslate2, to_engine, to_onnx, to_peft, to_t5x
+    from t5xpg.exchange import to_ctranslate2, to_engine, to_onnx, to_peft, to_t5x, to_transformers
 
     engines = {engine.name: engine for engine in (to_ctranslate2.ENGINE, to_onnx.ENGINE)}
     loaded, run = arguments.load_with_run(options)
@@ -305,9 +305,9 @@ def _export(options: Namespace) -> None:
     elif options.format == "peft":
         to_peft.export(loaded, run, output)
     else:
-        folder, _ = exporting.export(loaded, run, output)
+        folder, _ = to_transformers.export(loaded, run, output)
         if options.push:
-            exporting.push(folder, options.push)
+            to_transformers.push(folder, options.push)
 
 
 def _import(options: Namespace) -> None:
@@ -369,7 +369,7 @@ def _watch(options: Namespace) -> int:
 
 
 def _reproduce(options: Namespace) -> int:
-    from t5xpg.study import reproduce
+    from t5xpg.study.reproduce import reproduce
 
     arguments.without_overrides(options, "The published run had no overrides: reproduce it without GIN.")
     loaded = arguments.load(options)
@@ -379,7 +379,7 @@ def _reproduce(options: Namespace) -> int:
 
 def _verify_claim(options: Namespace) -> int:
     from t5xpg.experiment import config
-    from t5xpg.study import claim, receipts
+    from t5xpg.study.reproduce import claim, receipts
 
     if (options.experiment is None) == (options.receipt is None):
         raise UserError("Give one of EXP=byt5_tiny_demo, to verify, and RECEIPT=receipt.json, to check.")
@@ -402,7 +402,7 @@ _FIXED_IN_STUDY = "What is trained stands in sweep.toml or matrix.toml: change i
 def _sweep(options: Namespace) -> None:
     from t5xpg.experiment import config
     from t5xpg.study import kinds, launchers
-    from t5xpg.study.engine import Study
+    from t5xpg.study.study import Study
 
     arguments.without_overrides(options, _FIXED_IN_STUDY)
     name, _ = config.find_experiment(options.experiment)
@@ -419,7 +419,7 @@ def _sweep(options: Namespace) -> None:
 
 
 def _speedrun_check(options: Namespace) -> int:
-    from t5xpg.study.speedrun import EXPERIMENT, Speedrun
+    from t5xpg.study.speedrun.speedrun import EXPERIMENT, Speedrun
 
     speedrun = Speedrun(EXPERIMENT, arguments.run_directory(options, EXPERIMENT))
     return speedrun.check(options.entry, options.seeds, record=options.record)

@@ -11,9 +11,9 @@ import pytest
 
 import t5xpg
 from t5xpg.base.errors import UserError
-from t5xpg.base.page import one_line
+from t5xpg.base.markdown import one_line
+from t5xpg.run.command_options import overrides_of
 from t5xpg.run.directory import RunDirectory
-from t5xpg.run.options import overrides_of
 from tests.small_models import FAMILIES
 from tests.small_tokenizers import pieces_beside
 from tests.t5x_goldens import unpack

@@ -16,9 +16,7 @@ from jax.sharding import AbstractMesh, Mesh
 from t5xpg import distributed
 from t5xpg.base import environment, paths, stores
 from t5xpg.base.errors import UserError
-from t5xpg.check import data as data_checks
-from t5xpg.check import run as run_checks
-from t5xpg.check import start as start_checks
+from t5xpg.check import data_checks, run_checks, start_checks
 from t5xpg.check.finding import Finding, or_problem, report
 from t5xpg.check.plan import memory
 from t5xpg.check.plan.devices import USABLE_MEMORY, Device

@@ -17,7 +17,7 @@ import jax
 import numpy as np
 
 from t5xpg.base.errors import UserError
-from t5xpg.base.page import cut, one_line
+from t5xpg.base.markdown import cut, one_line
 from t5xpg.data.batch import LM, MASKED_LM, BatchLayout, layout_of
 from t5xpg.data.objectives import LanguageModel, MaskedLM
 from t5xpg.data.spec import DatasetConfig
@@ -25,7 +25,7 @@ from t5xpg.data.stream.client import DataService
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.experiment import data_state, prepare
 from t5xpg.experiment.needs import Need
-from t5xpg.models.biases import Pairs
+from t5xpg.models.attention.biases import Pairs
 
 LENGTH = 64  # of each feature, where no experiment says it
 _SHOWN_IDS, _SHOWN_TEXT, _SHOWN_POSITIONS = 24, 400, 12

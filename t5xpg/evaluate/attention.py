@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from t5xpg.base.page import one_line
+from t5xpg.base.markdown import one_line
 from t5xpg.data.batch import ENC_DEC, with_targets
 from t5xpg.data.spec import unpacked
 from t5xpg.data.vocab.vocabulary import Vocabulary

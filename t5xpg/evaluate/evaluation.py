@@ -11,7 +11,7 @@ import numpy as np
 from t5xpg.base import environment, metric_values
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import read_json, write_atomically, write_json
-from t5xpg.base.page import aligned
+from t5xpg.base.markdown import aligned
 from t5xpg.base.paths import shown
 from t5xpg.base.progress import Progress
 from t5xpg.data.batch import ENC_DEC, Batch, inputs_and_targets

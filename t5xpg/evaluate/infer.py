@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from t5xpg.base.errors import UserError
-from t5xpg.base.page import one_line
+from t5xpg.base.markdown import one_line
 from t5xpg.base.progress import Progress
 from t5xpg.data.batch import MASKED_LM
 from t5xpg.data.objectives import IidDenoising, SpanCorruption

@@ -29,7 +29,7 @@ import numpy as np
 from t5xpg.base.errors import UserError, nearest
 from t5xpg.data.batch import ENC_DEC, LM, PREFIX_LM
 from t5xpg.data.vocab.vocabulary import Vocabulary
-from t5xpg.models.decoding.largest import first_of_the_largest
+from t5xpg.models.decoding.top_k import first_of_the_largest
 from t5xpg.models.losses import cross_entropy_with_logits, token_weights
 from t5xpg.models.model import Batch, Model, Params
 

@@ -13,11 +13,11 @@ import numpy as np
 
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import json_object_if_any, read_json, write_json
-from t5xpg.base.page import aligned
+from t5xpg.base.markdown import aligned
 from t5xpg.base.paths import shown
 from t5xpg.data import metrics
+from t5xpg.run.command_options import options_of
 from t5xpg.run.directory import RunDirectory
-from t5xpg.run.options import options_of
 from t5xpg.run.results import SIGNIFICANCE, significance_rows
 
 SEED, SAMPLES = 12345, 1000

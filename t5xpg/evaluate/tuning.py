@@ -10,8 +10,8 @@ from typing import Any
 from t5xpg.base import paths
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import write_json
+from t5xpg.base.markdown import aligned
 from t5xpg.base.metric_values import is_number, shown
-from t5xpg.base.page import aligned
 from t5xpg.data.batch import MASKED_LM
 from t5xpg.data.stream.client import DataService
 from t5xpg.evaluate.evaluation import check_and_prepare
@@ -22,8 +22,8 @@ from t5xpg.experiment import assembly
 from t5xpg.experiment.config import LoadedConfig
 from t5xpg.experiment.identity import data_config
 from t5xpg.models.decoding import DecodingConfig
+from t5xpg.run.command_options import options_of
 from t5xpg.run.directory import RunDirectory
-from t5xpg.run.options import options_of
 from t5xpg.run.records import to_json
 
 _TUNED = ("num_decodes", "alpha")

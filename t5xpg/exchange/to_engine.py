@@ -19,9 +19,9 @@ from t5xpg.data.spec import unpacked
 from t5xpg.data.stream.client import DataService
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.evaluate.trained_model import parameters_and_vocabulary
-from t5xpg.exchange.exporting import check_target, opened
 from t5xpg.exchange.huggingface.tokenizer_files import check_tokenizer, write_tokenizer
 from t5xpg.exchange.t5x.networks import RECORD, record_of
+from t5xpg.exchange.to_transformers import check_target, opened
 from t5xpg.experiment import assembly
 from t5xpg.experiment.config import LoadedConfig
 from t5xpg.experiment.experiment import Experiment

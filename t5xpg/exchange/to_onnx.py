@@ -22,10 +22,10 @@ from t5xpg.exchange.huggingface.config import config_to_transformers
 from t5xpg.exchange.huggingface.generation_config import generation_config
 from t5xpg.exchange.to_engine import Engine
 from t5xpg.experiment.experiment import Experiment
-from t5xpg.models.biases import MASKED
+from t5xpg.models.attention.biases import MASKED
+from t5xpg.models.attention.relative_positions import relative_position_bucket
 from t5xpg.models.config import T5Config
 from t5xpg.models.model import Model, Params
-from t5xpg.models.positions import relative_position_bucket
 
 ENCODER, DECODER = "encoder_model.onnx", "decoder_model_merged.onnx"
 _KEPT = ("decoder.key", "decoder.value", "encoder.key", "encoder.value")  # what every layer keeps from call to call

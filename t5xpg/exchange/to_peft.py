@@ -15,7 +15,7 @@ from t5xpg.base.paths import shown
 from t5xpg.data.vocab.files import vocabulary_of_record
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.evaluate.trained_model import INITIAL, frozen_parameters
-from t5xpg.exchange import exporting
+from t5xpg.exchange import to_transformers
 from t5xpg.exchange.formats.weights import SAFETENSORS
 from t5xpg.exchange.huggingface.architectures import in_transformers, known_kind
 from t5xpg.exchange.huggingface.model_card import MARK
@@ -66,9 +66,9 @@ def export(loaded: LoadedConfig, path: Path, output: Path | None = None) -> Path
     adapter, initial = loaded.experiment.adapter, loaded.experiment.initial
     if not isinstance(adapter, Lora) or initial is None:
         raise UserError(f"FORMAT={FOLDER} is for runs with LoRA: {loaded.name} has none (gin/adapters/lora.gin).")
-    experiment, directory = exporting.opened(loaded, path)
+    experiment, directory = to_transformers.opened(loaded, path)
     target = directory.path / FOLDER if output is None else output
-    exporting.check_target(target, exporting.has_card(target, CONFIG))
+    to_transformers.check_target(target, to_transformers.has_card(target, CONFIG))
     built = assembly.assemble(experiment)
     with Checkpointer(directory.checkpoints, experiment.checkpoints, read_only=True) as checkpointer:
         step = checkpointer.latest()
@@ -82,7 +82,7 @@ def export(loaded: LoadedConfig, path: Path, output: Path | None = None) -> Path
             f"{loaded.name} was started from step {meta[INITIAL]['step']:,} of {shown(started.path)}, and for peft its "
             f"last one, {last:,}, would be the base: FORMAT=hf writes the whole model."
         )
-    named, revision = shown(started.path / exporting.FOLDER), ""
+    named, revision = shown(started.path / to_transformers.FOLDER), ""
     if imported and imported["format"] == "huggingface":
         named = imported["source"]
         if not Path(named).is_absolute():  # a name on the hub with the commit
@@ -94,7 +94,7 @@ def export(loaded: LoadedConfig, path: Path, output: Path | None = None) -> Path
         (folder / TENSORS).chmod((folder / CONFIG).stat().st_mode)  # save_file lets only the owner read it
         of_revision = f', revision="{revision}"' if revision else ""
         card = _CARD.format(name=loaded.name, rank=adapter.rank, base=named, of_revision=of_revision, step=step)
-        write_text(folder / exporting.CARD, card)
+        write_text(folder / to_transformers.CARD, card)
         checked = _check(folder, experiment, base, built.weights(trained, base), vocabulary)
     print(f"{loaded.name} after step {step:,} for peft: {shown(target)}")
     python = python_with_torch()

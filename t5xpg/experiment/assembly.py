@@ -18,10 +18,10 @@ from t5xpg.base.errors import UserError
 from t5xpg.data.batch import longest_array
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.vocab.vocabulary import Vocabulary
-from t5xpg.distributed import rows
-from t5xpg.distributed.rows import HeldRows
+from t5xpg.distributed import host_rows
+from t5xpg.distributed.host_rows import HeldRows
 from t5xpg.experiment.experiment import Experiment
-from t5xpg.models import products
+from t5xpg.models import matmul
 from t5xpg.models.adapters import trained_axes
 from t5xpg.models.model import Params
 from t5xpg.models.rng import stream_key
@@ -146,7 +146,7 @@ class Assembly:
 
         jitted = distributed.jit_train_step(update, self.mesh, self.shardings, 1, experiment.mesh.rules)
         batch = abstract_batch(dataset or experiment.train_dataset)
-        with products.wide(self._wide_product_options is not None):
+        with matmul.wide(self._wide_product_options is not None):
             return jitted.trace(self.abstract_state, batch, self._bytes)
 
     def compile_eval_step(self) -> Compiled:
@@ -187,11 +187,11 @@ class Assembly:
     def held_rows(self, process: int) -> HeldRows:
         """The rows of a training batch that a process reads."""
         dataset = self.experiment.train_dataset
-        return rows.held_rows(self.batch_sharding, dataset.batch_size, dataset.num_virtual_shards, process)
+        return host_rows.held_rows(self.batch_sharding, dataset.batch_size, dataset.num_virtual_shards, process)
 
     def _on_mesh(self, tree: Any, shardings: Any) -> Any:
         """Put values that every process has onto the devices of all processes."""
-        return rows.on_mesh(tree, shardings) if jax.process_count() > 1 else jax.device_put(tree, shardings)
+        return host_rows.on_mesh(tree, shardings) if jax.process_count() > 1 else jax.device_put(tree, shardings)
 
     @functools.cached_property
     def devices(self) -> dict[str, Any]:
@@ -215,7 +215,7 @@ def abstract_batch(dataset: DatasetConfig, rows: int | None = None) -> dict[str,
 def assemble(experiment: Experiment) -> Assembly:
     """Lay an experiment out on the devices that there are. Raises UserError where it does not fit them."""
     mesh = distributed.make_mesh(experiment.mesh)
-    rows.require_devices_of_all(mesh, jax.process_count())
+    host_rows.require_devices_of_all(mesh, jax.process_count())
     check_batches(experiment, mesh)
     abstract = abstract_state(experiment)
     shardings = state_shardings(experiment, abstract, mesh)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from t5xpg.base import paths, stores
 from t5xpg.base.errors import UserError
-from t5xpg.data.cache import command as caching
+from t5xpg.data.cache import caching
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.tasks import task_names
 from t5xpg.data.text.datasets import built_in

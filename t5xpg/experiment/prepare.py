@@ -10,7 +10,7 @@ from typing import Any
 
 from t5xpg.base import files, locks, paths, stores
 from t5xpg.base.errors import UserError
-from t5xpg.data.cache import command as caching
+from t5xpg.data.cache import caching
 from t5xpg.data.cache.runners import LOCAL
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.tasks import task_names

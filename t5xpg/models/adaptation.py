@@ -14,10 +14,10 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from t5xpg.base.errors import UserError
+from t5xpg.models.attention.relative_positions import relative_position_bucket
 from t5xpg.models.config import ENCODER_SIZES, T5Config
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
 from t5xpg.models.model import Model, Params
-from t5xpg.models.positions import relative_position_bucket
 
 # settings that give an encoder parameters or sizes that a decoder does not have
 _ENCODERS_OWN = {*ENCODER_SIZES, "delete_gate_layer", "encoder_global_block"}

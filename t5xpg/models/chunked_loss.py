@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from t5xpg.models import activation_sharding, losses
-from t5xpg.models.biases import join_queries, split_queries
+from t5xpg.models.attention.biases import join_queries, split_queries
 from t5xpg.models.losses import LossConfig, TokenScores, side_of_targets
 
 _CHUNK_BYTES = 32 << 20  # of the logits that exist at a time

@@ -32,7 +32,7 @@ class T5Config:
         the square of it; results are equal but for rounding. For 4,096 tokens and more, or where memory is short. None:
         all queries at once.
     attention_kernel: "fused" uses GPU kernels that store no array of all pairs of positions; results are equal but for
-        rounding. Without a GPU it is "dot_product". On a mesh of several GPUs it is refused. See `fused_attention`.
+        rounding. Without a GPU it is "dot_product". On a mesh of several GPUs it is refused. See `attention.fused`.
     relpos_bias_in_every_layer: every layer has its own table of relative positions (umT5, T5X's scalable_t5); otherwise
         the layers of a stack share one table.
     relative_attention_keys: each bucket of relative positions also has a key per head, which queries are multiplied

@@ -8,9 +8,9 @@ import jax
 from flax import nnx
 
 from t5xpg.models.config import OF_ENCODER, OF_TWO_STACKS, T5Config
+from t5xpg.models.decoding.prompt_decoder import PromptedModel
 from t5xpg.models.layers import Dropout, named_key, token_embedder
 from t5xpg.models.model import Batch, LayerFlops, Model, Outputs, Params
-from t5xpg.models.prompted import PromptedModel
 from t5xpg.models.soft_prompt import make_prompt, prompted, prompted_embed
 from t5xpg.models.stacks import DecoderOnly
 

@@ -10,14 +10,14 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from t5xpg.models import incremental
-from t5xpg.models.biases import as_bias, visible_keys
+from t5xpg.models.attention.biases import as_bias, visible_keys
+from t5xpg.models.attention.geometry import of_layer, rotations
+from t5xpg.models.attention.rotary import source_lengths, source_positions
 from t5xpg.models.config import T5Config
+from t5xpg.models.decoding import kv_cache
 from t5xpg.models.delete_gate import num_kept
-from t5xpg.models.geometry import of_layer, rotations
 from t5xpg.models.layers import Dropout, Embed, named_key, token_embedder
 from t5xpg.models.model import Batch, LayerFlops, Model, Outputs, Params
-from t5xpg.models.rotary import source_lengths, source_positions
 from t5xpg.models.soft_prompt import make_prompt, prompted, prompted_embed
 from t5xpg.models.stacks import Decoder, Encoder, Source
 
@@ -110,24 +110,22 @@ class EncoderDecoderModel(Model):
         rows: int | None = None,
         beams: int | None = None,
         reordered: bool = False,
-    ) -> incremental.Cache:
+    ) -> kv_cache.Cache:
         """Each layer's keys and values of the source, and room for those of its own positions: see `Decodable`."""
         decoder: Decoder = self.with_parameters(params).decoder
         config, is_turned = self.config, self.config.rotary_cross_attention
 
-        def of_source(tokens: jax.Array) -> incremental.SourceCache:
+        def of_source(tokens: jax.Array) -> kv_cache.SourceCache:
             source = self._source(params, tokens)
             turned = rotations(config, source_positions(source.tokens, None)) if is_turned else (None,)
             layers = {
-                name: incremental.source_keys_values(
-                    layer.source_attention, source.states, of_layer(config, turned, at)
-                )
+                name: kv_cache.source_keys_values(layer.source_attention, source.states, of_layer(config, turned, at))
                 for at, (name, layer) in enumerate(decoder.named_layers())
             }
             first = {"first": source_lengths(source.tokens)} if is_turned else {}
             return layers, {"source_bias": as_bias(visible_keys(source.tokens)), **first}
 
-        return incremental.init_cache(
+        return kv_cache.init_cache(
             decoder, of_source, encoder_input_tokens, max_decode_length, rows=rows, beams=beams, reordered=reordered
         )
 
@@ -136,13 +134,13 @@ class EncoderDecoderModel(Model):
         return jnp.full(encoder_input_tokens.shape[:1], self.config.decoder_start_token_id, jnp.int32)
 
     def decode_step(
-        self, params: Params, cache: incremental.Cache, tokens: jax.Array, step: jax.Array
-    ) -> tuple[jax.Array, incremental.Cache]:
+        self, params: Params, cache: kv_cache.Cache, tokens: jax.Array, step: jax.Array
+    ) -> tuple[jax.Array, kv_cache.Cache]:
         """The logits of the token after `tokens`, and the cache with `tokens` added."""
         modules = self.with_parameters(params)
-        return incremental.decode_step(modules.decoder, _decoder_embedder(modules), cache, tokens, step)
+        return kv_cache.decode_step(modules.decoder, _decoder_embedder(modules), cache, tokens, step)
 
-    reorder_beams = staticmethod(incremental.reorder)
+    reorder_beams = staticmethod(kv_cache.reorder)
 
     def flops_per_example(self, lengths: Mapping[str, int]) -> float:
         """See `Model.flops_per_example`. lengths: {"inputs": S, "targets": T}."""

@@ -21,7 +21,7 @@ from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 from jax.nn import initializers
 
-from t5xpg.models import activation_sharding, products
+from t5xpg.models import activation_sharding, matmul
 from t5xpg.models.config import T5Config
 from t5xpg.models.ngrams import ngram_rows
 
@@ -143,7 +143,7 @@ def product(x: jax.Array, kernel: jax.Array, axes: tuple[str, str]) -> jax.Array
     The kernel's gradient is written as x^T dy. For the form that differentiation gives, XLA makes a transposed copy of
     dy, which is mostly the larger of the two.
     """
-    return products.dot(x, activation_sharding.gathered(kernel, *axes))
+    return matmul.dot(x, activation_sharding.gathered(kernel, *axes))
 
 
 def _product_forward(
@@ -157,7 +157,7 @@ def _product_backward(
 ) -> tuple[jax.Array, jax.Array]:
     x, kernel = kept
     rows, gradient_rows = x.reshape(-1, x.shape[-1]), gradient.reshape(-1, gradient.shape[-1])
-    by_x = products.dot(gradient, activation_sharding.gathered_again(kernel, gradient, *axes).T)
+    by_x = matmul.dot(gradient, activation_sharding.gathered_again(kernel, gradient, *axes).T)
     return by_x, activation_sharding.summed_over_rows(_rows_product, rows, gradient_rows, *axes)
 
 

@@ -15,9 +15,9 @@ import jax.numpy as jnp
 from flax import nnx
 
 from t5xpg.base.errors import UserError
-from t5xpg.models.biases import Blocks
+from t5xpg.models.attention.biases import Blocks
+from t5xpg.models.attention.geometry import has_window
 from t5xpg.models.config import T5Config
-from t5xpg.models.geometry import has_window
 from t5xpg.models.layer_stack import LayerStack
 
 # nested dicts with string keys and float32 arrays at the leaves, under T5X's names:

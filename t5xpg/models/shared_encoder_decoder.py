@@ -4,10 +4,10 @@ import jax
 from flax import nnx
 
 from t5xpg.base.errors import UserError
-from t5xpg.models.biases import Pairs
+from t5xpg.models.attention.biases import Pairs
+from t5xpg.models.attention.geometry import self_geometries
 from t5xpg.models.config import ENCODER_SIZES, T5Config
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
-from t5xpg.models.geometry import self_geometries
 from t5xpg.models.layers import OFF, Dropout, Embed, named_key, token_embedder
 from t5xpg.models.soft_prompt import make_prompt
 from t5xpg.models.stacks import Decoder, Source

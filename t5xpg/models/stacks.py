@@ -16,15 +16,15 @@ import jax.numpy as jnp
 from flax import nnx
 
 from t5xpg.models.attention import Attention, SideInputs, soft_capped
-from t5xpg.models.biases import Pairs
+from t5xpg.models.attention.biases import Pairs
+from t5xpg.models.attention.geometry import Geometry, of_layer, rotations, self_geometries
+from t5xpg.models.attention.global_tokens import global_tokens
+from t5xpg.models.attention.relative_positions import RelativePositionBias
+from t5xpg.models.attention.rotary import decoder_positions, positions_in_segments, source_positions
 from t5xpg.models.config import T5Config
 from t5xpg.models.delete_gate import DeleteGate, Kept
-from t5xpg.models.geometry import Geometry, of_layer, rotations, self_geometries
-from t5xpg.models.global_tokens import global_tokens
 from t5xpg.models.layer_stack import LayerStack
 from t5xpg.models.layers import OFF, Dense, Dropout, Embed, Mlp, RMSNorm, named_key
-from t5xpg.models.positions import RelativePositionBias
-from t5xpg.models.rotary import decoder_positions, positions_in_segments, source_positions
 
 
 def add_norms(layer: nnx.Module, name: str, config: T5Config) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from t5xpg.base.errors import UserError, nearest
 from t5xpg.base.files import json_object_if_any
-from t5xpg.base.page import UNKNOWN, aligned, cell
+from t5xpg.base.markdown import UNKNOWN, aligned, cell
 from t5xpg.base.paths import shown
 from t5xpg.run.best import Best, BestMetric
 from t5xpg.run.checkpoint.folders import best_step, saved_steps

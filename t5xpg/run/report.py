@@ -12,16 +12,16 @@ from typing import Any, TypeAlias
 
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import read_json, read_text, replaced_together, write_text
-from t5xpg.base.page import with_block
+from t5xpg.base.markdown import with_block
 from t5xpg.base.paths import shown
-from t5xpg.run import sources
+from t5xpg.run import provenance
 from t5xpg.run.checkpoint.folders import saved_steps
-from t5xpg.run.comparisons import require_references
+from t5xpg.run.command_options import options_of
+from t5xpg.run.comparison_tables import require_references
 from t5xpg.run.directory import RunDirectory
-from t5xpg.run.options import options_of
 from t5xpg.run.results import collect, read_results, replaced_metrics, write_results
 from t5xpg.run.results_page import pictures, sections
-from t5xpg.run.seeds import of_other_seeds
+from t5xpg.run.seed_summary import of_other_seeds
 
 RESULTS_FILE = "results.json"
 README_FILE = "README.md"
@@ -157,8 +157,10 @@ def publish(
         results["references"] = list(references)
     require_references(results, options_of(run) if run else f"EXP={results['experiment']}")
     if run and not allow_changed:
-        sources.require_commit(" and ".join(shown(one.path) for one in (run, *seeds)), *sources.of_results(results))
+        provenance.require_commit(
+            " and ".join(shown(one.path) for one in (run, *seeds)), *provenance.of_results(results)
+        )
     elif not allow_changed:
         for one, found in zip(seeds, others, strict=True):
-            sources.require_commit(shown(one.path), *sources.of_results(found))
+            provenance.require_commit(shown(one.path), *provenance.of_results(found))
     return _write(run, experiment_dir, results) if run else PAGE.write(experiment_dir, results)

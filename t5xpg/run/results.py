@@ -16,12 +16,12 @@ from typing import Any
 
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import read_json, write_text
-from t5xpg.base.page import cell
+from t5xpg.base.markdown import cell
 from t5xpg.run.best import Best, BestMetric
+from t5xpg.run.command_options import options_of
 from t5xpg.run.directory import RunDirectory, differing
-from t5xpg.run.options import options_of
+from t5xpg.run.provenance import counting_starts
 from t5xpg.run.records import read_jsonl, whole_split
-from t5xpg.run.sources import counting_starts
 
 Record = Mapping[str, Any]
 Results = dict[str, Any]

@@ -4,12 +4,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from t5xpg.base.curves import COMPARED, Curve, draw
-from t5xpg.base.page import UNKNOWN, cell, code, cut, decimals, escape, table
+from t5xpg.base.markdown import UNKNOWN, cell, code, cut, decimals, escape, table
 from t5xpg.base.progress import duration
-from t5xpg.run import sources
-from t5xpg.run.comparisons import MEASURES, references_table, seeds_table
+from t5xpg.run import provenance
+from t5xpg.run.comparison_tables import MEASURES, references_table, seeds_table
 from t5xpg.run.results import TRIVIAL, filled_rows, settings_text, significance_rows
-from t5xpg.run.seeds import evaluations
+from t5xpg.run.seed_summary import evaluations
 
 CURVE_FILE, METRIC_FILE = "curve.svg", "metric.svg"
 _STEPS = "training step (optimiser updates)"
@@ -46,7 +46,7 @@ def sections(results: Results) -> list[str]:
 
 def _objections(results: Results) -> str:
     """A line on why the numbers were not made with the code of one commit; "" if they were."""
-    reasons = sources.objections(*sources.of_results(results))
+    reasons = provenance.objections(*provenance.of_results(results))
     return f"**Not the code of one commit:** what is shown {', and '.join(reasons)}." if reasons else ""
 
 
@@ -207,7 +207,7 @@ def _start(initial: Mapping[str, Any] | None) -> str:
 
 
 def _source(results: Results) -> str:
-    training, evaluation = (list(dict.fromkeys(map(sources.shown, used))) for used in sources.of_results(results))
+    training, evaluation = (list(dict.fromkeys(map(provenance.shown, used))) for used in provenance.of_results(results))
     later = ", ".join(name for name in evaluation if name not in training)
     return ", ".join(training) + (f"; evaluated with {later}" if later else "")
 

@@ -19,9 +19,9 @@ from markupsafe import Markup
 from t5xpg.base import environment, paths, sbom
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import directory_atomically, write_text
-from t5xpg.base.page import cell
-from t5xpg.run import sources
-from t5xpg.run.comparisons import MEASURES
+from t5xpg.base.markdown import cell
+from t5xpg.run import provenance
+from t5xpg.run.comparison_tables import MEASURES
 from t5xpg.run.report import README_FILE
 from t5xpg.site import crate, docstrings, lineage
 from t5xpg.site.markup import differences, html_of
@@ -117,7 +117,7 @@ class Site:
 
     def _bill(self, results: Mapping[str, Any]) -> str | None:
         """Write the list of packages that a run was trained with, from the lock of its commit; None if git has none."""
-        commit, lock = sources.commit_of(results), f"requirements/{sbom.lock_name(results['hardware'])}.txt"
+        commit, lock = provenance.commit_of(results), f"requirements/{sbom.lock_name(results['hardware'])}.txt"
         found = environment.git("show", f"{commit}:{lock}") if commit else None
         if not found:
             return None

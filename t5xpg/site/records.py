@@ -11,13 +11,13 @@ from t5xpg.base import paths
 from t5xpg.base.environment import git
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import json_object_if_any, read_json, read_text, sha256_of_file
-from t5xpg.run.comparisons import MEASURES, keys_of, trivial
+from t5xpg.run.comparison_tables import MEASURES, keys_of, trivial
 from t5xpg.run.directory import RunDirectory
 from t5xpg.run.report import README_FILE, RESULTS_FILE
 from t5xpg.run.results import Results, collect, read_results
-from t5xpg.run.seeds import FILLED_IN, evaluations, values
+from t5xpg.run.seed_summary import FILLED_IN, evaluations, values
 from t5xpg.study.kinds import KINDS
-from t5xpg.study.reproduce import OUTCOME_FILE
+from t5xpg.study.reproduce.reproduce import OUTCOME_FILE
 
 _ANSWERS = {"another text shown": "exchanged", "most frequent word": "unigram"}  # beside words filled in
 UNREADABLE = (UserError, KeyError, OSError)  # of a run: only just begun, gone, or of another format

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from t5xpg.base import paths
 from t5xpg.base.files import read_json
-from t5xpg.base.page import aligned
+from t5xpg.base.markdown import aligned
 from t5xpg.base.progress import duration
 from t5xpg.check import checks
 from t5xpg.data.vocab.sentinels import excerpt

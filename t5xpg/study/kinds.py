@@ -4,10 +4,10 @@ from pathlib import Path
 
 from t5xpg.base.errors import UserError
 from t5xpg.base.paths import shown
-from t5xpg.study.engine import Planned
-from t5xpg.study.matrix import Matrix
-from t5xpg.study.speedrun import Speedrun
-from t5xpg.study.sweep import Sweep
+from t5xpg.study.matrix.matrix import Matrix
+from t5xpg.study.speedrun.speedrun import Speedrun
+from t5xpg.study.study import Planned
+from t5xpg.study.sweep.sweep import Sweep
 
 KINDS: tuple[type[Planned], ...] = (Sweep, Matrix, Speedrun)
 PLAN_FILES = " or ".join(kind.plan_file for kind in (Sweep, Matrix))

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, FiniteFloat
 
-from t5xpg.study.plan import AtLeastOne, Plan, Steps, Table, Text, read
+from t5xpg.study.plan_file import AtLeastOne, Plan, Steps, Table, Text, read
 
 REFERENCES_FILE = "references.toml"
 

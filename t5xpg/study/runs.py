@@ -11,7 +11,7 @@ from typing import Any
 from t5xpg.base import locks
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import last_lines
-from t5xpg.base.page import decimals
+from t5xpg.base.markdown import decimals
 from t5xpg.base.paths import shown
 from t5xpg.base.progress import Progress
 from t5xpg.experiment import config
@@ -21,8 +21,8 @@ from t5xpg.experiment.identity import run_identity
 from t5xpg.run.best import Best, BestMetric, Values, values_of
 from t5xpg.run.checkpoint.folders import saved_steps
 from t5xpg.run.directory import RunDirectory
+from t5xpg.run.provenance import counting_starts
 from t5xpg.run.records import read_jsonl, whole_split
-from t5xpg.run.sources import counting_starts
 from t5xpg.study.launchers import Launcher
 
 _LOOK_SECONDS = 1.0

@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any, Self
 
-from t5xpg.base.load import OthersLoad
+from t5xpg.base.cpu_load import OthersLoad
 from t5xpg.base.progress import Progress, duration
 from t5xpg.data.batch import Batch, longest_array
 from t5xpg.data.stream.client import BatchStream

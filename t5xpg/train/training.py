@@ -18,10 +18,10 @@ from t5xpg.base.progress import duration
 from t5xpg.base.signals import NothingToSave, StopRequest
 from t5xpg.data.recording.reader import RecordedData
 from t5xpg.data.spec import DatasetConfig
-from t5xpg.data.stream import process
+from t5xpg.data.stream import data_process
 from t5xpg.data.stream.client import DataService
 from t5xpg.distributed import ALONE, Group
-from t5xpg.distributed.positions import shared_position
+from t5xpg.distributed.data_position import shared_position
 from t5xpg.evaluate.measurements import describe, measurements, require_metrics, require_selection
 from t5xpg.evaluate.trained_model import ADAPTER, INITIAL, TEACHER, frozen_parameters
 from t5xpg.experiment import assembly, data_state, prepare
@@ -135,7 +135,7 @@ def _prepared(experiment: Experiment, group: Group) -> prepare.DataIdentity:
     """The identity of the data, made where it is missing; where processes share the folders, the first one makes it."""
     datasets = [experiment.train_dataset, experiment.eval_dataset]
     if any(data_state.state_of(dataset, experiment.needs).missing for dataset in datasets):
-        process.drop_early()  # the data process that was started early does not see what is made now
+        data_process.drop_early()  # the data process that was started early does not see what is made now
     if group.first:
         source = prepare.prepare_all(datasets, experiment.needs)
     group.barrier("data")

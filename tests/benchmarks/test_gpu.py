@@ -19,7 +19,7 @@ from benchmarks.harness import REPOSITORY, NotMeasuredError, Row
 from benchmarks.jobs import JOBS
 from benchmarks.step import COMPILED
 from t5xpg.base.files import json_object_if_any
-from t5xpg.base.page import block_of
+from t5xpg.base.markdown import block_of
 from t5xpg.exchange.huggingface.config import config_from_transformers
 from t5xpg.experiment import config, prepare
 

@@ -14,7 +14,7 @@ from t5xpg.base.paths import shown
 from t5xpg.check import checks
 from t5xpg.check.plan import devices
 from t5xpg.check.plan.devices import Device
-from t5xpg.data.stream.fit import Fit
+from t5xpg.data.stream.length_fit import Fit
 from t5xpg.data.text.export import export_dataset
 from t5xpg.data.text.manifest import read_manifest
 from t5xpg.data.vocab.vocabulary import Vocabulary

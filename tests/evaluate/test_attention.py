@@ -9,7 +9,7 @@ import numpy as np
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.evaluate.attention import of_examples
 from t5xpg.experiment import config
-from t5xpg.models.biases import WholeBias
+from t5xpg.models.attention.biases import WholeBias
 from t5xpg.models.encoder_decoder import EncoderDecoderModel, T5Config
 from t5xpg.models.layers import OFF
 from tests.small_models import seq2seq

@@ -13,7 +13,7 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from t5xpg.base.errors import UserError
-from t5xpg.check.run import look_at
+from t5xpg.check.run_checks import look_at
 from t5xpg.evaluate.trained_model import check_same_model, parameters_and_vocabulary
 from t5xpg.exchange.huggingface import t5gemma
 from t5xpg.exchange.importing import import_checkpoint

@@ -11,7 +11,7 @@ import pytest
 from huggingface_hub import constants
 
 from t5xpg.base.errors import UserError
-from t5xpg.exchange.exporting import push
+from t5xpg.exchange.to_transformers import push
 
 OID = "0123456789abcdef" * 2
 

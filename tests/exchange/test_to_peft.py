@@ -13,7 +13,7 @@ from safetensors.numpy import load_file
 
 from t5xpg.base.errors import UserError
 from t5xpg.evaluate.trained_model import ADAPTER, INITIAL, parameters_and_vocabulary
-from t5xpg.exchange import exporting, to_peft
+from t5xpg.exchange import to_peft, to_transformers
 from t5xpg.exchange.huggingface.model_card import MARK
 from t5xpg.exchange.huggingface.params import module_names
 from t5xpg.exchange.huggingface.transformers_check import PYTHON_VARIABLE
@@ -92,7 +92,7 @@ def test_peft_finds_each_module_with_its_matrices(run: Any, runs: Path) -> None:
     }
     # peft's definition: x W^T + alpha / r x A^T B^T; transformers' matrices are [outputs, inputs]
     base = load_file(FAMILIES / "byt5" / "model.safetensors")
-    merged = load_file(exporting.export(loaded, path)[0] / "model.safetensors")
+    merged = load_file(to_transformers.export(loaded, path)[0] / "model.safetensors")
     for module in of_layers:
         a, b = (tensors[f"base_model.model.{module}.lora_{part}.weight"].astype(np.float64) for part in "AB")
         expected = base[f"{module}.weight"] + 4.0 * b @ a
@@ -110,8 +110,8 @@ def test_what_peft_has_nothing_for(run: Any, runs: Path) -> None:
     with pytest.raises(UserError, match="holds a run with other settings"):
         to_peft.export(config.load(str(loaded.gin_file), ["LORA_RANK=2"]), path)
     (path / "peft").mkdir()
-    (path / "peft" / exporting.CARD).write_text(MARK)
-    for export in (to_peft.export, exporting.export):
+    (path / "peft" / to_transformers.CARD).write_text(MARK)
+    for export in (to_peft.export, to_transformers.export):
         with pytest.raises(UserError, match="is there, and is no folder that an export wrote"):
             export(loaded, path, path / "peft")
     gemma = T5Config(vocab_size=99, rotary_base=1e4, layer_norms="both", relative_attention_bias=False)

@@ -13,7 +13,7 @@ import pytest
 
 from t5xpg.base import paths, stores
 from t5xpg.base.errors import UserError
-from t5xpg.data.cache import memory
+from t5xpg.data.cache import last_check
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.text.datasets import built_in
 from t5xpg.data.text.export import exported_name
@@ -121,7 +121,7 @@ def test_what_is_missing_is_made_once(
     assert started.call_count == 1
     assert data_state.state_of(SMALL, compare=True).ready
     assert {path.name for path in (place / "cache").iterdir()} == {
-        memory.FOLDER, "prepared_own", "small_span_corruption", "prepared_mix.log",
+        last_check.FOLDER, "prepared_own", "small_span_corruption", "prepared_mix.log",
     }  # fmt: skip
 
 
@@ -133,7 +133,7 @@ def test_what_a_module_read_is_looked_at_again(
     monkeypatch.setattr(subprocess, "Popen", None)
     path = next(
         path
-        for path in (place / "cache" / memory.FOLDER).glob("known-*")
+        for path in (place / "cache" / last_check.FOLDER).glob("known-*")
         if json.loads(path.read_text())["question"]["task"] == "prepared_mix"
     )
     known = json.loads(path.read_text())

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from t5xpg.models.attention.relative_positions import relative_position_bucket
 from t5xpg.models.config import T5Config
-from t5xpg.models.positions import relative_position_bucket
 
 ACTIVATIONS = {
     "gelu": lambda x: 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),

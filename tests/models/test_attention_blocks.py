@@ -9,13 +9,13 @@ import pytest
 from flax import nnx
 
 from t5xpg.models.attention import attend
-from t5xpg.models.biases import BlockedBias, Blocks, Either, Pairs
+from t5xpg.models.attention.biases import BlockedBias, Blocks, Either, Pairs
+from t5xpg.models.attention.global_tokens import global_tokens
+from t5xpg.models.attention.relative_positions import RelativePositionBias
 from t5xpg.models.config import T5Config
 from t5xpg.models.decoder_only import DecoderOnlyModel
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
-from t5xpg.models.global_tokens import global_tokens
 from t5xpg.models.layers import OFF, Dropout
-from t5xpg.models.positions import RelativePositionBias
 from tests.models import plain_transformer
 from tests.models.test_beyond_t5 import SIZES, model_of, padded, parameters
 from tests.small_models import largest_array, relative_l2, seq2seq, with_layers_of

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from t5xpg.models.attention import attend_by_chunks, attend_whole
-from t5xpg.models.biases import ChunkedBias, Pairs, WholeBias
+from t5xpg.models.attention.biases import ChunkedBias, Pairs, WholeBias
 from t5xpg.models.config import T5Config
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
 from t5xpg.models.layers import OFF

@@ -10,10 +10,10 @@ import pytest
 from flax import nnx
 
 from t5xpg.models.attention import Attention
-from t5xpg.models.biases import Pairs
+from t5xpg.models.attention.biases import Pairs
+from t5xpg.models.attention.relative_positions import RelativePositionBias, relative_position_bucket
 from t5xpg.models.config import T5Config
 from t5xpg.models.layers import OFF, Dropout, Embed, Mlp, RMSNorm, named_key
-from t5xpg.models.positions import RelativePositionBias, relative_position_bucket
 
 CONFIG = T5Config(vocab_size=13, emb_dim=6, num_heads=2, head_dim=5, mlp_dim=7)
 KEY = jax.random.key(0)

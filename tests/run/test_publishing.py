@@ -9,7 +9,7 @@ import pytest
 from t5xpg.base import environment
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import read_json, write_json
-from t5xpg.run import seeds, sources
+from t5xpg.run import provenance, seed_summary
 from t5xpg.run.directory import RunDirectory
 from t5xpg.run.records import JsonlWriter
 from t5xpg.run.report import publish
@@ -185,12 +185,12 @@ def test_seeds_are_all_of_the_last_step_or_all_of_the_best(tmp_path: Path, monke
             "sources": {}, "evaluation": {"step": evaluated}, "selected": {"step": best}, "final": {"validation": {}},
         }  # fmt: skip
 
-    monkeypatch.setattr(seeds, "collect", lambda run: run.results)
+    monkeypatch.setattr(seed_summary, "collect", lambda run: run.results)
     first, last, best = results(7, 100, 100), Mock(results=results(1, 100, 50)), Mock(results=results(2, 50, 50))
     for others in ([last], [best]):
-        assert len(seeds.of_other_seeds(tmp_path, first, others)) == 1
+        assert len(seed_summary.of_other_seeds(tmp_path, first, others)) == 1
     with pytest.raises(UserError, match='evaluated step "last" and "best"'):
-        seeds.of_other_seeds(tmp_path, first, [last, best])
+        seed_summary.of_other_seeds(tmp_path, first, [last, best])
 
 
 def test_later_seeds_join_what_is_published(tmp_path: Path, home: Path) -> None:
@@ -203,7 +203,7 @@ def test_later_seeds_join_what_is_published(tmp_path: Path, home: Path) -> None:
         publish(None, home, seeds=[run])
     assert (page.read_bytes(), (home / "results.json").read_bytes()) == together
     text = page.read_text(encoding="utf-8")
-    assert f"{sources.shown(environment.git_state())}, commit aaaaaaaaaaaa" in text
+    assert f"{provenance.shown(environment.git_state())}, commit aaaaaaaaaaaa" in text
     assert "**Not the code of one commit:** what is shown was trained with several commits (0123456789" in text
     with pytest.raises(UserError, match=r"2 and .*results\.json have the same seed, 2: name runs of other seeds"):
         publish(None, home, seeds=[third])

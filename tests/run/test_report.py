@@ -9,7 +9,7 @@ import pytest
 from t5xpg.base import environment
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import read_json, write_json
-from t5xpg.base.page import escape
+from t5xpg.base.markdown import escape
 from t5xpg.run.directory import RunDirectory
 from t5xpg.run.records import JsonlWriter
 from t5xpg.run.report import PAGE, publish, write_report

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from t5xpg.base.page import cell
+from t5xpg.base.markdown import cell
 from t5xpg.site.build import build
 from tests.run.test_report import added_by
 

@@ -13,7 +13,7 @@ import pytest
 from t5xpg.base import paths
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import read_json, sha256_of_file, write_json
-from t5xpg.base.page import cell
+from t5xpg.base.markdown import cell
 from t5xpg.data.vocab.record import RECORD, folder_of
 from t5xpg.run.results import read_results
 from t5xpg.site import lineage

@@ -13,8 +13,8 @@ from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.evaluate.baselines import Unigram
 from t5xpg.study import judging
 from t5xpg.study.judging import bytes_of
+from t5xpg.study.matrix.unigrams import text_alone, unigram_of_text
 from t5xpg.study.runs import Outcome, Run
-from t5xpg.study.unigrams import text_alone, unigram_of_text
 
 LAYOUT = layout_of(ENC_DEC)
 SIZES = np.asarray(BYTES.token_bytes())

@@ -13,10 +13,15 @@ from t5xpg.experiment import config
 from t5xpg.run.best import BestMetric
 from t5xpg.run.report import Page
 from t5xpg.run.results import write_results
-from t5xpg.study import kinds, matrix_board, matrix_page, runs, scaling, step_times, sweep_page
-from t5xpg.study.matrix import Matrix
-from t5xpg.study.sweep import Sweep
-from t5xpg.study.sweep_board import last_value, steps_to
+from t5xpg.study import kinds, runs
+from t5xpg.study.matrix.board import settings_digest
+from t5xpg.study.matrix.matrix import Matrix
+from t5xpg.study.matrix.page import PAGE as MATRIX_PAGE
+from t5xpg.study.matrix.page import line
+from t5xpg.study.sweep import scaling, step_times
+from t5xpg.study.sweep.board import last_value, steps_to
+from t5xpg.study.sweep.page import PAGE as SWEEP_PAGE
+from t5xpg.study.sweep.sweep import Sweep
 from tests.written_pages import wrong_files
 
 BOARDS = [(kind.page, file) for kind in kinds.KINDS for file in paths.EXPERIMENTS.glob(f"*/{kind.page.board_file}")]
@@ -40,31 +45,31 @@ def test_cells_that_are_not_done_or_diverged_say_so(matrix: Any) -> None:
     first.update(nothing, done=False)
     second.update(nothing, diverged_at=7)
     matrix["runs_done"] -= 1
-    text = matrix_page.PAGE.block(matrix)
+    text = MATRIX_PAGE.block(matrix)
     assert "41 of 42 cells are done; the others are shown as -." in text
     row = next(line for line in text.splitlines() if line.startswith("| encoder-decoder | bytes |"))
     assert row.startswith("| encoder-decoder | bytes | - | not finite after step 7 | ")
     assert "| encoder-decoder | span corruption | bytes |" not in text
-    assert matrix_page.line(second).endswith("not finite after step 7")
+    assert line(second).endswith("not finite after step 7")
 
 
 def test_what_is_no_better_than_unigrams_is_not_bold(matrix: Any) -> None:
     learned = next(cell for cell in matrix["cells"] if cell["learned"])
     shown = f"{learned['of_text']['loss']:.3f}"
-    assert f"**{shown}** / " in matrix_page.PAGE.block(matrix)
-    assert matrix_page.line(learned).endswith(": learned")
+    assert f"**{shown}** / " in MATRIX_PAGE.block(matrix)
+    assert line(learned).endswith(": learned")
     learned["learned"] = False
-    assert f"**{shown}** / " not in matrix_page.PAGE.block(matrix)
-    assert f"| {shown} / " in matrix_page.PAGE.block(matrix)
-    assert matrix_page.line(learned).endswith(": has not learned")
+    assert f"**{shown}** / " not in MATRIX_PAGE.block(matrix)
+    assert f"| {shown} / " in MATRIX_PAGE.block(matrix)
+    assert line(learned).endswith(": has not learned")
 
 
 def test_bits_per_byte_compare_language_models_alone(matrix: Any) -> None:
-    assert "bits per byte compare LM runs whatever their vocabularies" in matrix_page.PAGE.block(matrix)
+    assert "bits per byte compare LM runs whatever their vocabularies" in MATRIX_PAGE.block(matrix)
     matrix["cells"] = [cell for cell in matrix["cells"] if cell["objective"] != "lm"]
     matrix["left_out"].append({"architecture": "decoder_lm", "objective": "lm", "reason": "For this test."})
-    assert "whatever their vocabularies" not in matrix_page.PAGE.block(matrix)
-    assert "- ⁵ For this test." in matrix_page.PAGE.block(matrix)
+    assert "whatever their vocabularies" not in MATRIX_PAGE.block(matrix)
+    assert "- ⁵ For this test." in MATRIX_PAGE.block(matrix)
 
 
 def test_a_law_is_that_of_the_losses_that_are_shown() -> None:
@@ -77,7 +82,7 @@ def test_a_law_is_that_of_the_losses_that_are_shown() -> None:
     size, measured = fit["num_params"][fit["held_out"]], losses[fit["held_out"]]
     assert fit["predicted"] == pytest.approx(law.loss(size), abs=1e-6)
     board["fit"]["predicted"] = 1.03 * measured
-    assert f"held out and has {measured:.3f}: 3.0% apart." in sweep_page.PAGE.block(board)
+    assert f"held out and has {measured:.3f}: 3.0% apart." in SWEEP_PAGE.block(board)
 
 
 def test_a_recipe_of_which_a_seed_diverged_is_named() -> None:
@@ -85,19 +90,19 @@ def test_a_recipe_of_which_a_seed_diverged_is_named() -> None:
     (entry,) = (one for one in board["final"] if one["recipe"] == "adamw")
     entry["loss"][0] = entry["mean_loss"] = None
     said = "adamw is left out: 1 of 3 seeds ended at a value that is not finite."
-    assert said in sweep_page.PAGE.block(board)
+    assert said in SWEEP_PAGE.block(board)
 
 
 def test_recipes_with_different_tasks_are_not_drawn() -> None:
     board = read_json(paths.EXPERIMENTS / "ul2_tiny" / "leaderboard.json")
     task = board["final"][0]["validated_on"]
-    pictures = sweep_page.PAGE.pictures(board)
+    pictures = SWEEP_PAGE.pictures(board)
     assert set(pictures) == {"steps.svg"}
     assert f"validation loss on {task}, nats per target byte" in pictures["steps.svg"]
-    assert "| reference |" in sweep_page.PAGE.block(board)
+    assert "| reference |" in SWEEP_PAGE.block(board)
     board["final"][0]["validated_on"] = "another"
-    assert sweep_page.PAGE.pictures(board) == {}
-    text = sweep_page.PAGE.block(board)
+    assert SWEEP_PAGE.pictures(board) == {}
+    text = SWEEP_PAGE.block(board)
     assert "The recipes are validated on different tasks: these losses do not compare, and no curve is drawn." in text
     assert "| reference |" not in text
 
@@ -114,7 +119,7 @@ def test_the_published_matrix_is_that_of_its_plan(tmp_path: Path) -> None:
             assert cell["steps"] == run.steps
             assert cell["num_params"] == run.experiment.model.num_params
             assert cell["lengths"] == dict(run.experiment.lengths)
-            assert cell["settings"] == matrix_board.settings_digest(run.experiment), "train it again: gin has changed"
+            assert cell["settings"] == settings_digest(run.experiment), "train it again: gin has changed"
 
 
 def test_times_of_other_recipes_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,14 +138,14 @@ def test_times_of_other_recipes_are_left_out(tmp_path: Path, monkeypatch: pytest
 
 def test_seeds_are_a_band_and_the_metric_has_its_name() -> None:
     board = read_json(paths.EXPERIMENTS / "optimizers_tiny" / "leaderboard.json")
-    picture = sweep_page.PAGE.pictures(board)["steps.svg"]
+    picture = SWEEP_PAGE.pictures(board)["steps.svg"]
     assert picture.count('<path class="band ') == 4
     assert "mean and range of 3 seeds" in picture
     board |= {"measure": "my_task/bleu", "mode": "max"}
     for entry in board["final"]:
         for curve in entry["curves"].values():
             curve["my_task/bleu"] = curve.pop("nats_per_byte")
-    text = sweep_page.PAGE.block(board)
+    text = SWEEP_PAGE.block(board)
     assert "| recipe | settings | seeds | bleu after 2,000 steps |" in text
     assert "bleu on my_task, after 2,000 steps: adamw_scale 1.792, " in text.lower(), "the highest first"
 

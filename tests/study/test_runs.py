@@ -6,7 +6,7 @@ import pytest
 
 from t5xpg.base.errors import UserError
 from t5xpg.study.runs import Run, check_same_text, outcome
-from t5xpg.study.sweep import Sweep
+from t5xpg.study.sweep.sweep import Sweep
 
 
 def test_a_run_has_diverged_where_more_updates_were_not_finite_than_are_passed_over(tmp_path: Path) -> None:

@@ -19,11 +19,11 @@ import tensorflow as tf
 
 from t5xpg.base import paths
 from t5xpg.data.spec import DatasetConfig
-from t5xpg.data.stream import process, worker
+from t5xpg.data.stream import data_process, worker
 from t5xpg.data.stream.client import DataService, Stream
 from t5xpg.data.text.export import export_dataset
 from t5xpg.distributed import MeshConfig, batch_sharding, make_mesh
-from t5xpg.distributed.rows import HeldRows
+from t5xpg.distributed.host_rows import HeldRows
 from t5xpg.models.config import T5Config
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
 from t5xpg.models.losses import LossConfig
@@ -94,7 +94,7 @@ def data_process_in_this_one(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         threading.Thread(target=worker.main, daemon=True).start()
         return SimpleNamespace(pid=0, poll=lambda: None, wait=lambda timeout=None: 0)
 
-    monkeypatch.setattr(process, "subprocess", SimpleNamespace(Popen=start, DEVNULL=None))
+    monkeypatch.setattr(data_process, "subprocess", SimpleNamespace(Popen=start, DEVNULL=None))
     for name in ("set_intra_op_parallelism_threads", "set_inter_op_parallelism_threads"):
         monkeypatch.setattr(tf.config.threading, name, lambda count: None)  # it may be in use here
     monkeypatch.setattr(signal, "signal", lambda *_: None)  # of the main thread alone

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from t5xpg.base.errors import UserError
-from t5xpg.check.start import look_at
+from t5xpg.check.start_checks import look_at
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.evaluate.trained_model import TEACHER, frozen_parameters
 from t5xpg.experiment import assembly, config

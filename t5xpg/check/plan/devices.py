@@ -12,7 +12,7 @@ import numpy as np
 
 from t5xpg.base import environment
 from t5xpg.base.errors import UserError, nearest
-from t5xpg.base.page import aligned
+from t5xpg.base.markdown import aligned
 from t5xpg.distributed import hardware
 
 # The share of the published rates that a step can count on.

@@ -25,7 +25,7 @@ from t5xpg.experiment.assembly import abstract_batch
 from t5xpg.experiment.experiment import Experiment
 from t5xpg.models import chunked_loss
 from t5xpg.models.adapters import trained_params
-from t5xpg.models.biases import Blocks
+from t5xpg.models.attention.biases import Blocks
 from t5xpg.models.config import T5Config
 from t5xpg.models.layer_stack import LAYERS
 from t5xpg.models.losses import loss_and_metrics, side_of_targets

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from t5xpg.base.page import aligned
+from t5xpg.base.markdown import aligned
 from t5xpg.check.plan.devices import HERE
 
 _MB = 1e6

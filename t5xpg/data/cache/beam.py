@@ -15,7 +15,7 @@ from typing import Any
 import seqio
 import tensorflow as tf
 
-from t5xpg.data.cache.digest_order import DigestOrder, deal
+from t5xpg.data.cache.external_sort import DigestOrder, deal
 from t5xpg.data.cache.record import COMPLETED
 
 _REPORT_SECONDS = 0.2

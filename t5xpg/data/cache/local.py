@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from t5xpg.base.errors import UserError
 from t5xpg.data.cache import local_format
-from t5xpg.data.cache.digest_order import DigestOrder, deal
+from t5xpg.data.cache.external_sort import DigestOrder, deal
 from t5xpg.data.cache.local_format import Column, Stats, names_in_order, parts, serialise
 from t5xpg.data.cache.record import COMPLETED
 

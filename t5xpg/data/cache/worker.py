@@ -19,7 +19,7 @@ from typing import Any
 
 from t5xpg.base.errors import UserError
 from t5xpg.data import late_imports
-from t5xpg.data.cache import definition, memory, record, sample
+from t5xpg.data.cache import definition, last_check, record, spot_check
 from t5xpg.data.cache.process import says_no_room
 from t5xpg.data.cache.record import COMPLETED, MissingTextError
 from t5xpg.data.cache.runners import BEAM, LOCAL
@@ -126,7 +126,7 @@ def _planned(task: Any, request: Mapping[str, Any], log: Callable[[str], None]) 
         "others": None if folder is None or found is not None else str(folder),
         "note": None,
     }
-    digest = functools.partial(memory.digest, caches)
+    digest = functools.partial(last_check.digest, caches)
 
     def of_others(files: dict[str, Any], what: str, folder: Any = folder) -> dict[str, Any]:
         note = f"the cache of {task.name} in {folder} {what}"
@@ -142,7 +142,7 @@ def _planned(task: Any, request: Mapping[str, Any], log: Callable[[str], None]) 
             raise
         # a user who has only the cache may train from it
         what = f"was made by SeqIO itself, and could not be compared with its text ({error})"
-        return of_others(memory.digests_of_cache(caches, folder), what)
+        return of_others(last_check.digests_of_cache(caches, folder), what)
     if folder is None:
         if request["only_missing"] and not request["force"] and _REMOTE in (task.cache_dir or ""):
             entry |= {"up_to_date": True, "others": task.cache_dir}
@@ -151,15 +151,15 @@ def _planned(task: Any, request: Mapping[str, Any], log: Callable[[str], None]) 
             return of_others(sizes, "lies on another machine and was not compared", task.cache_dir)
         return entry | {"definition": defined, "package": definition.package_code(task, digest)}
     if found is None:
-        what = f"was made by SeqIO itself; {sample.compare(task, folder, command)}"
-        return of_others(memory.digests_of_cache(caches, folder), what)
+        what = f"was made by SeqIO itself; {spot_check.compare(task, folder, command)}"
+        return of_others(last_check.digests_of_cache(caches, folder), what)
     record.check_files(folder, found, command)
     if differences := record.differences(found, defined, definition.package_code(task, digest)):
         raise record.refuse(folder, differences, command)
     if reasons := record.other_versions(found, entry["versions"]):
         entry["note"] = (
             f"the cache of {task.name} in {folder} was made with other versions ({', '.join(reasons)}); "
-            f"{sample.compare(task, folder, command)}"
+            f"{spot_check.compare(task, folder, command)}"
         )
     return entry | {"definition": found.definition, "package": found.package}
 
@@ -180,7 +180,7 @@ def _folder_of_cache(task: Any, caches: Path, others: bool) -> Path | None:
 
 
 def _seen(tasks: Sequence[Any], request: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What the plan depends on, as `memory.snapshot` gives it; None where that cannot be seen without TensorFlow. The
+    """What the plan depends on, as `last_check.snapshot` gives it; None where that cannot be seen without TensorFlow. The
     files and variables that a user's module names in its text are part of it: they may decide settings."""
     import seqio
 
@@ -204,7 +204,7 @@ def _seen(tasks: Sequence[Any], request: Mapping[str, Any]) -> dict[str, Any] | 
         files |= {file, *filter(os.path.isfile, named)}
         variables.update(filter(str.isidentifier, words))
     paths = [str(path) for path in files | texts]
-    seen = memory.snapshot(Path(request["caches"]), os.environ, paths, patterns, variables)
+    seen = last_check.snapshot(Path(request["caches"]), os.environ, paths, patterns, variables)
     listed = {Path(os.path.abspath(path)) for found in seen["patterns"].values() for path in found}
     return seen if listed == texts and len(seen["files"]) == len(paths) else None
 

@@ -26,9 +26,9 @@ from t5xpg.base.errors import UserError
 from t5xpg.base.files import Closing
 from t5xpg.data.batch import Batch, validate
 from t5xpg.data.spec import DatasetConfig
-from t5xpg.data.stream import process
-from t5xpg.data.stream.fit import Fit
-from t5xpg.data.stream.process import FILES, Arrays, DataProcess, DataProcessError, shard_prefix
+from t5xpg.data.stream import data_process
+from t5xpg.data.stream.data_process import FILES, Arrays, DataProcess, DataProcessError, shard_prefix
+from t5xpg.data.stream.length_fit import Fit
 from t5xpg.data.stream.remote_evaluator import RemoteEvaluator
 from t5xpg.data.tasks.lengths import SpanLengths
 from t5xpg.data.vocab.vocabulary import Vocabulary
@@ -244,7 +244,7 @@ def check_shards(config: DatasetConfig, shards: Sequence[int] | None, prefetch: 
 
 def start_early() -> None:
     """Start the data process of the first `DataService` now, so that TensorFlow loads while other things start."""
-    process.start_early(_environment(None, None))
+    data_process.start_early(_environment(None, None))
 
 
 def _environment(data_dir: Path | None, cache_dir: Path | None) -> dict[str, str]:
@@ -260,7 +260,7 @@ class DataService(Closing):
     folders of `base.paths`. log: the file for the process's output, whose last lines are shown if the process dies."""
 
     def __init__(self, *, data_dir: Path | None = None, cache_dir: Path | None = None, log: Path | None = None) -> None:
-        self._process = process.take_process(_environment(data_dir, cache_dir), log)
+        self._process = data_process.take_process(_environment(data_dir, cache_dir), log)
         self.pid = self._process.pid
         self._streams: list[Stream] = []
         self._closed = False

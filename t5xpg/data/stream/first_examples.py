@@ -7,14 +7,14 @@ import numpy as np
 import seqio
 
 from t5xpg.data.spec import DatasetConfig
-from t5xpg.data.stream.fit import EXAMPLES
+from t5xpg.data.stream.length_fit import EXAMPLES
 from t5xpg.data.stream.pipeline import without_autograph
 from t5xpg.data.tasks.providers import Provider, reads_cache, tasks_of
 from t5xpg.data.tasks.steps import objective_of
 
 
 def measure(provider: Provider, config: DatasetConfig) -> list[dict[str, Any]]:
-    """The fields of a `fit.Fit` for each task whose examples are cut to the lengths of its features.
+    """The fields of a `length_fit.LengthFit` for each task whose examples are cut to the lengths of its features.
 
     Tasks with a pretraining objective are left out: they divide their text and cut nothing. So are tasks whose steps
     fail without lengths.

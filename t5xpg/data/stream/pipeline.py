@@ -34,7 +34,7 @@ import tensorflow as tf
 from t5xpg.base.errors import UserError
 from t5xpg.data.batch import ENC_DEC, Batch
 from t5xpg.data.spec import DatasetConfig
-from t5xpg.data.stream.process import FILES, shard_prefix
+from t5xpg.data.stream.data_process import FILES, shard_prefix
 from t5xpg.data.stream.relocatable_paths import open_folders, relocatable
 from t5xpg.data.stream.source_files import SourceFiles
 from t5xpg.data.tasks.feature_converters import feature_converter

@@ -21,7 +21,7 @@ from t5xpg.base import garbage
 from t5xpg.base.errors import UserError
 from t5xpg.data import late_imports
 from t5xpg.data.spec import DatasetConfig
-from t5xpg.data.stream import process
+from t5xpg.data.stream import data_process
 from t5xpg.data.stream.relocatable_paths import readable
 from t5xpg.data.tasks.lengths import span_numbers
 
@@ -59,7 +59,7 @@ def main() -> None:
                 reply = getattr(answers, message.pop("call"))(**message)
             except Exception as error:
                 reply = _failure(error)
-        process.send(connection, reply)
+        data_process.send(connection, reply)
 
 
 class Answers:
@@ -227,7 +227,7 @@ def _read_requests(connection: socket.socket, requests: queue.SimpleQueue[dict[s
     it is doing."""
     try:
         while True:
-            requests.put(process.receive(connection))
+            requests.put(data_process.receive(connection))
     except (EOFError, OSError):
         for path in [folder] * 3 if folder is not None else ():  # again, as a file may be written there meanwhile
             shutil.rmtree(path, ignore_errors=True)

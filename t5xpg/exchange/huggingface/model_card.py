@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from t5xpg.base.page import escape
+from t5xpg.base.markdown import escape
 from t5xpg.data.vocab.sentinels import blanks_of
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.exchange.huggingface.architectures import SEQ2SEQ, Exported

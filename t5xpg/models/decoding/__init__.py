@@ -11,9 +11,9 @@ import jax.numpy as jnp
 from t5xpg.base.errors import UserError
 from t5xpg.models.decoding.beam_search import beam_search
 from t5xpg.models.decoding.config import DecodingConfig
-from t5xpg.models.decoding.largest import first_of_the_largest
 from t5xpg.models.decoding.protocol import Decodable, Decoded, Params
 from t5xpg.models.decoding.sampling import sample
+from t5xpg.models.decoding.top_k import first_of_the_largest
 from t5xpg.models.losses import cross_entropy_with_logits, token_weights
 from t5xpg.models.model import Batch, Model
 

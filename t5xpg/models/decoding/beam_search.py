@@ -15,8 +15,8 @@ import numpy as np
 from jax import lax
 
 from t5xpg.models.decoding.config import T5X, TRANSFORMERS, DecodingConfig
-from t5xpg.models.decoding.largest import largest, largest_sums
 from t5xpg.models.decoding.protocol import Cache, Decodable, Decoded, Params, length_limits, rows_at_a_time
+from t5xpg.models.decoding.top_k import largest, largest_sums
 
 # The score of an empty place for a hypothesis. Finite, so that sums with it can be compared and are not NaN.
 _NONE = -1e9

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from t5xpg.models.decoding.config import MIN_TEMPERATURE, DecodingConfig
-from t5xpg.models.decoding.largest import first_of_the_largest, highest_threshold, in_order
 from t5xpg.models.decoding.protocol import Cache, Decodable, Decoded, Params, length_limits, rows_at_a_time
+from t5xpg.models.decoding.top_k import first_of_the_largest, highest_threshold, in_order
 from t5xpg.models.rng import stream_key
 
 STREAM = "decoding"

@@ -12,7 +12,7 @@ from t5xpg import distributed
 from t5xpg.check.plan import memory
 from t5xpg.experiment import assembly, config
 from t5xpg.experiment.experiment import Experiment
-from t5xpg.models.biases import Blocks
+from t5xpg.models.attention.biases import Blocks
 from t5xpg.models.config import T5Config
 from t5xpg.optim import state
 from tests.experiment.test_config import write_gin

@@ -15,7 +15,7 @@ import pytest
 import seqio
 
 from t5xpg.data.cache import local
-from t5xpg.data.cache.command import cache_task
+from t5xpg.data.cache.caching import cache_task
 from tests.workplace import REPOSITORY, sentences
 
 pytestmark = pytest.mark.process

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from t5xpg.base.errors import UserError
 from t5xpg.data.cache import local
-from t5xpg.data.cache.command import cache_task
+from t5xpg.data.cache.caching import cache_task
 from t5xpg.data.text.export import export_dataset
 
 # Tasks of a user: over files, with random numbers, with features of all kinds, and of functions.

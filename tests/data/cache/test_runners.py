@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from t5xpg.base.errors import UserError
-from t5xpg.data.cache.command import cache_task
+from t5xpg.data.cache.caching import cache_task
 from t5xpg.data.cache.runners import resolve_runner
 
 DATAFLOW = ["--project=p", "--region=r", "--temp_location=gs://b/t"]

@@ -19,9 +19,9 @@ from t5xpg.base.errors import UserError
 from t5xpg.base.files import write_json
 from t5xpg.data.batch import hash_batch
 from t5xpg.data.spec import DatasetConfig
-from t5xpg.data.stream import process
+from t5xpg.data.stream import data_process
 from t5xpg.data.stream.client import BatchStream, DataService, NoBatchYetError
-from t5xpg.data.stream.process import DataProcessError
+from t5xpg.data.stream.data_process import DataProcessError
 from t5xpg.data.text.manifest import Manifest, SplitRecord, canonical_line
 from tests.workplace import PATIENCE, REPOSITORY
 
@@ -232,20 +232,20 @@ def test_who_waits_for_a_batch_can_give_up() -> None:
 
 def test_waiting_is_noticed_in_the_middle_of_a_frame(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a data process is stopped while it sends, or while it is sent a position."""
-    monkeypatch.setattr(process, "_PATIENCE", 0.01)
+    monkeypatch.setattr(data_process, "_PATIENCE", 0.01)
     ours, theirs = socket.socketpair()
     ours.settimeout(PATIENCE)
     with ours, theirs:
-        process.send(theirs, {"number": 1, "row": np.arange(4)})
+        data_process.send(theirs, {"number": 1, "row": np.arange(4)})
         frame = ours.recv(1000)
         for cut in (0, 3, 12, len(frame) - 1):  # before the frame, and in its prefix, header and array
             rest = [frame[cut:]]
             theirs.sendall(frame[:cut])
-            message = process.receive(ours, lambda rest=rest: theirs.sendall(rest.pop()))
+            message = data_process.receive(ours, lambda rest=rest: theirs.sendall(rest.pop()))
             assert (message["number"], message["row"].tolist(), rest) == (1, [0, 1, 2, 3], [])
         row, taken = np.arange(1_000_000), []
-        receiving = threading.Thread(target=lambda: taken.append(process.receive(theirs)))
-        process.send(ours, {"row": row}, lambda: receiving.ident or receiving.start())
+        receiving = threading.Thread(target=lambda: taken.append(data_process.receive(theirs)))
+        data_process.send(ours, {"row": row}, lambda: receiving.ident or receiving.start())
         receiving.join(timeout=PATIENCE)
         assert np.array_equal(taken[0]["row"], row)
 
@@ -259,8 +259,8 @@ def test_a_data_process_that_is_stopped_is_named(first: DataService, monkeypatch
         printed.append(line)
         os.kill(first.pid, signal.SIGCONT)
 
-    monkeypatch.setattr(process, "_PATIENCE", 0.2)
-    monkeypatch.setattr(process, "print", let_it_go_on, raising=False)
+    monkeypatch.setattr(data_process, "_PATIENCE", 0.2)
+    monkeypatch.setattr(data_process, "print", let_it_go_on, raising=False)
     os.kill(first.pid, signal.SIGSTOP)
     assert first.describe(config()).name == "sample_one"
     assert f"kill -CONT {first.pid}" in printed[0]
@@ -325,8 +325,8 @@ def test_frames_carry_messages_and_arrays() -> None:
         "rows": np.arange(6, dtype=np.int32).reshape(2, 3).T,
     }
     with here, there:
-        process.send(here, {"call": "next", "text": "é\n", "inside": [arrays]})
-        message = process.receive(there)
+        data_process.send(here, {"call": "next", "text": "é\n", "inside": [arrays]})
+        message = data_process.receive(there)
         (received,) = message.pop("inside")
         assert message == {"call": "next", "text": "é\n"}
         assert received.keys() == arrays.keys()
@@ -334,8 +334,8 @@ def test_frames_carry_messages_and_arrays() -> None:
             np.testing.assert_array_equal(received[name], array, strict=True)
         here.sendall(b"no frame, by any means")
         with pytest.raises(ValueError, match="not a frame"):
-            process.receive(there)
+            data_process.receive(there)
         here.close()
         there.recv(100)
         with pytest.raises(EOFError):
-            process.receive(there)
+            data_process.receive(there)

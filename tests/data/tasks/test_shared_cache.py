@@ -7,7 +7,7 @@ import pytest
 import seqio
 
 from t5xpg.base import paths
-from t5xpg.data.cache.command import cache_task
+from t5xpg.data.cache.caching import cache_task
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.stream.pipeline import without_autograph
 from t5xpg.data.tasks.shared_cache import SharedCacheTask, cached_task

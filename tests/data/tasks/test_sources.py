@@ -17,7 +17,7 @@ from t5xpg.base.errors import UserError
 from t5xpg.base.files import sha256_of_file
 from t5xpg.data.batch import hash_batch
 from t5xpg.data.cache import worker
-from t5xpg.data.cache.command import cache_task
+from t5xpg.data.cache.caching import cache_task
 from t5xpg.data.cache.definition import definition_of
 from t5xpg.data.cache.record import differences, read
 from t5xpg.data.spec import DatasetConfig

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from t5xpg.base.page import one_line
+from t5xpg.base.markdown import one_line
 from t5xpg.data.vocab.sentinels import blanks_of, excerpt, fill, predicted_spans
 from t5xpg.data.vocab.vocabulary import Vocabulary
 

@@ -1,6 +1,6 @@
 """Checkpoints in transformers' layout: copies, other types, and what is said about those that do not fit.
 
-There and back: tests/exchange/test_exporting.py.
+There and back: tests/exchange/test_to_transformers.py.
 """
 
 import dataclasses

@@ -1,0 +1,317 @@
+"""What is added to attention logits: masks, and biases of relative positions. There are four forms.
+
+`WholeBias`: all pairs of positions, made once for all layers of a stack. `ChunkedBias`: only ids and segments [B, S]
+and one bias per distance are kept; the pairs of one chunk of queries exist while that chunk is computed. `BlockedBias`,
+for windows: only pairs of a block of queries with the keys that one of them sees. `FusedBias`: a kernel makes the
+biases where it adds them.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from t5xpg.models.attention.relative_positions import PositionTable, toeplitz
+
+# T5X's bias for masked positions: exp() of it is 0, and it is finite, so that a row in which everything is masked
+# (a padding row) has no NaN
+MASKED = -1e10
+# how many positions behind and ahead of its own a query sees
+Window = tuple[int, int] | jax.Array
+
+
+def as_bias(visible: jax.Array) -> jax.Array:
+    """Boolean -> 0 where visible, MASKED elsewhere, float32."""
+    return jnp.where(visible, jnp.float32(0.0), jnp.float32(MASKED))
+
+
+def visible_keys(
+    key_tokens: jax.Array, query_segments: jax.Array | None = None, key_segments: jax.Array | None = None
+) -> jax.Array:
+    """Boolean [B, 1, 1 or Q, S]: keys [B, S] that are not padding (id 0) and, where packed, in the query's segment."""
+    visible = (key_tokens > 0)[:, None, None, :]
+    if query_segments is not None and key_segments is not None:
+        visible = visible & (query_segments[:, None, :, None] == key_segments[:, None, None, :])
+    return visible
+
+
+def causal(queries: int, keys: int, first: int | jax.Array = 0) -> jax.Array:
+    """Boolean [1, 1, queries, keys]: keys at the query's position or before. first: the first query's position."""
+    query_positions = first + jnp.arange(queries, dtype=jnp.int32)
+    key_positions = jnp.arange(keys, dtype=jnp.int32)
+    return (query_positions[:, None] >= key_positions[None, :])[None, None]
+
+
+def within(window: Window, queries: int, keys: int, first: int | jax.Array = 0) -> jax.Array:
+    """Boolean [1, 1, queries, keys]: keys within `window` behind and ahead of the query. first: as in `causal`."""
+    behind, ahead = window
+    distances = (first + jnp.arange(queries, dtype=jnp.int32))[:, None] - jnp.arange(keys, dtype=jnp.int32)
+    return ((distances <= behind) & (-distances <= ahead))[None, None]
+
+
+def with_prefix(visible: jax.Array, prefix: jax.Array | None, first: int | jax.Array) -> jax.Array:
+    """Boolean [B, 1, Q, S]: `visible` [1, 1, Q, S], or query and key both in the `prefix` [B, S], where that is not 0.
+    No prefix: `visible`. first: as in `causal`. Source: make_decoder_mask (t5x/examples/decoder_only/layers.py)."""
+    if prefix is None:
+        return visible
+    keys, number = prefix > 0, visible.shape[-2]
+    queries = lax.dynamic_slice_in_dim(jnp.pad(keys, ((0, 0), (0, number))), first, number, axis=1)
+    return visible | (queries[:, None, :, None] & keys[:, None, None, :])
+
+
+def has_fused_kernels() -> bool:
+    """Whether the default device is one that fused attention is compiled for."""
+    return jax.default_backend() == "gpu"
+
+
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["mask", "position", "keys"], meta_fields=[])
+@dataclass(frozen=True)
+class WholeBias:
+    """mask: 0 or MASKED, broadcast to [B, H, Q, S]; position: [1, H, Q, S] or None; keys: of relative positions, one
+    per distance, [H, K, Q + S - 1], or None; all float32."""
+
+    mask: jax.Array
+    position: jax.Array | None = None
+    keys: jax.Array | None = None
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Which queries may see which keys, and what their distance adds.
+
+    key_tokens: [B, S], padding where 0. query_segments [B, Q] and key_segments [B, S]: where rows are packed.
+    is_causal: a query sees no key after its own position, except within the prefix. prefix: [B, S], where queries and
+    keys are the same positions: those that are not 0 see each other, whichever comes first. positions: None where
+    distances add nothing, as in cross attention. window: None for all positions. first: the index of the key at the
+    first query's position.
+    """
+
+    queries: int
+    key_tokens: jax.Array
+    query_segments: jax.Array | None
+    key_segments: jax.Array | None
+    is_causal: bool = False
+    positions: PositionTable | None = None
+    prefix: jax.Array | None = None
+    window: tuple[int, int] | None = None
+    first: int = 0
+
+    def bias(self, chunk_size: int | None, by_blocks: bool | None = None, kernel: str = "dot_product") -> Bias:
+        """By blocks where a window makes this fewer pairs; by chunks where there are more than `chunk_size` queries;
+        else whole. by_blocks: True or False decides on blocks for a window, whatever the length. kernel: one of
+        T5Config's ATTENTION_KERNELS; "fused" has an effect only on devices that have these kernels."""
+        if kernel == "fused" and has_fused_kernels():
+            return self._fused()
+        if by_blocks is not False and self.window is not None:
+            behind, ahead = self.window
+            if self.is_causal and self.prefix is None:
+                ahead = 0
+            blocks = Blocks.of_window(self.queries, behind, ahead)
+            if by_blocks or self.queries > blocks.keys:
+                return self._by_blocks(blocks)
+        if chunk_size is None or self.queries <= chunk_size:
+            return self._whole()
+        return self._by_chunks(chunk_size)
+
+    @property
+    def visible(self) -> jax.Array:
+        """Boolean [B, 1, 1 or Q, S]: which keys each query sees."""
+        return _visible(self, self.queries, self.query_segments, self.first)
+
+    def _whole(self) -> WholeBias:
+        keys = self.key_tokens.shape[1]
+        if self.positions is None:
+            return WholeBias(as_bias(self.visible))
+        sizes = self.queries, keys, self.first
+        return WholeBias(as_bias(self.visible), self.positions(*sizes), self.positions.keys_by_distance(*sizes))
+
+    def _fused(self) -> FusedBias:
+        assert self.window is None and self.first == 0  # noqa: PT018
+        key_ids = jnp.zeros_like(self.key_tokens) if self.key_segments is None else self.key_segments
+        query_ids = self.query_segments
+        if query_ids is None:
+            query_ids = jnp.zeros((self.key_tokens.shape[0], self.queries), key_ids.dtype)
+        begins, by_run = ((), None) if self.positions is None else self.positions.runs()
+        return FusedBias(
+            query_ids, jnp.where(self.key_tokens > 0, key_ids, -1), by_run, self.prefix, self.is_causal, begins
+        )
+
+    def _by_blocks(self, blocks: Blocks) -> BlockedBias:
+        of_one = replace(
+            self, queries=blocks.size, key_tokens=blocks.split_keys(self.key_tokens),
+            query_segments=jax.tree.map(blocks.split_queries, self.query_segments),
+            key_segments=jax.tree.map(blocks.split_keys, self.key_segments),
+            prefix=jax.tree.map(blocks.split_keys, self.prefix), first=blocks.behind,
+        )  # fmt: skip
+        return BlockedBias(blocks, of_one._whole())
+
+    def _by_chunks(self, size: int) -> ChunkedBias:
+        number = -(-self.queries // size)
+        by_distance = None
+        if self.positions is not None:
+            by_distance = self.positions.by_distance(number * size, self.key_tokens.shape[1])
+        segments = jax.tree.map(functools.partial(split_queries, size=size), self.query_segments)
+        return ChunkedBias(
+            size, number, self.key_tokens, segments, self.key_segments, self.is_causal, by_distance, self.prefix,
+            None if self.window is None else jnp.asarray(self.window, jnp.int32),
+        )  # fmt: skip
+
+
+@functools.partial(
+    jax.tree_util.register_dataclass,
+    data_fields=["key_tokens", "segments", "key_segments", "by_distance", "prefix", "window"],
+    meta_fields=["size", "number", "is_causal"],
+)
+@dataclass(frozen=True)
+class ChunkedBias:
+    """The biases of `number` chunks of `size` queries; the last one may reach beyond the queries that there are.
+
+    segments: [number, B, size] or None. by_distance: [H, number * size + S - 1] or None. window: [2] int32 or None.
+    """
+
+    size: int
+    number: int
+    key_tokens: jax.Array
+    segments: jax.Array | None
+    key_segments: jax.Array | None
+    is_causal: bool
+    by_distance: jax.Array | None
+    prefix: jax.Array | None
+    window: jax.Array | None = None
+
+    def of_chunk(self, number: jax.Array, segments: jax.Array | None) -> WholeBias:
+        """The bias of one chunk's queries and all keys. number: of the chunk, int32; segments: its own [B, size]."""
+        mask = as_bias(_visible(self, self.size, segments, number * self.size))
+        if self.by_distance is None:
+            return WholeBias(mask)
+        keys = self.key_tokens.shape[1]
+        start = (self.number - 1 - number) * self.size  # where the chunk's last query and the first key are
+        near = lax.dynamic_slice_in_dim(self.by_distance, start, self.size + keys - 1, axis=1)
+        return WholeBias(mask, toeplitz(near, self.size, keys)[None])
+
+
+def _visible(of: Pairs | ChunkedBias, queries: int, segments: jax.Array | None, first: int | jax.Array) -> jax.Array:
+    """Boolean [B, 1, 1 or queries, S]: which keys some queries see. segments: theirs. first: as in `causal`."""
+    visible, keys = visible_keys(of.key_tokens, segments, of.key_segments), of.key_tokens.shape[1]
+    if of.window is not None:
+        visible = visible & within(of.window, queries, keys, first)
+    if of.is_causal:
+        visible = with_prefix(causal(queries, keys, first), of.prefix, first) & visible
+    return visible
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Rows in blocks of `size` queries, each with the keys from `behind` its first query to `ahead` of its last.
+
+    As in LongT5 (Guo et al. 2022, section 3.1) and Longformer (Beltagy et al. 2020), the keys of a block lie in that
+    block and its two neighbours. The blocks of all rows lie in the first axis: B times `number`.
+    """
+
+    number: int
+    size: int
+    behind: int
+    ahead: int
+
+    @classmethod
+    def of_window(cls, queries: int, behind: int, ahead: int) -> Blocks:
+        """The blocks for rows of `queries` queries. On CPUs, sizes below 64 and above the window are slower."""
+        size = max(64, 1 + behind, 1 + ahead)
+        return cls(-(-queries // size), size, behind, ahead) if queries > size else cls(1, queries, 0, 0)
+
+    @property
+    def keys(self) -> int:
+        """How many keys a block has."""
+        return self.size + self.behind + self.ahead
+
+    def pairs(self, queries: int) -> int:
+        """How many pairs of positions a row has: those of its blocks, or of all positions if that is fewer."""
+        return min(queries * queries, self.number * self.size * self.keys)
+
+    def distances(self, queries: int) -> int:
+        """How many products with the keys of distances a row has, by blocks if it is longer than their keys."""
+        if queries <= self.keys:
+            return queries * (2 * queries - 1)
+        return self.number * self.size * (self.size + self.keys - 1)
+
+    def split_queries(self, x: jax.Array) -> jax.Array:
+        """[B, Q, ...] -> [B * number, size, ...], filled up with zeros."""
+        return self._padded(x, 0).reshape(-1, self.size, *x.shape[2:])
+
+    def split_keys(self, x: jax.Array) -> jax.Array:
+        """[B, Q, ...] -> [B * number, keys, ...], filled up with zeros."""
+        apart = self._padded(x, 1).reshape(x.shape[0], self.number + 2, self.size, *x.shape[2:])
+        before, after = apart[:, :-2, self.size - self.behind :], apart[:, 2:, : self.ahead]
+        return jnp.concatenate([before, apart[:, 1:-1], after], axis=2).reshape(-1, self.keys, *x.shape[2:])
+
+    def join(self, x: jax.Array, queries: int) -> jax.Array:
+        """[B * number, size, ...] -> [B, queries, ...]: the way back."""
+        return x.reshape(-1, self.number * self.size, *x.shape[2:])[:, :queries]
+
+    def _padded(self, x: jax.Array, around: int) -> jax.Array:
+        """[B, Q, ...] -> [B, (number + 2 around) * size, ...]"""
+        more = self.number * self.size - x.shape[1]
+        padding = [(0, 0), (around * self.size, around * self.size + more), *[(0, 0)] * (x.ndim - 2)]
+        return jnp.pad(x, padding)
+
+
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["of_one"], meta_fields=["blocks"])
+@dataclass(frozen=True)
+class BlockedBias:
+    """The biases of blocks of rows. of_one: a bias in which each block is a row, [B * number, H, size, keys]."""
+
+    blocks: Blocks
+    of_one: WholeBias
+
+
+@functools.partial(
+    jax.tree_util.register_dataclass,
+    data_fields=["query_ids", "key_ids", "by_run", "prefix"],
+    meta_fields=["is_causal", "run_begins"],
+)
+@dataclass(frozen=True)
+class FusedBias:
+    """The arrays from which a kernel makes the biases, tile by tile.
+
+    query_ids [B, Q] and key_ids [B, S]: a query sees keys with its own id; padding has -1, which no query has. by_run:
+    what a run of distances adds, [H, runs] float32, or None; run_begins: as in `PositionTable.runs`. is_causal and
+    prefix: as in `Pairs`.
+    """
+
+    query_ids: jax.Array
+    key_ids: jax.Array
+    by_run: jax.Array | None
+    prefix: jax.Array | None
+    is_causal: bool
+    run_begins: tuple[int, ...]
+
+
+Bias = WholeBias | ChunkedBias | BlockedBias | FusedBias
+
+
+class Either(NamedTuple):
+    """The bias of a layer in a scan: `local`, by blocks, if the layer has a window (`is_local`), else `whole`."""
+
+    is_local: jax.Array
+    local: BlockedBias
+    whole: WholeBias | ChunkedBias
+
+
+def split_queries(x: jax.Array, size: int) -> jax.Array:
+    """[B, Q, ...] -> [chunks, B, size, ...], filled up with zeros."""
+    B, queries = x.shape[:2]
+    number = -(-queries // size)
+    padding = [(0, 0)] * x.ndim
+    padding[1] = (0, number * size - queries)
+    return jnp.moveaxis(jnp.pad(x, padding).reshape(B, number, size, *x.shape[2:]), 1, 0)
+
+
+def join_queries(x: jax.Array, queries: int) -> jax.Array:
+    """[chunks, B, size, ...] -> [B, queries, ...]: the way back."""
+    number, B, size = x.shape[:3]
+    return jnp.moveaxis(x, 0, 1).reshape(B, number * size, *x.shape[3:])[:, :queries]

@@ -1,0 +1,118 @@
+"""What the layers of a stack know of positions: biases, masks, windows and rotations, by the kind of a layer."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from t5xpg.models.attention.biases import Bias, BlockedBias, Either, Pairs, WholeBias
+from t5xpg.models.attention.global_tokens import GlobalTokens
+from t5xpg.models.attention.relative_positions import RelativePositionBias
+from t5xpg.models.attention.rotary import Rotation, rotation
+from t5xpg.models.config import T5Config
+
+_EVERYWHERE = (2**30, 2**30)
+
+
+class Geometry(NamedTuple):
+    """For one attention: what is added to its logits, how its queries and keys are turned, and its global tokens."""
+
+    bias: Bias | Either
+    queries: Rotation | None = None
+    keys: Rotation | None = None
+    globals: GlobalTokens | None = None
+
+    @property
+    def whole(self) -> WholeBias:
+        """The bias of attention that is neither by chunks nor by blocks."""
+        assert isinstance(self.bias, WholeBias)
+        return self.bias
+
+    def merged(self, source: Geometry) -> Geometry:
+        """The geometry of one softmax over a decoder's own positions [.., T, T], and after them a source [.., T, S]."""
+        own, other = self.whole, source.whole
+        B, queries, keys = max(own.mask.shape[0], other.mask.shape[0]), own.mask.shape[2], other.mask.shape[3]
+        masks = [jnp.broadcast_to(mask, (B, 1, queries, mask.shape[3])) for mask in (own.mask, other.mask)]
+        position = own.position
+        if position is not None:
+            position = jnp.pad(position, ((0, 0), (0, 0), (0, 0), (0, keys)))
+        return self._replace(bias=WholeBias(jnp.concatenate(masks, axis=3), position))
+
+
+def has_window(config: T5Config, index: int | jax.Array) -> Any:
+    """Whether the layer at `index`, counted from 0, has a window where its stack has one; bool, or boolean []."""
+    return (index + 1) % config.sliding_window_pattern != 0
+
+
+# one item for layers with a window and one for the others; a single item where both have the same
+Kinds = tuple[Any, ...]
+
+
+def of_kinds(differ: bool, make: Callable[[bool], Any]) -> Kinds:
+    """(make(True), make(False)) for layers with and without a window; (make(False),) where the two do not differ."""
+    return (make(True), make(False)) if differ else (make(False),)
+
+
+def of_layer(config: T5Config, kinds: Kinds, index: int | jax.Array) -> Any:
+    """The item of `kinds` for the layer at `index`; the index is traced where layers are scanned."""
+    if len(kinds) == 1:
+        return kinds[0]
+    is_local = has_window(config, index)
+    if isinstance(is_local, bool):
+        return kinds[0 if is_local else 1]
+    if isinstance(kinds[0], BlockedBias):
+        return Either(is_local, *kinds)
+    return jax.tree.map(lambda local, whole: jnp.where(is_local, local, whole), *kinds)
+
+
+def rotations(config: T5Config, positions: jax.Array) -> Kinds:
+    """The `Rotation` (or None) of positions [...] int32, for each kind of layer."""
+    differ = config.rotary_local_base is not None or config.rotary_scale != 1.0
+    return of_kinds(differ, functools.partial(rotation, config, positions))
+
+
+def self_geometries(
+    config: T5Config,
+    pairs: Pairs,
+    window: tuple[int, int] | None,
+    relpos_bias: RelativePositionBias | None,
+    positions: jax.Array | None = None,
+    globals: GlobalTokens | None = None,
+) -> Callable[[Any, int | jax.Array], Geometry]:
+    """The geometry of a layer's self attention, by the layer and its index.
+
+    pairs: without window and table of relative positions, which are added here; the table is read in both directions
+    unless `is_causal`. window: for the layers that have one. relpos_bias: the stack's table, for all layers; None where
+    every layer has its own, or none has. positions: of the rows, [T] or [B, T]; None: 0, 1, 2 and so on. globals: the
+    global tokens of the stack.
+    """
+    turned = rotations(config, jnp.arange(pairs.queries, dtype=jnp.int32) if positions is None else positions)
+    everywhere = _EVERYWHERE if config.scan_layers else None  # in a scan, both kinds need arrays of the same shape
+    layers = config.num_decoder_layers if pairs.is_causal else config.num_encoder_layers
+    have_windows = window is not None and config.sliding_window_pattern > layers  # all of them
+    # merged attention adds the source to the decoder's positions: no blocks
+    by_blocks = False if config.merged_attention and pairs.is_causal else True if globals is not None else None
+
+    def biases(relpos_bias: RelativePositionBias | None) -> Kinds:
+        table = None if relpos_bias is None else relpos_bias.table(bidirectional=not pairs.is_causal)
+
+        def of(is_local: bool) -> Bias:
+            mine = window and (window if is_local or have_windows else everywhere)
+            seen = replace(pairs, positions=table, window=mine)
+            return seen.bias(config.attention_chunk_size, by_blocks, config.attention_kernel)
+
+        return of_kinds(window is not None and not have_windows, of)
+
+    shared = biases(relpos_bias)
+
+    def of(layer: Any, index: int | jax.Array) -> Geometry:
+        added = shared if layer.relpos_bias is None else biases(layer.relpos_bias)
+        own = of_layer(config, turned, index)
+        return Geometry(of_layer(config, added, index), own, own, globals)
+
+    return of

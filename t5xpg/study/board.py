@@ -1,0 +1,46 @@
+"""What the boards and the pages of all studies have in common."""
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from t5xpg.base.markdown import escape, table
+from t5xpg.run.report import Board
+
+FORMAT = 1
+
+
+def rounded(value: float | None, digits: int = 6) -> float | None:
+    """A measure, rounded as boards keep it."""
+    return None if value is None else round(value, digits)
+
+
+def mean(values: Sequence[float | None]) -> float | None:
+    """The mean; None where one of the values is missing, or there are no values."""
+    known = [value for value in values if value is not None]
+    return statistics.mean(known) if known and len(known) == len(values) else None
+
+
+def progress(board: Board, runs: str, missing: str) -> str:
+    """A sentence on how many runs are done; empty if all are. runs: their name. missing: how the others are shown."""
+    if board["runs_done"] == board["runs"]:
+        return ""
+    return f"{board['runs_done']} of {board['runs']} {runs} are done; {missing}."
+
+
+def batch_shape(trained: Mapping[str, Any], packed: str) -> str:
+    """The rows and lengths of training batches. packed: what is added where rows hold several examples."""
+    lengths = "/".join(str(length) for length in trained["lengths"].values())
+    return f"{trained['rows']} x {lengths}{packed if trained['packed'] else ''}"
+
+
+def facts(rows: Iterable[Sequence[str]], sources: Mapping[str, list[Any]]) -> str:
+    """The table at the end of a block: the given rows, and where the runs come from, as `runs.sources` gives it."""
+    cores = " or ".join(map(str, sources["cores"])) + (" core" if sources["cores"] == [1] else " cores")
+    versions = [", ".join(f"{name} {found}" for name, found in one.items() if found) for one in sources["versions"]]
+    last = [
+        ["source", escape(", ".join(f"commit {commit}" for commit in sources["commit"])) or "no git checkout"],
+        ["hardware", escape(f"{', '.join(sources['cpu'])}; {cores} each")],
+        *(["versions", escape(one)] for one in versions),
+    ]
+    return table(["", ""], [*rows, *last])

@@ -1,0 +1,156 @@
+"""The board of a matrix, matrix.json."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from t5xpg.experiment.experiment import Experiment
+from t5xpg.experiment.identity import deciding_settings
+from t5xpg.run.records import read_jsonl
+from t5xpg.run.report import Board
+from t5xpg.run.results import training_seconds
+from t5xpg.study.board import FORMAT, rounded
+from t5xpg.study.matrix import unigrams
+from t5xpg.study.matrix.plan import AXES, MatrixPlan
+from t5xpg.study.runs import Run, check_same_text, outcome, sources
+
+MEASURES = ("loss", "bits_per_byte", "accuracy")
+
+_Cell = Mapping[str, Any]
+
+
+def collect(experiment: str, plan: MatrixPlan, runs: Sequence[Run]) -> Board:
+    """Everything that the page shows.
+
+    A cell counts as done once it was compared, or has diverged. It has learned where its loss on the held-out batches
+    is lower than the unigram model's, both over all targets and over the text alone. Raises UserError where cells were
+    trained on different text, or with different vocabularies of one name.
+    """
+    check_same_text(runs)
+    cells = [_cell(run) for run in runs]
+    started = [run for run in runs if run.directory.exists()]
+    models = {run.labels["vocabulary"]: _vocabulary(run).get("model_sha256") for run in started}
+    vocabularies = [
+        {"name": name, "title": entry.title, "command": plan.vocabulary_command(name), "model_sha256": models.get(name)}
+        for name, entry in plan.vocabularies.items()
+    ]
+    sha256 = started[0].recorded()["data"].get("sha256") if started else None
+    return {
+        "format": FORMAT,
+        "experiment": experiment,
+        "dataset": {"name": plan.dataset, "sha256": sha256},
+        "architectures": [{"name": name, "title": entry.title} for name, entry in plan.architectures.items()],
+        "objectives": [{"name": name, "title": entry.title} for name, entry in plan.objectives.items()],
+        "left_out": plan.left_out_pairs(),
+        **_of_cells(cells, vocabularies),
+        "sources": sources(runs),
+    }
+
+
+def with_published(found: Board, published: Board, runs: Sequence[Run]) -> Board:
+    """The board, in which cells without a run here are taken from an earlier board, where they are done there.
+
+    A cell is taken only if it belongs here: if its settings, text and vocabulary are the same.
+    """
+    if found["dataset"]["sha256"] not in (None, published["dataset"]["sha256"]):
+        return found
+    earlier = {_name(cell): cell for cell in published["cells"] if cell["done"]}
+    models = {entry["name"]: entry.get("model_sha256") for entry in published["vocabularies"]}
+    started = {run.name for run in runs if run.directory.exists()}
+    changed = {
+        entry["name"]
+        for entry in found["vocabularies"]
+        if entry["model_sha256"] not in (None, models.get(entry["name"]))
+    }
+
+    def kept(cell: _Cell) -> _Cell:
+        other = earlier.get(_name(cell), cell)
+        same = cell["vocabulary"] not in changed and other.get("settings") == cell["settings"]
+        return other if same and _name(cell) not in started else cell
+
+    cells = [kept(cell) for cell in found["cells"]]
+    if cells == found["cells"]:
+        return found
+    vocabularies = [
+        {**one, "model_sha256": one["model_sha256"] or models.get(one["name"])} for one in found["vocabularies"]
+    ]
+    return {
+        **found,
+        "dataset": published["dataset"],
+        **_of_cells(cells, vocabularies),
+        "sources": {
+            fact: [*values, *(one for one in found["sources"][fact] if one not in values)]
+            for fact, values in published["sources"].items()
+        },
+    }
+
+
+def settings_digest(experiment: Experiment) -> str:
+    """The SHA-256 of all settings that decide what a cell's run computes."""
+    return hashlib.sha256(json.dumps(deciding_settings(experiment), sort_keys=True).encode()).hexdigest()
+
+
+def _of_cells(cells: Sequence[_Cell], vocabularies: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """The cells, and what follows from them: how many have learned, how many ids the tasks of a vocabulary have."""
+    ids = {one["name"]: {cell["ids"] for cell in cells if cell["vocabulary"] == one["name"]} for one in vocabularies}
+    return {
+        "vocabularies": [{**one, "ids": sorted(ids[one["name"]] - {None})} for one in vocabularies],
+        "runs": len(cells),
+        "runs_done": sum(cell["done"] for cell in cells),
+        "learned": sum(bool(cell["learned"]) for cell in cells),
+        "cells": cells,
+    }
+
+
+def _name(cell: _Cell) -> str:
+    return ",".join(cell[axis] for axis in AXES)
+
+
+def _vocabulary(run: Run) -> dict[str, Any]:
+    """The vocabulary that a run was trained with, as it has recorded it."""
+    return run.recorded().get("vocabulary") or {}
+
+
+def _cell(run: Run) -> dict[str, Any]:
+    found, compared, experiment = outcome(run), unigrams.compared(run), run.experiment
+    last = found.last
+    if last is not None and compared is not None:  # must have counted what the run read
+        counted = (compared["training_tokens"], compared["unigram"]["target_tokens"])
+        if counted != (found.target_tokens, last["target_tokens"]):
+            compared = None
+    last = last if compared is not None else None
+    done = found.diverged or last is not None
+    record = {
+        **run.labels,
+        "done": done,
+        "diverged_at": found.step if found.diverged else None,
+        "settings": settings_digest(experiment),
+        "steps": run.steps,
+        "seed": experiment.random_seed,
+        "rows": experiment.train_dataset.batch_size,
+        "lengths": dict(experiment.lengths),
+        "packed": experiment.train_dataset.pack,
+        "ids": _vocabulary(run).get("size"),
+        "num_params": experiment.model.num_params,
+        "target_tokens": found.target_tokens if done else None,
+        "held_out_target_tokens": last["target_tokens"] if last is not None else None,
+        "held_out_target_bytes": last["target_bytes"] if last is not None else None,
+        **_measures(last),
+        "unigram": None,
+        "of_text": None,
+        "learned": None,
+        "training_seconds": rounded(training_seconds(read_jsonl(run.directory.timing_jsonl)), 1) if done else None,
+    }
+    if last is None or compared is None:
+        return record
+    unigram, model, of_text = compared["unigram"], compared["of_text"]["model"], compared["of_text"]["unigram"]
+    return record | {
+        "unigram": _measures(unigram),
+        "of_text": {"tokens": model["target_tokens"], **_measures(model), "unigram": _measures(of_text)},
+        "learned": last["loss"] < unigram["loss"] and model["loss"] < of_text["loss"],
+    }
+
+
+def _measures(values: Mapping[str, Any] | None) -> dict[str, float | None]:
+    return {name: None if values is None else rounded(values[name]) for name in MEASURES}

@@ -1,0 +1,138 @@
+"""`make verify-claim`: a published run, repeated by a stranger: clone, install, reproduce, compare, and a receipt.
+
+The clone is of the commit that the results name. So the code that made them runs, through its own `make install` and
+`make reproduce`.
+"""
+
+import os
+import re
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+from t5xpg.base import digests, environment, paths, sbom
+from t5xpg.base.errors import UserError
+from t5xpg.base.files import (
+    copy_file,
+    directory_atomically,
+    json_object_if_any,
+    remove,
+    sha256_of_file,
+    write_json,
+    write_text,
+)
+from t5xpg.base.paths import shown
+from t5xpg.experiment.config import find_experiment
+from t5xpg.run.directory import RunDirectory
+from t5xpg.run.provenance import commit_of, counting_starts
+from t5xpg.run.report import RESULTS_FILE
+from t5xpg.run.results import read_results
+from t5xpg.study import kinds
+from t5xpg.study.reproduce import receipts
+from t5xpg.study.reproduce.reproduce import OUTCOME_FILE
+
+RECEIPT_FILE, PACKAGES_FILE = "receipt.json", "packages.cdx.json"
+# Variables of this Make and this program, which would mislead Make and the program in the clone.
+_NOT_KEPT = {"MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "T5XPG_REVISION"}
+
+
+def verify(name: str, folder: Path, *, key: str | None = None, steps: int | None = None) -> int:
+    """Repeat the published run of an experiment in a clone below `folder`, and write a receipt there.
+
+    key: the SSH key to sign with; None for git's, if any. steps: how many updates to train; None for all. An
+    interrupted verification continues, a finished one starts anew. Returns 0, or 1 where the numbers are different or
+    `make reproduce` wrote no outcome. Raises UserError where the results are not of a single commit without changes,
+    and where that commit is not in this checkout.
+    """
+    name, gin_file = find_experiment(name)
+    kinds.require_one_run(gin_file.parent)
+    published = gin_file.parent / RESULTS_FILE
+    commit = commit_of(read_results(published))
+    if commit is None:
+        raise UserError(f"{shown(published)} is not of one commit without changes: there is nothing to clone.")
+    key, started = receipts.signing_key(key), _now()
+    checkout, receipt = folder.absolute() / "checkout", folder / RECEIPT_FILE
+    run = RunDirectory(checkout / "runs" / f"{name}_reproduced")
+    _clone(commit, checkout)
+    if (run.path / OUTCOME_FILE).exists():
+        remove(run.path)
+    remove(receipt)
+    copy_file(published, checkout / "experiments" / name / RESULTS_FILE)  # committed later than the code that made it
+    variables = [f"EXP={name}", f"RUN={run.path}", *([] if steps is None else [f"STEPS={steps}"])]
+    _ = _make(checkout, "install") or _make(checkout, "reproduce", *variables)
+    outcome = json_object_if_any(run.path / OUTCOME_FILE)  # Make's exit code is 2 for every error
+    if outcome.get("of") != (digest := sha256_of_file(published)):
+        print("no receipt, as nothing was compared; after an interruption, the same command goes on", flush=True)
+        return 1
+    found = {
+        "format": receipts.FORMAT,
+        "experiment": name,
+        "verdict": receipts.verdict(outcome),
+        "claim": {"results": digest, "commit": commit, "repository": _repository()},
+        "reproduction": outcome,
+        **_circumstances(run, checkout, folder / PACKAGES_FILE),
+        "started": started,
+        "ended": _now(),
+        "by": f"{environment.git('config', 'user.name') or ''} <{environment.git('config', 'user.email') or ''}>",
+    }
+    write_json(receipt, found)
+    if key is not None:
+        receipts.sign(receipt, key)
+    how = "signed" if key else f"not signed; to sign it: make verify-claim RECEIPT='{shown(receipt)}' KEY=~/.ssh/…"
+    print(f"{found['verdict']}; receipt: {shown(receipt)}, {how}", flush=True)
+    return 1 if found["verdict"] == receipts.DIFFERENT else 0
+
+
+def _clone(commit: str, checkout: Path) -> None:
+    if checkout.exists():
+        if environment.git_state(checkout) != {"commit": commit, "clean": True}:
+            raise UserError(f"{shown(checkout)} is not commit {commit[:12]} as it was: delete it, or name an OUTPUT=…")
+        return
+    print(f"cloning commit {commit[:12]} into {shown(checkout)}", flush=True)
+    with directory_atomically(checkout) as new:
+        cloned = environment.git("clone", "--quiet", "--no-checkout", str(paths.REPOSITORY), str(new))
+        if cloned is None or environment.git("checkout", "--quiet", commit, within=new) is None:
+            shallow = environment.git("rev-parse", "--is-shallow-repository") == "true"
+            raise UserError(
+                f"Commit {commit}, of which the results are, is not in this checkout. "
+                f"Type: git fetch {'--unshallow' if shallow else f'origin {commit}'}"
+            )
+
+
+def _make(checkout: Path, *arguments: str) -> int:
+    """The exit code of Make in the clone; its output is ours."""
+    print(f"make {arguments[0]}, in {shown(checkout)}", flush=True)
+    kept = {name: value for name, value in os.environ.items() if name not in _NOT_KEPT and not name.startswith("GIT_")}
+    with subprocess.Popen(["make", *arguments], cwd=checkout, env=kept) as process:
+        try:
+            return process.wait()
+        except BaseException:  # asked to stop: training is asked too, and saves its step
+            process.terminate()
+            process.wait()
+            raise
+
+
+def _circumstances(run: RunDirectory, checkout: Path, packages: Path) -> dict[str, Any]:
+    """What ran on which machine; its packages are listed in a file of their own."""
+    record = run.read()
+    start = counting_starts(record)[-1]
+    hardware = {**start["host"], "devices": start["devices"]}
+    lock = (checkout / "requirements" / f"{sbom.lock_name(hardware)}.txt").read_text(encoding="utf-8")
+    write_text(packages, sbom.text(lock, hardware, start["versions"]))
+    files = digests.digests(run.path, [run.metrics_jsonl.name, run.batches.name])
+    return {
+        "sha256": {**files, packages.name: sha256_of_file(packages), "data": record["identity"].get("data")},
+        "versions": start["versions"],
+        "hardware": hardware,
+    }
+
+
+def _repository() -> str | None:
+    """Where the repository was cloned from, without name and password; None for a folder."""
+    address = environment.git("remote", "get-url", "origin") or ""
+    return re.sub(r"//[^/@]*@", "//", address) if re.match(r"(?!file:)[\w.@+-]+:", address) else None
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

@@ -1,0 +1,178 @@
+"""Speedruns: the least time, and the least target tokens, to a validation loss. `make speedrun-check` trains an entry.
+
+An entry is a gin file records/<entry>/*.gin in the experiment's folder. It claims that the mean loss over seeds is at
+the target after its TRAIN_STEPS updates. The record.json beside it holds what was found.
+"""
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from t5xpg.base import environment, locks
+from t5xpg.base.errors import UserError, nearest
+from t5xpg.base.files import json_object_of, remove, sha256_of_file, write_json
+from t5xpg.base.markdown import aligned
+from t5xpg.base.paths import shown
+from t5xpg.experiment import config
+from t5xpg.run import provenance
+from t5xpg.run.records import read_jsonl, whole_split
+from t5xpg.run.report import Page
+from t5xpg.run.results import collect, training_seconds, write_results
+from t5xpg.run.results_page import OTHERS_ALLOWED
+from t5xpg.study import launchers, runs
+from t5xpg.study.board import FORMAT, rounded
+from t5xpg.study.plan_file import read
+from t5xpg.study.runs import Run
+from t5xpg.study.speedrun.page import PAGE
+from t5xpg.study.speedrun.rules import SpeedrunPlan, forbidden, margin, objections
+from t5xpg.study.study import Planned
+
+EXPERIMENT, RECORD_FILE = "speedrun", "record.json"
+_SLOWER = 1.1  # a recorded time is confirmed up to this factor
+_SHOWN = ("seed", "steps", "target_tokens", "seconds", "used_by_others", "nats_per_byte", "encoder_use")
+Record = Mapping[str, Any]
+
+
+class Speedrun(Planned):
+    """The entries of a speedrun, their gin files by their names, and their runs."""
+
+    plan_file: ClassVar[str] = "speedrun.toml"
+    page: ClassVar[Page] = PAGE
+
+    def __init__(self, experiment: str, folder: Path) -> None:
+        super().__init__(experiment, folder)
+        self.entries = {file.parent.name: file for file in sorted(self.home.glob("records/*/*.gin"))}
+
+    def runs_of(self, entry: str, seeds: Sequence[int]) -> list[Run]:
+        """The runs of an entry. Raises UserError where there is no such entry, or where it breaks the rules."""
+        if entry not in self.entries:
+            raise UserError(f"There is no entry {entry!r} in {shown(self.home)}/records.{nearest(entry, self.entries)}")
+        file = str(self.entries[entry])
+        if broken := list(forbidden(config.load(file).experiment, config.load(self.experiment).experiment)):
+            raise UserError("\n  ".join([f"{entry} is refused:", *broken]))
+        folders = {seed: self.folder / f"{entry},seed={seed}" for seed in seeds}
+        return [Run(file, path, "entry", {"seed": seed}, [f"RANDOM_SEED={seed}"]) for seed, path in folders.items()]
+
+    def check(self, entry: str, seeds: Sequence[int] | None = None, *, record: bool = False) -> int:
+        """Train an entry with these seeds (None: as many as are needed), judge it, and compare it with its record.json.
+
+        An interrupted check continues, a finished one starts anew. record: write record.json; runs that a finished
+        check has left are then used. Returns 0 if the entry is accepted, else 1. Raises UserError for an entry that
+        breaks the rules, for another number of cores, and for a record of runs with code of more than one commit.
+        """
+        plan = read(self.plan_path, SpeedrunPlan)
+        wanted, file = self.runs_of(entry, seeds or range(plan.seeds)), self.home / "records" / entry / RECORD_FILE
+        if (cores := environment.usable_cores()) != plan.cores:
+            wish = f"Put this before the command: taskset --cpu-list 0-{plan.cores - 1}"
+            raise UserError(f"A speedrun is run on {plan.cores} cores, and {cores} are used here. {wish}")
+        claim = None if record else json_object_of(file)
+        finished, instead = self.folder / f"{entry}.check.json", "Wait for it, or name another with RUN=…"
+        with locks.hold(self.folder / ".lock", doing=f"working in {self.folder}", instead=instead):
+            for path in [*self.folder.glob(f"{entry},seed=*"), finished] if finished.exists() and not record else ():
+                remove(path)
+            for run in wanted:
+                run.check()
+            runs.train(wanted, jobs=1, label=entry, launcher=launchers.Processes(1))
+            write_json(finished, now := self._record(entry, wanted))
+        for name, found in (("here", now), ("recorded", claim)) if claim else (("here", now),):
+            rows = [[name, *(str(one[each]) for each in _SHOWN)] for one in found["seeds"]]
+            print("\n".join(aligned(["", *_SHOWN], rows, numbers_from=1)))
+        if None not in (losses := _values(now, "nats_per_byte")) and len(losses) > 1:
+            clears = f"(target - mean) * sqrt(n) is {margin(losses, plan.target):+.4f}"
+            print(f"{clears}, the standard deviation over {len(losses)} seeds {statistics.stdev(losses):.4f}")
+        reasons = [*objections(plan, losses), *(_unconfirmed(claim, now) if claim else ())]
+        print(f"{entry} is {'refused: ' + '; '.join(reasons) if reasons else 'accepted'}", flush=True)
+        if record and not reasons:
+            provenance.require_commit(entry, now["sources"]["training"], now["sources"]["evaluation"])
+            write_results(file, now)
+            print(f"written to {shown(file)}; the page: make report EXP={self.name}")
+        return 1 if reasons else 0
+
+    def _record(self, entry: str, wanted: Sequence[Run]) -> dict[str, Any]:
+        """The record of finished runs. How much they use their encoders is measured where it was not measured yet."""
+        from t5xpg.evaluate import evaluation
+
+        for run in wanted:
+            if runs.outcome(run).last is not None and not evaluation.is_up_to_date(run.directory, run.steps):
+                evaluation.evaluate(run.loaded, run.path)
+        found = [collect(run.directory) for run in wanted]
+        files = (self.home / f"{self.name}.gin", self.entries[entry])
+        return {
+            "format": FORMAT,
+            "gin": {str(one.relative_to(self.home)): sha256_of_file(one) for one in files},
+            "sources": {kind: [git for one in found for git in one["sources"][kind]] for kind in found[0]["sources"]},
+            **{name: found[-1][name] for name in ("versions", "hardware")},
+            "seeds": [_of_seed(run, one) for run, one in zip(wanted, found, strict=True)],
+        }
+
+    def publish(self, *, allow_changed: bool = False) -> Path:
+        """Write the board and the README's block, from the records alone; returns the README's path."""
+        plan = read(self.plan_path, SpeedrunPlan)
+        files = {name: file.with_name(RECORD_FILE) for name, file in self.entries.items()}
+        board: dict[str, Any] = {
+            "format": FORMAT,
+            "experiment": self.name,
+            **plan.model_dump(),
+            "noise": rounded(plan.noise),
+            "toolchain": _toolchain(environment.versions()),
+            "entries": [],
+            "not_run": [name for name, file in files.items() if not file.exists()],
+        }
+        for name, record in ((name, json_object_of(file)) for name, file in files.items() if file.exists()):
+            reasons = list(objections(plan, _values(record, "nats_per_byte")))
+            if any(sha256_of_file(self.home / file) != digest for file, digest in record["gin"].items()):
+                reasons.append("its gin file or that of the rules has changed: to be run again")
+            again = "to be timed again" if _toolchain(record["versions"]) != board["toolchain"] else ""
+            board["entries"] += [{
+                "name": name,
+                "file": str(self.entries[name].relative_to(self.home)),
+                "commit": provenance.shown(record["sources"]["training"][-1]),
+                "cpu": record["hardware"]["cpu"],
+                "seeds": [{each: one[each] for each in _SHOWN} for one in record["seeds"]],
+                "time_left_out": again or ("" if _alone(record) else "other programs were running"),
+                "objections": reasons,
+            }]  # fmt: skip
+        return self.page.write(self.home, board)
+
+
+def _of_seed(run: Run, results: Record) -> dict[str, Any]:
+    """A run's end, and its curve: for each validation the step, and the target tokens and training seconds so far."""
+    train = whole_split(read_jsonl(run.directory.metrics_jsonl), "train")
+    timing, curve = read_jsonl(run.directory.timing_jsonl), results["curves"]["validation"]
+    seconds = [training_seconds([one for one in timing if one["step"] <= step]) or 0.0 for step in curve["step"]]
+    tokens = [sum(one["target_tokens"] for one in train if one["step"] <= step) for step in curve["step"]]
+    return {
+        "seed": run.labels["seed"],
+        **{name: results[name] for name in ("steps", "target_tokens")},
+        "seconds": seconds[-1],
+        "used_by_others": results["timing"]["used_by_others"],
+        "nats_per_byte": curve["nats_per_byte"][-1] if curve["step"][-1] == run.steps else None,
+        "encoder_use": (results["evaluation"] or {}).get("encoder_use"),
+        "curve": {**curve, "target_tokens": tokens, "seconds": seconds},
+    }
+
+
+def _values(record: Record, name: str) -> list[Any]:
+    return [one[name] for one in record["seeds"]]
+
+
+def _toolchain(versions: Record) -> dict[str, Any]:
+    """The versions that decide how long an update takes, besides the machine and this project's code."""
+    return {name: version for name, version in versions.items() if name != "t5xpg"}
+
+
+def _alone(record: Record) -> bool:
+    return all((load or 0.0) <= OTHERS_ALLOWED for load in _values(record, "used_by_others"))
+
+
+def _unconfirmed(claim: Record, now: Record) -> Iterator[str]:
+    """What a record claims and a check did not find. Times are compared only on the same kind of processor, with the
+    same packages, and where no other programs were running."""
+    if claim["gin"] != now["gin"]:
+        yield "its gin file or that of the rules is not the recorded one: record it anew with RECORD=1"
+    same_cpu = environment.is_same_cpu(claim["hardware"]["cpu"], now["hardware"]["cpu"])
+    conditions = [(_toolchain(one["versions"]), _alone(one)) for one in (claim, now)]
+    claimed, own = (statistics.fmean(_values(one, "seconds")) for one in (claim, now))
+    if same_cpu and conditions[0] == conditions[1] and _alone(now) and own > _SLOWER * claimed:
+        yield f"it takes {own:,.0f} s, and {claimed:,.0f} s are recorded"

@@ -1,0 +1,114 @@
+"""Many runs of one experiment: `make sweep` trains them, `make report` publishes what they found.
+
+A plan in the experiment's folder (`sweep` or `matrix`) says what is trained. Its runs are processes, in stages; a stage
+that was interrupted continues where it stopped. The results are one JSON value, the board, from which the page is made.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import ClassVar
+
+from t5xpg.base import locks
+from t5xpg.base.errors import UserError
+from t5xpg.base.paths import shown
+from t5xpg.experiment import config
+from t5xpg.run import provenance
+from t5xpg.run.command_options import options_for
+from t5xpg.run.report import Board, Page
+from t5xpg.study import runs
+from t5xpg.study.launchers import Launcher
+from t5xpg.study.runs import Run
+
+
+class Planned(ABC):
+    """An experiment with a plan beside its gin file, its runs in the folder `folder`, and a page of its own."""
+
+    plan_file: ClassVar[str]
+    page: ClassVar[Page]
+
+    def __init__(self, experiment: str, folder: Path) -> None:
+        self.name, gin_file = config.find_experiment(experiment)
+        self.experiment, self.folder = experiment, folder
+        self.home = gin_file.parent
+        self.plan_path = self.home / self.plan_file
+
+    @classmethod
+    def is_planned(cls, experiment: str) -> bool:
+        """Whether an experiment has a plan of this kind."""
+        return (config.find_experiment(experiment)[1].parent / cls.plan_file).exists()
+
+    @abstractmethod
+    def publish(self, *, allow_changed: bool = False) -> Path:
+        """Write the board and the page into the experiment's folder; returns the README's path."""
+
+
+class Study(Planned):
+    """A plan whose runs `make sweep` trains, all or those that are left."""
+
+    @abstractmethod
+    def runs(self) -> list[Run]:
+        """All runs, as far as they are known: later ones may depend on what earlier ones found."""
+
+    def check_cells(self, cells: str | None) -> None:
+        """Raise UserError where a pattern chooses no runs. cells: as in `train`."""
+        if cells is not None:
+            raise UserError("CELLS=… chooses cells of a matrix.toml: the runs of a sweep depend on each other.")
+
+    def time_steps(self) -> None:
+        """Measure how long a step of each thing that is compared takes, where all do the same work."""
+        raise UserError("TIMES=1 is for the recipes of a sweep.toml: the cells of a matrix do different work.")
+
+    @abstractmethod
+    def stages(self, cells: str | None) -> Iterator[Sequence[Run]]:
+        """Yield groups of runs that are trained together; make what a group needs before it, and measure after it."""
+
+    @abstractmethod
+    def collect(self, wanted: Sequence[Run]) -> Board:
+        """The board of these runs."""
+
+    @abstractmethod
+    def summary(self, board: Board) -> Iterable[str]:
+        """The board for a terminal."""
+
+    def train(self, *, jobs: int, cells: str | None, launcher: Launcher) -> None:
+        """Train what is left, each run in a folder of its own, measure it, and print what is known so far.
+
+        jobs: runs at a time; they share the cores, whose number decides the order of sums. cells: a pattern for names
+        of a matrix's cells, such as "*,lm,*"; None for all. launcher: starts their processes. Raises UserError for a
+        mistake in the plan, and for a run that was started with other settings than the plan has now.
+        """
+        self.check_cells(cells)
+        trained: list[Run] = []
+        instead = "Wait for it, or name another with RUN=…"
+        with locks.hold(self.folder / ".lock", doing=f"working in {self.folder}", instead=instead):
+            for stage in self.stages(cells):
+                for run in stage:
+                    run.check()
+                runs.train(stage, jobs=jobs, label=self.plan_path.stem, launcher=launcher)
+                trained += stage
+            board = self.collect(trained)
+        for line in self.summary(board):
+            print(line)
+        print(f"publish it: make report {options_for(self.experiment, self.folder)}")
+
+    def publish(self, *, allow_changed: bool = False) -> Path:
+        """Write the board, the pictures and the README's block into the experiment's folder; returns the README's path.
+
+        What is not done yet is left out, and the page says so. Raises UserError where nothing is done and, unless
+        `allow_changed`, where a run was not trained with the code of one commit (`run.provenance`); runs may differ in it.
+        """
+        wanted = self.runs()
+        for run in wanted if not allow_changed else ():
+            if run.directory.exists():
+                starts = provenance.counting_starts(run.directory.read())
+                provenance.require_commit(shown(run.path), [start["git"] for start in starts])
+        board = self.collect(wanted)
+        if not board["runs_done"]:
+            options = options_for(self.experiment, self.folder)
+            raise UserError(f"No run of {self.name} is done in {shown(self.folder)}. Train: make sweep {options}")
+        return self.page.write(self.home, self.with_published(board))
+
+    def with_published(self, board: Board) -> Board:
+        """The board, completed from an earlier one with what it lacks itself; unchanged, unless a kind overrides it."""
+        return board

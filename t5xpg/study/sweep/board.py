@@ -1,0 +1,184 @@
+"""The board of a sweep, leaderboard.json."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from t5xpg.base.errors import UserError, nearest
+from t5xpg.run.best import MIN, BestMetric
+from t5xpg.run.report import Board
+from t5xpg.study import judging
+from t5xpg.study.board import FORMAT, mean, rounded
+from t5xpg.study.runs import Outcome, Run, check_same_text, outcome, sources
+from t5xpg.study.sweep import scaling
+from t5xpg.study.sweep.plan import Fit, SweepPlan
+
+_VALIDATION = "validation/"  # what the names of measures of a validation start with; boards leave it out
+_Found = Sequence[tuple[Run, Outcome]]
+
+
+def collect(
+    experiment: str,
+    plan: SweepPlan,
+    runs: Sequence[Run],
+    best: Mapping[str, str] | None,
+    planned: int,
+    step_times: Mapping[str, Any] | None,
+) -> Board:
+    """Everything that the page shows.
+
+    runs: those that are known; planned: how many there will be. best: the candidates of the final runs, None while they
+    are searched for. step_times: from `step_times.measure`, None where not measured. "measure" is the metric of the
+    plan; its values stand under "loss". "steps_to_reference" is the first step whose value is as good as the mean over
+    seeds of the reference's last value; None for a run that does not reach it, or is validated on another task.
+    "judged": what recipes were trained on, and their losses on each task. Raises UserError where runs were trained on
+    different text.
+    """
+    check_same_text(runs)
+    metric = plan.decides
+    found = [(run, outcome(run)) for run in runs]
+    final = {
+        name: [(run, out) for run, out in found if (run.stage, run.labels["recipe"]) == ("final", name)]
+        for name in plan.recipes
+    }
+    short = [(run, out) for run, out in found if run.stage == "short"]
+    reference = plan.reference
+    target = mean([last_value(out, plan.metric) for _, out in final[reference] if out.done])
+    tasks = {name: _setting(entries, "eval_dataset.mixture_or_task_name") for name, entries in final.items()}
+    entries = [
+        _entry(plan, name, best, final[name], target if tasks[name] == tasks[reference] else None)
+        | {"validated_on": tasks[name]}
+        for name in plan.recipes
+    ]
+    return {
+        "format": FORMAT,
+        "experiment": experiment,
+        "measure": plan.metric.removeprefix(_VALIDATION),
+        **({} if metric.mode == MIN else {"mode": metric.mode}),
+        "runs": planned,
+        "runs_done": len({run.path for run, out in found if out.done}),
+        "reference": {"recipe": reference, "steps": plan.final.steps, "loss": rounded(target)},
+        "search": [
+            {
+                **run.labels,
+                "done": out.done,
+                "diverged_at": out.step if out.diverged else None,
+                "loss": rounded(last_value(out, plan.metric)),
+                "chosen": best is not None and best[run.labels["recipe"]] == run.labels["candidate"],
+            }
+            for run, out in found
+            if run.stage == "search"
+        ],
+        "final": entries,
+        "short": _entry(plan, short[0][0].labels["recipe"], best, short, target) if short else None,
+        **(
+            {}
+            if plan.fit is None
+            else {"fit": _fit(plan.fit, final, {entry["recipe"]: entry["mean_loss"] for entry in entries})}
+        ),
+        **({} if plan.judged is None else {"judged": _judged(plan.judged.tasks, final)}),
+        "step_times": step_times,
+        "sources": sources(runs),
+    }
+
+
+def last_value(found: Outcome, metric: str) -> float | None:
+    """The value of a metric at the end; None where it is not finite or there is none.
+
+    Raises UserError where a run that is done never measured it.
+    """
+    if found.last is None:
+        return None
+    if not (curve := found.curve(metric)):
+        names = dict.fromkeys(name for _, values in found.measured for name in values)
+        raise UserError(f"sweep.toml: metric is {metric!r}, which is not measured.{nearest(metric, names)}")
+    return curve[-1][1]
+
+
+def _setting(runs: _Found, name: str) -> Any:
+    """A setting with which the runs of a recipe were started; None where none was started."""
+    return next((run.recorded()["settings"].get(name) for run, _ in runs if run.directory.exists()), None)
+
+
+def _entry(
+    plan: SweepPlan, recipe: str, best: Mapping[str, str] | None, runs: _Found, target: float | None
+) -> dict[str, Any]:
+    done = [(run, out) for run, out in runs if out.done]
+    measure = plan.metric.removeprefix(_VALIDATION)
+    losses = [last_value(out, plan.metric) for _, out in done]
+    return {
+        "recipe": recipe,
+        "title": plan.recipes[recipe].title or recipe,
+        "gin_file": plan.recipes[recipe].gin_file,
+        "candidate": best[recipe] if best is not None else None,
+        "steps": runs[0][0].labels["steps"] if runs else None,
+        "seeds": [run.labels["seed"] for run, _ in done],
+        "seeds_planned": len(runs),
+        "loss": [rounded(loss) for loss in losses],
+        "mean_loss": rounded(mean(losses)),
+        "steps_to_reference": [steps_to(out.curve(plan.metric), target, plan.decides) for _, out in done],
+        "target_tokens_per_step": mean([out.target_tokens / out.step for _, out in done if out.step]),
+        "curves": {
+            str(run.labels["seed"]): {
+                "step": [step for step, _ in out.curve(plan.metric)],
+                measure: [rounded(value) for _, value in out.curve(plan.metric)],
+            }
+            for run, out in done
+        },
+    }
+
+
+def steps_to(curve: Sequence[tuple[int, float | None]], target: float | None, metric: BestMetric) -> int | None:
+    """The first measured step with a value as good as the target."""
+    if target is None:
+        return None
+    return next((step for step, value in curve if value is not None and not metric.better(target, value)), None)
+
+
+def _fit(fit: Fit, final: Mapping[str, _Found], losses: Mapping[str, float | None]) -> dict[str, Any]:
+    """The law through the means over seeds, and what it says of the held-out recipe; None while a loss is missing."""
+    names = [*fit.recipes, fit.held_out]
+    sizes = {name: final[name][0][0].experiment.model.num_params for name in names if final[name]}
+    known = [losses[name] for name in names]
+    board = {"recipes": fit.recipes, "held_out": fit.held_out, "num_params": sizes}
+    if len(sizes) < len(names) or None in known:
+        return board | {"law": None, "predicted": None}
+    law = scaling.fitted([sizes[name] for name in fit.recipes], [loss for loss in known[:-1] if loss is not None])
+    return board | {"law": law._asdict(), "predicted": rounded(law.loss(sizes[fit.held_out]))}
+
+
+def _judged(tasks: Sequence[str], final: Mapping[str, _Found]) -> dict[str, Any]:
+    """What the recipes were trained on, and their losses elsewhere: in nats a target token, the means over seeds."""
+    return {
+        "tasks": tasks,
+        "recipes": {
+            name: _trained_on([(run, out) for run, out in found if out.done])
+            | {"loss": {task: _judged_on(task, [run for run, _ in found]) for task in tasks}}
+            for name, found in final.items()
+        },
+    }
+
+
+def _trained_on(done: _Found) -> dict[str, Any]:
+    """What the finished runs of a recipe were trained on; None for what is not known yet."""
+    return {
+        "task": _setting(done, "train_dataset.mixture_or_task_name"),
+        "rows": _setting(done, "train_dataset.batch_size"),
+        "lengths": _setting(done, "train_dataset.task_feature_lengths") or {},
+        "packed": _setting(done, "train_dataset.pack"),
+        "seeds": [run.labels["seed"] for run, _ in done],
+        "target_tokens": mean([out.target_tokens for _, out in done]),
+        "text_bytes": mean([judging.text_bytes(run) for run, _ in done]),
+    }
+
+
+def _judged_on(task: str, runs: Sequence[Run]) -> dict[str, Any]:
+    """{"seeds": the loss of each, "mean", "parts": {task of a mixture: mean}}; no means while one is missing."""
+    measured = [judging.measured_on(run, task) for run in runs]
+    found = [one for one in measured if one is not None]
+    whole = len(found) == len(runs)
+    parts = dict.fromkeys(part for one in found for part in one.get("tasks", {})) if whole else {}
+    return {
+        "seeds": [rounded(one["loss"]) for one in found],
+        "mean": rounded(mean([one["loss"] for one in found])) if whole else None,
+        "parts": {part: rounded(mean([one["tasks"].get(part, {}).get("loss") for one in found])) for part in parts},
+    }

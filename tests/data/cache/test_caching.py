@@ -1,0 +1,285 @@
+"""Caches: what SeqIO reads from them, when they are made again, and what happens when making one fails."""
+
+import contextlib
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import seqio
+
+from t5xpg.base import locks
+from t5xpg.base.errors import UserError
+from t5xpg.data.cache import caching, last_check, process, record
+from t5xpg.data.cache.caching import cache_task
+from t5xpg.data.stream.pipeline import without_autograph
+from t5xpg.data.tasks.table import register_tasks
+from t5xpg.data.text.export import export_dataset
+from t5xpg.data.text.manifest import read_manifest
+from tests.workplace import left_by
+
+TASK = "mine_span_corruption"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a space in its path, with an export and its cache."""
+    folder = tmp_path_factory.mktemp("a folder") / "with space"
+    folder.mkdir()
+    text = folder / "text.txt"
+    text.write_text("\n".join(f"Row {i}: " + " ".join(f"w{i * j % 89}" for j in range(40)) for i in range(60)))
+    export_dataset("mine", data_dir=folder / "data", files={None: [text]}, log=lambda line: None)
+    cache_task(TASK, cache_dir=folder / "cache", data_dir=folder / "data", log=lambda line: None)
+    return folder
+
+
+@pytest.fixture
+def no_child(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: Any, **options: Any) -> None:
+        raise AssertionError("a process was started")
+
+    monkeypatch.setattr(subprocess, "Popen", refuse)
+
+
+@pytest.mark.process
+def test_plain_seqio_reads_the_cache(folder: Path) -> None:
+    register_tasks(folder / "data")
+    task = seqio.TaskRegistry.get(TASK)
+    before = seqio.utils.get_global_cache_dirs()
+    seqio.set_global_cache_dirs([str(folder / "cache")])
+    try:
+        assert task.cache_dir == str(folder / "cache" / TASK)
+        for split, record in read_manifest(folder / "data" / "mine").splits.items():
+            cached = task._get_cached_source(split).get_dataset(split=split, shuffle=False)
+            text = task.source.get_dataset(split=split, shuffle=False)
+            direct = without_autograph(lambda text=text: task.preprocess_precache(text, seed=0))
+            tokens, expected = (
+                {one["targets"].astype(np.uint16).tobytes() for one in dataset.as_numpy_iterator()}
+                for dataset in (cached, direct)
+            )
+            assert tokens == expected
+            assert len(tokens) == task.get_cached_stats(split)["examples"] == record.documents
+        lengths = {"inputs": 64, "targets": 32}
+        options = {"use_cached": True, "shuffle": False}
+        assert len(list(without_autograph(lambda: task.get_dataset(lengths, "train", **options)))) > 60
+    finally:
+        seqio.utils.set_global_cache_dirs(before)
+    # and nothing else is left
+    assert sorted(path.name for path in (folder / "cache").iterdir()) == [last_check.FOLDER, TASK, f"{TASK}.log"]
+    assert {path.suffix for path in (folder / "cache" / last_check.FOLDER).iterdir()} == {".json", ".lock"}
+
+
+@pytest.mark.process
+@pytest.mark.usefixtures("no_child")
+def test_an_up_to_date_cache_is_not_made_again(folder: Path) -> None:
+    said: list[str] = []
+    where: dict[str, Any] = {"cache_dir": folder / "cache", "data_dir": folder / "data", "log": said.append}
+    identity = cache_task(TASK, **where)
+    assert said == [f"{TASK} is cached already"]
+    assert cache_task(TASK, only_missing=True, **where) == identity
+    found = record.read(folder / "cache" / TASK)
+    assert found is not None
+    assert identity == found.definition
+    assert identity["code"] == {}
+    assert "t5xpg/data/tasks/table.py" in found.package
+    manifest = read_manifest(folder / "data" / "mine")
+    assert {split: files[0]["sha256"] for split, files in identity["source"]["splits"].items()} == manifest.identity
+
+
+@pytest.mark.process
+@pytest.mark.usefixtures("no_child")
+@pytest.mark.parametrize("change", ["force", "text", "completed", "code", "module", "version", "made again", "folder"])
+def test_what_changed_is_looked_at_again(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    cache = folder / "cache"
+    (known,) = (cache / last_check.FOLDER).glob("known-*")
+    path = {
+        "text": folder / "data" / "mine" / "train.jsonl",
+        "completed": cache / TASK / "COMPLETED",
+        "made again": cache / TASK / record.IDENTITY,
+    }.get(change, known)
+    content = path.read_bytes()
+    if change == "text":
+        path.write_bytes(b"{}")
+    elif change == "completed":
+        path.unlink()
+    elif change == "code":
+        path.write_bytes(content.replace(b'data/preprocessors.py": "', b'data/preprocessors.py": "0'))
+    elif change == "made again":
+        written = json.loads(content)
+        path.write_text(json.dumps(written | {"files": written["files"] | {"COMPLETED": "0" * 64}}))
+    elif change == "version":
+        monkeypatch.setattr(last_check, "versions", lambda: {"seqio": "0"})
+    elif change == "folder":
+        monkeypatch.chdir(tmp_path)
+    options = {"force": change == "force", "module_import": ["json"] if change == "module" else []}
+    try:
+        with pytest.raises(AssertionError, match="a process was started"):
+            cache_task(TASK, cache_dir=cache, data_dir=folder / "data", log=lambda line: None, **options)
+    finally:
+        path.write_bytes(content)
+
+
+@pytest.mark.process
+@pytest.mark.usefixtures("no_child")
+@pytest.mark.parametrize("damage", ["flipped", "gone", "another record"])
+def test_a_damaged_cache_is_named(folder: Path, damage: str) -> None:
+    cache = folder / "cache"
+    path = cache / TASK / ("t5xpg_identity.json" if damage == "another record" else "train.tfrecord-00007-of-00064")
+    content = path.read_bytes()
+    flipped = content[:20] + bytes([content[20] ^ 4]) + content[21:]
+    path.write_bytes(b"[]" if damage == "another record" else flipped)
+    if damage == "gone":
+        path.unlink()
+    again = f"make cache TASK={TASK} FORCE=1"
+    export = read_manifest(folder / "data" / "mine").identity
+    try:
+        with pytest.raises(UserError) as error:
+            cache_task(TASK, cache_dir=cache, data_dir=folder / "data")
+        assert str(path) in str(error.value)
+        assert str(error.value).endswith(f"type: {again}")
+        assert caching.problem(cache / TASK, export, again) == str(error.value)
+    finally:
+        path.write_bytes(content)
+    assert caching.problem(cache / TASK, export, "") is None
+
+
+@pytest.fixture
+def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Puts a program of a few lines in the place of the worker."""
+
+    def write(body: str) -> None:
+        (tmp_path / "stand_in.py").write_text(
+            "import json, os, pathlib, sys, time\n"
+            "request = json.loads(sys.stdin.readline())\n"
+            "def report(**m): os.write(int(sys.argv[1]), (json.dumps(m) + chr(10)).encode())\n"
+            "entry = dict(task='t', folder='t', definition={'task': 't'}, package={}, examples=3, versions={},\n"
+            "             up_to_date=False, others=None, note=None)\n"
+            "def plan(**changes):\n"
+            "    report(plan=[entry | changes], seen=None)\n"
+            "    return json.loads(sys.stdin.readline())['cache']\n"
+            "out = pathlib.Path(request['output']) / 't'\n"
+            "out.mkdir()\n"
+            "(out / 'COMPLETED').touch()\n" + body
+        )
+
+    monkeypatch.setattr(process, "WORKER", "stand_in")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    return write
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("plan(); report(count=1); print('no disk left'); sys.exit(3)",
+         r"Caching t failed \(exit code 3\)\. The last lines of .*t\.log:\n  no disk left"),
+        ("report(user_error='There is no task t.'); sys.exit(0)", r"There is no task t\."),
+        ("plan(); report(no_room=True); sys.exit(1)", r"^There is no room for the cache of t in .*cache \(.* MiB"),
+        ("plan(); print('[Errno 28] No space left on device'); 1/0", r"^There is no room for the cache of t in "),
+        ("os.kill(os.getpid(), 9)", r"was killed by signal 9, as the system does where memory runs out"),
+    ],
+)  # fmt: skip
+def test_failures_are_said(tmp_path: Path, worker: Callable[[str], None], body: str, message: str) -> None:
+    worker(body)
+    with pytest.raises(UserError, match=message):
+        cache_task("t", cache_dir=tmp_path / "cache", data_dir=tmp_path)
+    assert set(visible(tmp_path / "cache")) <= {"t.log"}
+
+
+def visible(folder: Path) -> list[str]:
+    """What lies in a cache folder, but for what the program remembers there."""
+    return sorted(path.name for path in folder.iterdir() if path.name != last_check.FOLDER)
+
+
+@pytest.mark.process
+def test_an_earlier_cache_stays_until_the_new_one_is_whole(tmp_path: Path, worker: Callable[[str], None]) -> None:
+    cache = tmp_path / "cache"
+    worker("plan(); (out / 'first').touch(); report(count=3)")
+    assert cache_task("t", cache_dir=cache, data_dir=tmp_path, log=lambda line: None) == {"task": "t"}
+    worker("plan(); (out / 'second').touch(); report(count=1); sys.exit(1)")
+    with pytest.raises(UserError):
+        cache_task("t", cache_dir=cache, data_dir=tmp_path, force=True)
+    assert sorted(path.name for path in (cache / "t").iterdir()) == ["COMPLETED", "first", "t5xpg_identity.json"]
+    worker("plan(); (out / 'second').touch(); report(count=3)")
+    cache_task("t", cache_dir=cache, data_dir=tmp_path, force=True, log=lambda line: None)
+    assert sorted(path.name for path in (cache / "t").iterdir()) == ["COMPLETED", "second", "t5xpg_identity.json"]
+
+
+@pytest.mark.process
+def test_an_interruption_ends_the_process_and_cleans_up(
+    tmp_path: Path, worker: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker("plan(); report(count=1); time.sleep(600)")
+    started: list[subprocess.Popen[bytes]] = []
+    start = subprocess.Popen
+
+    def remember(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
+        started.append(start(*arguments, **options))
+        return started[-1]
+
+    def interrupt(*arguments: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(subprocess, "Popen", remember)
+    monkeypatch.setattr(caching.Progress, "advance", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        cache_task("t", cache_dir=tmp_path / "cache", data_dir=tmp_path)
+    assert started[0].returncode is not None
+    assert visible(tmp_path / "cache") == ["t.log"]
+
+
+@pytest.mark.process
+def test_what_killed_processes_left_is_removed(tmp_path: Path, worker: Callable[[str], None]) -> None:
+    cache = tmp_path / "cache"
+    ours = left_by("t.caching", process=os.getpid())
+    for name in (left_by("t.caching"), ours, ".t.elsewhere-1.abc.tmp"):
+        (cache / name).mkdir(parents=True)
+    worker("plan(); report(count=3)")
+    cache_task("t", cache_dir=cache, data_dir=tmp_path, log=lambda line: None)
+    assert visible(cache) == sorted([ours, ".t.elsewhere-1.abc.tmp", "t", "t.log"])
+
+
+@pytest.mark.process
+def test_the_second_of_two_waits_for_the_first(tmp_path: Path, worker: Callable[[str], None]) -> None:
+    worker("cached = plan()\nassert cached == ['t']\nreport(count=3)")
+    lock = tmp_path / "cache" / last_check.FOLDER / "t.lock"
+    said: list[str] = []
+
+    def note(line: str) -> None:
+        said.append(line)
+        if "Waiting" in line:  # the first one finishes
+            place = tmp_path / "cache" / "t"
+            place.mkdir()
+            (place / "COMPLETED").touch()
+            record.Record({"task": "t"}, {}, {}, {}).write(place)
+            first.close()
+
+    first = contextlib.ExitStack()
+    first.enter_context(locks.hold(lock, doing="caching t in cache", instead=""))
+    cache_task("t", cache_dir=tmp_path / "cache", data_dir=tmp_path, log=note)
+    waiting, found = said
+    assert waiting.startswith(f"Process {os.getpid()} is caching t in cache, since ")
+    assert found == "t is cached already"
+    assert visible(tmp_path / "cache") == ["t"]
+
+
+def test_tasks_of_like_names_do_not_wait_for_each_other(tmp_path: Path) -> None:
+    def waits(line: str) -> None:
+        raise AssertionError(line)
+
+    plan = [{"task": name, "folder": name.replace(":", "/"), "up_to_date": False} for name in ("a:b", "a_b")]
+    with contextlib.ExitStack() as stack:
+        caching._lock(stack, plan, tmp_path, True, waits)
+
+
+@pytest.mark.parametrize("name", ["a[b", "a*"])
+def test_folders_that_seqio_takes_for_patterns_are_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UserError, match=r"has .* in its name, which SeqIO takes for a pattern\. .*T5XPG_CACHE_DIR"):
+        cache_task("t", cache_dir=tmp_path / name, data_dir=tmp_path)
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,63 @@
+"""How the first examples of supervised tasks fit lengths and vocabulary."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import seqio
+
+from t5xpg.data.spec import DatasetConfig
+from t5xpg.data.stream import first_examples
+from t5xpg.data.stream.length_fit import Fit
+from t5xpg.data.tasks import providers
+from t5xpg.data.tasks.table import register_tasks
+from t5xpg.data.text.export import export_dataset
+
+
+@pytest.fixture
+def task(tmp_path: Path) -> Iterator[str]:
+    """Ten pairs: targets of 1 to 10 bytes and their end."""
+    lines = [f"How long?\t{'x' * count}" for count in range(1, 11)]
+    (tmp_path / "pairs.tsv").write_text("\n".join(lines))
+    files = {"train": [tmp_path / "pairs.tsv"], "validation": [tmp_path / "pairs.tsv"]}
+    fields = {"inputs": "inputs", "targets": "targets"}
+    export_dataset("quiz", data_dir=tmp_path / "data", files=files, fields=fields, log=lambda line: None)
+    register_tasks(tmp_path / "data")
+    yield "quiz_text_to_text"
+    register_tasks(tmp_path / "nothing")
+
+
+def config(task: str, targets: int) -> DatasetConfig:
+    return DatasetConfig(task, {"inputs": 64, "targets": targets}, use_cached=False)
+
+
+def test_examples_that_are_cut_are_counted(task: str) -> None:
+    wanted = config(task, 8)
+    (found,) = first_examples.measure(providers.find_provider(wanted), wanted)
+    fit = Fit(**found)
+    assert (fit.examples, fit.cut, fit.longest["targets"]) == (10, {"inputs": 0, "targets": 3}, 11)
+    assert fit.tokens["targets"] == sum(range(2, 12))
+    assert fit.summary(wanted).startswith("WARNING: quiz_text_to_text, train, the first 10: inputs 0.0% cut at 64")
+    (problem,) = fit.problems(wanted, 0.2)
+    assert problem.startswith("30% of the examples of quiz_text_to_text, train, would be cut: their targets are longer")
+    assert "has 11)" in problem
+    assert "--gin.MAX_CUT_SHARE=1.0" in problem
+    assert not list(fit.problems(wanted, 0.3))
+    enough = config(task, 11)
+    assert not Fit(**first_examples.measure(seqio.get_mixture_or_task(task), enough)[0]).summary(enough).startswith("W")
+
+
+def test_unknown_tokens_are_counted() -> None:
+    fit = Fit("mine", 100, {"inputs": 0}, {"inputs": 9}, {"inputs": 700}, {"inputs": 14})
+    assert "WARNING: mine, train, the first 100: inputs 0.0% cut at 64 (longest 9), 2.00% unknown" in fit.summary(
+        config("mine", 8)
+    )
+
+
+def test_texts_of_pretraining_are_not_cut(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("\n".join("x" * 200 + str(n) for n in range(3)))
+    export_dataset("book", data_dir=tmp_path / "data", files={None: [tmp_path / "text.txt"]}, log=lambda line: None)
+    register_tasks(tmp_path / "data")
+    wanted = config("book_span_corruption", 32)
+    assert first_examples.measure(providers.find_provider(wanted), wanted) == []
+    register_tasks(tmp_path / "nothing")

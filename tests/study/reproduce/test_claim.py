@@ -1,0 +1,204 @@
+"""`make verify-claim` on a small repository whose Makefile only says that it installs and trains."""
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from tests.study.test_reproduce_comparison import Results, results
+
+from t5xpg.base import paths
+from t5xpg.base.errors import UserError
+from t5xpg.base.files import read_json, sha256_of_file, write_json
+from t5xpg.run.provenance import commit_of
+from t5xpg.study.reproduce import claim, receipts
+from t5xpg.study.reproduce.comparison import DIFFERENT, NOT_COMPARED, SAME, WITHIN
+from tests.workplace import git
+
+MAKEFILE = """
+install:
+	@mkdir .venv
+reproduce: .venv
+	@mkdir -p "$(RUN)" && cp run.json metrics.jsonl "$(RUN)"
+	@of=$$(sha256sum < experiments/$(EXP)/results.json | cut -c 1-64); \\
+		sed "s/OF/$$of/; s/: 12/: $${STEPS:-12}/" outcome.json > "$(RUN)/reproduction.json"
+	@grep -q different outcome.json && exit 1 || exit 0
+"""
+KEY = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "ada@example.org", "-f"]
+
+
+def outcome(verdict: str = SAME) -> Results:
+    rows = [{"what": "validation loss", "published": "1", "here": "1", "verdict": verdict}]
+    return {"experiment": "tiny", "of": "OF", "steps": 12, "same": verdict != DIFFERENT, "numbers": rows}
+
+
+def receipt(of: str = "ab" * 32) -> Results:
+    return {
+        "format": receipts.FORMAT, "experiment": "tiny", "verdict": SAME, "reproduction": {**outcome(), "of": of},
+        "claim": {"results": of, "commit": "cd" * 20, "repository": None}, "ended": "now", "by": "Ada <é>",
+    }  # fmt: skip
+
+
+def test_the_verdict_is_the_worst_of_the_numbers() -> None:
+    for verdicts in ([SAME, WITHIN, NOT_COMPARED, DIFFERENT], [SAME, WITHIN], [NOT_COMPARED, SAME], []):
+        worst = verdicts[-1] if verdicts else NOT_COMPARED
+        assert receipts.verdict({"numbers": [{"verdict": one} for one in verdicts]}) == worst
+
+
+def test_what_is_signed_is_one_text_for_one_value() -> None:
+    value = {"b": [1, 2.5, None], "a": "é", "signature": "x"}
+    assert receipts.canonical(value) == b'{"a":"\\u00e9","b":[1,2.5,null]}'
+    assert receipts.canonical(json.loads(json.dumps(value, indent=4))) == receipts.canonical(value)
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        receipts.canonical({"a": float("nan")})
+
+
+def test_only_one_commit_without_changes_can_be_cloned() -> None:
+    commit = {"commit": "ab" * 20, "clean": True}
+    later = {"sources": {"training": [{**commit, "commit": "cd" * 20}], "evaluation": []}}
+    assert commit_of({"sources": {"training": [commit], "evaluation": []}, "seeds": [later]}) == "ab" * 20
+    changed, other, option = ({**commit, **one} for one in ({"clean": False}, {"commit": "cd" * 20}, {"commit": "-x"}))
+    for training in ([changed], [commit, other], [option], [None]):
+        assert commit_of({"sources": {"training": training, "evaluation": []}}) is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: text.replace('"verdict": "same",\n  "repro', '"verdict": "different",\n  "repro'),
+        lambda text: text.replace('"by"', '"verdict": "same",\n  "by"'),
+        lambda text: text.replace("\n", ""),
+        lambda text: text.replace('"of": "ab', '"of": "cd'),
+        lambda text: text.replace('"now"', "NaN"),
+        lambda text: "[" * 100_000,
+    ],
+)
+def test_what_is_no_receipt_is_refused(tmp_path: Path, change: object) -> None:
+    write_json(tmp_path / "a.json", receipt())
+    assert receipts.read(tmp_path / "a.json") == receipt()
+    assert callable(change)
+    (tmp_path / "b.json").write_text(change((tmp_path / "a.json").read_text()))
+    with pytest.raises(UserError, match="not a receipt of make verify-claim, or was changed on its way"):
+        receipts.read(tmp_path / "b.json")
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """One commit that trains, and one with its results, which are of the first."""
+    folder = tmp_path / "a repository"
+    (folder / "t5xpg").mkdir(parents=True)
+    (folder / "experiments" / "tiny").mkdir(parents=True)
+    (folder / "requirements").mkdir()
+    shutil.copy(paths.REPOSITORY / "requirements" / "cpu.txt", folder / "requirements")
+    start = {"step": 0, "host": {"platform": "Linux x86_64", "cpu": "mine"}, "devices": {"platform": "cpu"}}
+    record = {"format": 1, "experiment": "tiny", "identity": {"data": None}, "starts": [start]}
+    start["versions"] = {"python": "3.11.7", "t5xpg": "0.1.0"}  # type: ignore[assignment]
+    write_json(folder / "run.json", record)
+    write_json(folder / "outcome.json", outcome())
+    empty = dict.fromkeys(("metrics.jsonl", "t5xpg/__init__.py", "experiments/tiny/tiny.gin"), "")
+    for name, text in {"Makefile": MAKEFILE, ".gitignore": "/runs\n.venv\n", **empty}.items():
+        (folder / name).write_text(text)
+    git(folder, "init", "--quiet")
+    commit_all(folder)
+    publish(folder)
+    commit_all(folder)
+    for name, value in (("REPOSITORY", folder), ("EXPERIMENTS", folder / "experiments")):
+        monkeypatch.setattr(paths, name, value)
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "none"))
+    git(folder, "config", "user.name", "Ada")
+    git(folder, "config", "user.email", "ada@example.org")
+    git(folder, "remote", "add", "origin", "https://me:secret@example.org/t5xpg.git")
+    return folder
+
+
+def publish(folder: Path) -> Path:
+    """Results of the last commit."""
+    commit = {"commit": git(folder, "rev-parse", "HEAD"), "clean": True}
+    file = folder / "experiments" / "tiny" / "results.json"
+    write_json(file, {**results(12), "sources": {"training": [commit], "evaluation": []}})
+    return file
+
+
+def commit_all(folder: Path) -> None:
+    git(folder, "add", "--all")
+    git(folder, "commit", "--quiet", "--message", "A commit")
+
+
+@pytest.mark.process
+def test_a_claim_is_verified_and_its_receipt_checked(
+    repository: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MAKEFLAGS", "-n")  # of an outer make
+    key, folder, published = tmp_path / "key", tmp_path / "claim", repository / "experiments" / "tiny" / "results.json"
+    subprocess.run([*KEY, str(key)], check=True)
+    assert claim.verify("tiny", folder, key=str(key)) == 0
+    assert "same; receipt: " in capfd.readouterr().out
+    file = folder / "receipt.json"
+    found = read_json(file)
+    first = git(repository, "rev-parse", "HEAD~1")
+    assert git(folder / "checkout", "rev-parse", "HEAD") == first
+    address = "https://example.org/t5xpg.git"
+    assert found["claim"] == {"results": sha256_of_file(published), "commit": first, "repository": address}
+    assert (found["by"], found["hardware"]["cpu"]) == ("Ada <ada@example.org>", "mine")
+    assert found["sha256"]["packages.cdx.json"] == sha256_of_file(folder / "packages.cdx.json")
+
+    public, other = tmp_path / "key.pub", tmp_path / "other"
+    signers = tmp_path / "signers"
+    signers.write_text(f"ada@example.org {public.read_text()}")
+    assert receipts.check(file, signers) == receipts.check(file) == 0
+    printed = capfd.readouterr().out
+    assert 'Good "t5xpg-receipt" signature for ada@example.org with ED25519 key' in printed
+    assert 'Good "t5xpg-receipt" signature with ED25519 key' in printed
+    with pytest.raises(UserError, match="is signed already"):
+        receipts.sign(file, str(key))
+    write_json(other, {**found, "by": "Eve"})
+    for known in (None, signers):
+        with pytest.raises(UserError, match="was changed after it was signed"):
+            receipts.check(other, known)
+    write_json(other, {name: value for name, value in found.items() if name != "signature"})
+    assert receipts.check(other) == 0
+    assert "signature  none" in capfd.readouterr().out
+    subprocess.run([*KEY, str(tmp_path / "eve")], check=True)
+    receipts.sign(other, str(tmp_path / "eve"))
+    with pytest.raises(UserError, match="is not signed with a key of"):
+        receipts.check(other, signers)
+
+    write_json(published, {**read_json(published), "steps": 13})
+    with pytest.raises(UserError, match=r"not those published here: sha256 \w{12}…, of commit"):
+        receipts.check(file)
+
+
+@pytest.mark.process
+def test_numbers_that_differ_are_a_receipt_too(
+    repository: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert claim.verify("tiny", tmp_path / "claim") == 0
+    assert "signature" not in read_json(tmp_path / "claim" / "receipt.json")
+    write_json(repository / "outcome.json", outcome(DIFFERENT))
+    commit_all(repository)
+    publish(repository)
+    with pytest.raises(UserError, match=r"is not commit .* delete it, or name an OUTPUT"):
+        claim.verify("tiny", tmp_path / "claim")
+    assert claim.verify("tiny", tmp_path / "another", steps=5) == 1
+    capfd.readouterr()
+    assert receipts.check(tmp_path / "another" / "receipt.json") == 1
+    assert "verdict    different: tiny, 5 of 12 steps" in capfd.readouterr().out
+
+
+@pytest.mark.process
+def test_what_cannot_be_verified_is_said(repository: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(UserError, match="There is no SSH key"):
+        claim.verify("tiny", tmp_path / "claim", key=str(tmp_path / "no"))
+    (repository / "Makefile").write_text("install:\n\t@exit 3\n")
+    shallow = tmp_path / "shallow"
+    git(tmp_path, "clone", "--quiet", "--depth=1", f"file://{repository}", str(shallow))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(paths, "REPOSITORY", shallow)
+        with pytest.raises(UserError, match=r"is not in this checkout\. Type: git fetch --unshallow"):
+            claim.verify("tiny", tmp_path / "claim")
+    assert list((tmp_path / "claim").iterdir()) == []
+    commit_all(repository)
+    publish(repository)
+    assert claim.verify("tiny", tmp_path / "claim") == 1
+    assert "no receipt, as nothing was compared" in capfd.readouterr().out

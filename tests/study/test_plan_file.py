@@ -1,0 +1,236 @@
+"""Reading sweep.toml and matrix.toml: the runs that they stand for, and every mistake in them with its line."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from tests.study.test_matrix import PLAN as MATRIX
+from tests.study.test_sweep import JUDGED, PLAN, PREFIX_LM, SPANS
+
+from t5xpg.base import paths
+from t5xpg.base.errors import UserError
+from t5xpg.data.vocab.training import VocabularySettings
+from t5xpg.study import judging
+from t5xpg.study.matrix.matrix import Matrix
+from t5xpg.study.matrix.plan import MatrixPlan
+from t5xpg.study.plan_file import Plan, Table, read
+from t5xpg.study.sweep.plan import Recipe, SweepPlan
+from t5xpg.study.sweep.sweep import Sweep
+
+SWEEP = f"""{PLAN.replace("seeds = [0]", "seeds = [0, 1]")}
+[short]
+recipe = "prefix_lm"
+steps = 800
+seeds = [0, 1]
+"""
+
+
+def read_text(folder: Path, text: str, model: type[Plan]) -> Any:
+    (folder / "plan.toml").write_text(text, encoding="utf-8")
+    return read(folder / "plan.toml", model)
+
+
+def test_what_the_experiment_needs_is_made_first(own_place: Path) -> None:
+    gin = own_place / "small.gin"
+    needs = "from t5xpg.experiment import needs\nNEEDS = (@needs.Data(),)\n"
+    needs += "needs.Data:\n  dataset = 'small'\n  files = {'train': 'absent.txt', 'validation': 'absent.txt'}\n"
+    gin.write_text(f"{gin.read_text()}WARMUP_STEPS = 1\n{needs}")
+    before, _, after = MATRIX.partition("[vocabularies.bpe]")
+    bytes_alone = f"{before}[trained]{after.partition('[trained]')[2]}"
+    for plan, text in ((Sweep, PLAN), (Matrix, bytes_alone)):
+        (own_place / plan.plan_file).write_text(text, encoding="utf-8")
+    matrix, sweep = Matrix(str(gin), own_place / "cells"), Sweep(str(gin), own_place / "recipes")
+    with pytest.raises(UserError, match=r"small is made of your files: .*absent\.txt"):
+        next(iter(matrix.stages("encoder_decoder,span_corruption,bytes")))
+    with pytest.raises(UserError, match=r"small is made of your files: .*absent\.txt"):
+        judging.require_tasks(sweep.long_runs(sweep.first_candidates), JUDGED)
+
+
+@pytest.fixture
+def experiment(tmp_path: Path) -> str:
+    (tmp_path / "small.gin").write_text("")
+    (tmp_path / Sweep.plan_file).write_text(SWEEP, encoding="utf-8")
+    (tmp_path / Matrix.plan_file).write_text(MATRIX, encoding="utf-8")
+    return str(tmp_path / "small.gin")
+
+
+def test_a_sweep_is_its_runs(experiment: str, tmp_path: Path) -> None:
+    sweep = Sweep(experiment, tmp_path)
+    search = sweep.search_runs()
+    candidate = f"MIXTURE_OR_TASK_NAME={PREFIX_LM} WARMUP_STEPS=1 LEARNING_RATE="
+    assert [tuple(run.labels.values()) for run in search] == [
+        ("prefix_lm", f"{candidate}{rate}", 3, 0) for rate in ("1e30", "0.02")
+    ]
+    values = [*f"{candidate}0.02".split(), "TRAIN_STEPS=3", "RANDOM_SEED=0"]
+    assert search[1].overrides == ["--gin_file=gin/optimizers/muon.gin", *(f"--gin.{value}" for value in values)]
+    long = sweep.long_runs(sweep.first_candidates)
+    assert [(run.stage, run.labels["recipe"], run.labels["steps"], run.labels["seed"]) for run in long] == [
+        run
+        for seed in (0, 1)
+        for run in (("final", "spans", 4, seed), ("final", "prefix_lm", 4, seed), ("short", "prefix_lm", 800, seed))
+    ]
+    names = {run.name for run in [*search, *long]}
+    assert len(names) == 8, "a folder of its own each"
+    assert not any(character in name for name in names for character in "/ @")
+
+
+def test_architectures_are_compared_at_equal_operations(tmp_path: Path) -> None:
+    sweep = Sweep("modern_tiny", tmp_path)
+    runs = [run for run in sweep.long_runs(sweep.first_candidates) if run.labels["seed"] == 0]
+    flops = {
+        run.labels["recipe"]: run.experiment.flops_per_example(run.experiment.train_dataset.task_feature_lengths)
+        for run in runs
+    }
+    assert flops == {recipe: pytest.approx(flops["t5_1_1"], rel=5e-3) for recipe in sweep.plan.recipes}
+
+
+def test_what_a_sweep_does_not_say_has_defaults(experiment: str, tmp_path: Path) -> None:
+    plan = 'final.steps = 300\nrecipes.rates.candidates = ["LEARNING_RATE=0.005", "LEARNING_RATE=0.02"]\n'
+    (tmp_path / Sweep.plan_file).write_text(plan, encoding="utf-8")
+    sweep = Sweep(experiment, tmp_path)
+    assert (sweep.plan.reference, sweep.plan.decides.metric) == ("rates", "validation/nats_per_byte")
+    (long,) = sweep.long_runs(sweep.first_candidates)
+    assert long.path in [run.path for run in sweep.search_runs()], "it is trained once"
+    assert sweep.collect([])["runs"] == 2
+
+
+def test_a_check_of_a_matrix_is_json_if_asked(
+    experiment: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert Matrix(experiment, tmp_path).check(as_json=True) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert (found["can_be_trained"], found["findings"][0]["what"]) == (False, "matrix")
+
+
+def test_long_settings_have_short_names(experiment: str, tmp_path: Path) -> None:
+    candidates = [f"LEARNING_RATE=0.{'0' * 300}{digit}" for digit in (1, 2)]
+    plan = f"final.steps = 3\nrecipes.rates.candidates = {json.dumps(candidates)}\n"
+    (tmp_path / Sweep.plan_file).write_text(plan, encoding="utf-8")
+    names = {run.name for run in Sweep(experiment, tmp_path).search_runs()}
+    assert len(names) == 2
+    assert all(len(f"{name}.log".encode()) < 255 for name in names)
+
+
+def test_a_matrix_is_its_cells(experiment: str, tmp_path: Path) -> None:
+    matrix = Matrix(experiment, tmp_path)
+    runs = matrix.runs_of_cells()
+    assert [(run.name, run.labels["task"]) for run in runs] == [
+        ("encoder_decoder,span_corruption,bytes", "small_span_corruption"),
+        ("decoder_prefix_lm,prefix_lm,bytes", "small_prefix_lm"),
+        ("encoder_decoder,span_corruption,bpe", "small_span_corruption_small_bpe_80"),
+        ("decoder_prefix_lm,prefix_lm,bpe", "small_prefix_lm_small_bpe_80"),
+    ]
+    assert runs[1].gin_files == ["gin/architectures/decoder_only.gin", "gin/objectives/prefix_lm.gin"]
+    assert runs[1].bindings == [
+        "MIXTURE_OR_TASK_NAME=small_prefix_lm",
+        "FEATURE_CONVERTER=PrefixLMFeatureConverter",
+        "PACK=True",
+        "TASK_FEATURE_LENGTHS={'inputs': 32, 'targets': 32}",
+    ]
+    assert [tuple(one.values()) for one in matrix.plan.left_out_pairs()] == [
+        ("encoder_decoder", "prefix_lm", "It could."),
+        ("decoder_prefix_lm", "span_corruption", "So could this."),
+    ]
+
+
+def test_a_vocabulary_is_made_with_its_settings(tmp_path: Path) -> None:
+    command = "make vocab DATASET=small SIZE=80 MODEL=bpe BYTE_FALLBACK=1"
+    for more, name, ending in (("", "bpe_80", ""), (', name = "mine"', "mine", " VOCAB=mine")):
+        found = read_text(tmp_path, MATRIX.replace("size = 80", f"size = 80, byte_fallback = true{more}"), MatrixPlan)
+        settings = VocabularySettings(size=80, model="bpe", byte_fallback=True)
+        assert found.vocabularies["bpe"].train == (name, settings)
+        assert [found.vocabulary_command(one) for one in found.vocabularies] == [None, command + ending]
+
+
+SWEEP_MISTAKES = [
+    ("steps = 3", 'steps = "many"', "[search] steps: Input should be a valid integer, and it is 'many'."),
+    ("steps = 3", "steps = 0", "[search] steps: Input should be greater than or equal to 1, and it is 0."),
+    ("seed = 0", "sead = 0", "[search] sead is not known. Did you mean seed?"),
+    ('reference = "spans"', 'reference = "span"', "[final] reference = 'span' is no recipe. Did you mean spans?"),
+    (
+        "[search]",
+        'fit = {recipes = ["spans", "prefix_lm", "span"], held_out = "spans"}\n[search]',
+        "'span' is no recipe",
+    ),
+    ("[recipes.prefix_lm]", "[recipes.'Fast one']", "[recipes] Fast one: String should match pattern"),
+    (f'["MIXTURE_OR_TASK_NAME={SPANS}"]', "[]", "[recipes.spans] candidates: List should have at least 1 item"),
+    (f'["MIXTURE_OR_TASK_NAME={SPANS}"]', '["A=1", "A=1"]', "[recipes.spans] candidates: each is needed once"),
+    (f"={SPANS}", f" {SPANS}", "'MIXTURE_OR_TASK_NAME' binds nothing: NAME=value is needed."),
+    ("muon.gin", "muonn.gin", "Did you mean gin/optimizers/muon.gin"),
+    ("steps = 800", "steps = 4", "[short] steps = 4 is what [final] has, too."),
+    (json.dumps(JUDGED), '["one", "one"]', "[judged] tasks: each is needed once"),
+    ("seeds = [0, 1]\nref", "seeds = [0, 0]\nref", "[final] seeds: each is needed once, and it is [0, 0]."),
+    ("[search]", 'metric = "validation/acuracy"\n[search]', "'validation/acuracy'. Did you mean validation/accuracy"),
+    ("[search]", 'metric = "my_task/bleu"\n[search]', "mode has to say whether my_task/bleu is better the lower"),
+]
+LAST = 'decoder_prefix_lm = ["prefix_lm"'
+MATRIX_MISTAKES = [
+    (
+        "decoder_prefix_lm = [",
+        "decoder_prefix_ml = [",
+        "no architecture decoder_prefix_ml. Did you mean decoder_pr",
+    ),
+    ("objectives.prefix_lm]", "objectives.prefix_ml]", "there is no objective prefix_ml. Did you mean prefix_lm"),
+    (LAST, f'{LAST}, "span_corruption"', "with span_corruption is said more than once."),
+    ('"PACK=True"', '"PACK True"', "'PACK True' binds nothing: NAME=value is needed."),
+    ('title = "span', 'titel = "span', "[objectives.span_corruption] titel is not known. Did you mean title?"),
+    ('model = "bpe"', 'model = "bqe"', "[vocabularies.bpe] train: MODEL=bqe is not known. Did you mean bpe?"),
+    ("size = 80", 'size = "80"', "[vocabularies.bpe] train: a value is of another type than `make vocab` takes"),
+    ('dataset = "small"', "dataset = 3", "dataset: Input should be a valid string, and it is 3."),
+    ("[trained]", "[trained", "plan.toml: "),
+]
+
+
+@pytest.mark.parametrize(
+    ("text", "model", "old", "new", "said"),
+    [
+        *((SWEEP, SweepPlan, *mistake) for mistake in SWEEP_MISTAKES),
+        *((MATRIX, MatrixPlan, *mistake) for mistake in MATRIX_MISTAKES),
+    ],
+)
+def test_mistakes_are_said_with_their_lines(
+    tmp_path: Path, text: str, model: type[Plan], old: str, new: str, said: str
+) -> None:
+    assert text.count(old) == 1
+    with pytest.raises(UserError) as error:
+        read_text(tmp_path, text.replace(old, new), model)
+    line = text[: text.index(old)].count("\n") + 1
+    assert said in str(error.value)
+    assert str(tmp_path / "plan.toml") in str(error.value)
+    assert f"line {line}" in str(error.value)
+
+
+def test_every_pair_is_trained_or_left_out(tmp_path: Path) -> None:
+    text = MATRIX[: MATRIX.rindex("[[left_out]]")]
+    with pytest.raises(UserError, match="decoder_prefix_lm with span_corruption is neither trained nor left out"):
+        read_text(tmp_path, text, MatrixPlan)
+
+
+def test_all_mistakes_are_said_at_once(tmp_path: Path) -> None:
+    with pytest.raises(UserError) as error:
+        read_text(
+            tmp_path, SWEEP.replace("seed = 0", "sead = 0").replace('title = "Prefix', 'titel = "Prefix'), SweepPlan
+        )
+    assert "2 mistakes in a plan:" in str(error.value)
+    assert "line 4: [search] sead is not known." in str(error.value)
+    assert "line 19: [recipes.prefix_lm] titel is not known." in str(error.value)
+
+
+def keys(table: Any, prefix: str = "") -> Iterator[str]:
+    """The keys of a plan, "recipes.<name>.title"."""
+    for name, field in table.model_fields.items():
+        yield prefix + name
+        kinds = [kind for kind in (field.annotation, *get_args(field.annotation)) if isinstance(kind, type)]
+        for kind in (kind for kind in kinds if issubclass(kind, Table)):
+            yield from keys(kind, f"{prefix}{name}.{'<name>.' if kind is Recipe else ''}")
+
+
+def test_the_page_of_sweeps_names_every_key() -> None:
+    text = (paths.REPOSITORY / "docs" / "sweeps.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"^\| `([\w.<>]+)` \|", text, re.MULTILINE))
+    every = set(keys(SweepPlan))
+    assert {"metric", "final.steps", "judged.tasks", "recipes.<name>.candidates"} < every
+    assert every - {"search", "final"} == named, "these two are named by their keys"

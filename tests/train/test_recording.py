@@ -1,0 +1,266 @@
+"""`make record`: what it writes, and that a run from a recording is the run from the data."""
+
+import contextlib
+import errno
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import Mock
+
+import pytest
+
+from t5xpg.base.errors import UserError
+from t5xpg.data.batch import Batch, hash_batch
+from t5xpg.data.recording.format import StreamReader, StreamWriter
+from t5xpg.data.recording.manifest import MANIFEST, read_recording
+from t5xpg.data.recording.reader import RecordedData
+from t5xpg.data.spec import DatasetConfig
+from t5xpg.data.stream.client import DataService
+from t5xpg.experiment import config
+from t5xpg.experiment import prepare as preparation
+from t5xpg.experiment.identity import data_config
+from t5xpg.run.batch_trail import read_trail
+from t5xpg.train import recording
+from tests.data.recording_samples import DESCRIPTION, batches, identity
+from tests.workplace import EXPERIMENT, Workplace, assert_same_run, left_by, run_python
+
+STEPS = 12
+
+# Trains from the recording alone, in two parts, in a process that cannot import TensorFlow and has no data.
+WITHOUT_TENSORFLOW = """
+import sys
+for name in ("tensorflow", "seqio", "t5", "tensorflow_datasets", "tensorflow_text"):
+    sys.modules[name] = None
+from t5xpg.base.xla_flags import set_xla_flags
+set_xla_flags()
+from pathlib import Path
+from t5xpg import cli
+from t5xpg.experiment import config
+from t5xpg.train import training
+experiment, runs, recorded = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
+assert training.train(config.load(experiment), runs / "recorded", until=7, recorded=recorded) == 0
+assert cli.main(["train", experiment, f"--run={runs / 'recorded'}", f"--recorded={recorded}"]) == 0
+"""
+
+
+@pytest.mark.process
+def test_the_run_is_the_same_without_tensorflow(workplace: Workplace, pretrained: Path, tmp_path: Path) -> None:
+    folder = workplace.folder / "recordings" / "small run"
+    printed = workplace.run("record", str(workplace.experiment), f"--steps={STEPS}", f"--output={folder}")
+    assert f"{folder}: {STEPS} batches to train, 2 to validate, " in printed
+    assert f"make train EXP='{workplace.experiment}' RECORDED='{folder}'" in printed
+    with StreamReader(folder, "train") as reader:
+        assert [reader.digest(number) for number in range(len(reader))] == read_trail(pretrained / "batches.sha256")
+    elsewhere = {"T5XPG_DATA_DIR": str(tmp_path / "no data"), "T5XPG_CACHE_DIR": str(tmp_path / "no cache")}
+    places = map(str, (workplace.experiment, pretrained.parent, folder))
+    run_python(WITHOUT_TENSORFLOW, *places, env={**workplace.environment, **elsewhere})
+    assert not list(tmp_path.iterdir())
+    assert_same_run(pretrained.with_name("recorded"), pretrained, STEPS)
+    arguments = ("train", str(workplace.experiment), f"--recorded={folder}", "--run=recorded_refused")
+    printed = workplace.run(*arguments, "--gin.BATCH_SIZE=2", code=1)
+    assert "other settings: batch_size was 4, is 2" in printed
+    assert "Traceback" not in printed
+
+
+@pytest.mark.process
+def test_a_live_position_goes_on_from_a_recording_of_virtual_shards(
+    workplace: Workplace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workplace.enter(monkeypatch)
+    sharded = ("train/spec.DatasetConfig.num_virtual_shards=2", "train/spec.DatasetConfig.pack=True")
+    loaded = config.load(str(workplace.experiment), sharded)
+    read = data_config(loaded.experiment.train_dataset, loaded.experiment.random_seed)
+    with DataService() as service:
+        monkeypatch.setattr(recording, "DataService", lambda: contextlib.nullcontext(service))
+        recording.record(loaded, steps=5, output=tmp_path / "new")
+        with RecordedData(tmp_path / "new") as data:
+            assert data.describe(read) == service.describe(read)
+            live, recorded = service.open(read, [1]), data.open(read, [1])
+            for _ in range(2):
+                next(live)
+            recorded.restore(live.state())
+            for _ in range(3):
+                assert hash_batch(next(recorded)) == hash_batch(next(live))
+
+
+def test_batches_of_several_shapes_are_not_recorded(experiment: Path, tmp_path: Path) -> None:
+    loaded = config.load(str(experiment), ["LENGTH_BUCKETS=(32, 64)"])
+    with pytest.raises(UserError, match="holds batches of one shape: it takes LENGTH_BUCKETS = None"):
+        recording.record(loaded, steps=2, output=tmp_path / "new")
+
+
+class MadeUpStream:
+    """Made-up batches of a dataset."""
+
+    def __init__(self, dataset: DatasetConfig) -> None:
+        self.spec = dataset.batch_spec(vocab_size=384)
+        self._batches = iter(batches(dataset, 9))
+        self.identity = identity(dataset)
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self._batches
+
+
+Record = Callable[..., None]
+
+
+@pytest.fixture
+def experiment(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("experiment") / "small.gin"
+    path.write_text(EXPERIMENT)
+    return path
+
+
+@pytest.fixture
+def record(experiment: Path, monkeypatch: pytest.MonkeyPatch) -> Record:
+    """Records made-up batches: there is neither text nor a data process."""
+    monkeypatch.setattr(preparation, "prepare", lambda dataset, needed: preparation.DataIdentity({"task": "small"}))
+    service = SimpleNamespace(describe=lambda dataset: DESCRIPTION, open=MadeUpStream)
+    monkeypatch.setattr(recording, "DataService", lambda: contextlib.nullcontext(service))
+
+    def call(output: Path, *overrides: str, steps: int = 3, force: bool = False) -> None:
+        loaded, gin = config.load(str(experiment), overrides), " ".join(f"--gin.{one}" for one in overrides)
+        recording.record(loaded, steps=steps, output=output, force=force, gin=gin)
+
+    return call
+
+
+def contents(folder: Path) -> dict[str, tuple[int, bytes]]:
+    return {path.name: (path.stat().st_ino, path.read_bytes()) for path in folder.iterdir()}
+
+
+def test_the_same_recording_is_left_and_another_refused(
+    record: Record, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "new"
+    record(output)
+    before = contents(output)
+    capsys.readouterr()
+    record(output)
+    assert f"{output} holds these batches already" in capsys.readouterr().out
+    with pytest.raises(UserError, match=r"STEPS was 3, is 4\. Replace it with FORCE=1, or name another folder"):
+        record(output, steps=4)
+    with pytest.raises(UserError, match=r"train\.seed was \d+, is \d+; validation\.seed was \d+, is \d+\. Replace"):
+        record(output, "RANDOM_SEED=8")
+    with pytest.raises(UserError, match=r"other batches: EVAL_STEPS was 2, is 1\. Replace"):
+        record(output, "EVAL_STEPS=1")
+    assert contents(output) == before
+    record(output, steps=4, force=True)
+    assert read_recording(output).streams["train"].batches == 4
+    assert os.listdir(tmp_path) == ["new"]
+
+
+def test_the_training_and_the_remedy_have_the_overrides(
+    record: Record, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "new"
+    record(output, "RANDOM_SEED=8")
+    assert capsys.readouterr().out.endswith(" GIN='--gin.RANDOM_SEED=8 --gin.TRAIN_STEPS=3'\n")
+    remedy = read_recording(output).command(output)
+    assert remedy.endswith(f" STEPS=3 GIN=--gin.RANDOM_SEED=8 OUTPUT={output} FORCE=1")
+
+
+def test_a_damaged_recording_is_not_left(record: Record, tmp_path: Path) -> None:
+    output = tmp_path / "new"
+    record(output)
+    os.truncate(output / "train.batches", 30)
+    with pytest.raises(UserError, match=r"train\.batches has 30 bytes instead of .* FORCE=1"):
+        record(output)
+    record(output, force=True)
+    record(output)
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_nothing_but_a_recording_is_replaced(record: Record, tmp_path: Path, force: bool) -> None:
+    output = tmp_path / "precious"
+    output.write_text("a file")
+    with pytest.raises(UserError, match="precious is a file: name a folder with OUTPUT=…"):
+        record(output, force=force)
+    output.unlink()
+    output.mkdir()
+    (output / "thesis.txt").write_text("years of work")
+    with pytest.raises(UserError, match="precious holds other things than a recording: name another folder"):
+        record(output, force=force)
+    (output / MANIFEST).write_text('{"format": 1, "name": "wikitext"}')
+    with pytest.raises(UserError, match=r"precious is no recording: its manifest\.json is of something else"):
+        record(output, force=force)
+    assert (output / "thesis.txt").read_text() == "years of work"
+    assert os.listdir(tmp_path) == ["precious"]
+
+
+def test_files_besides_a_recording_are_not_deleted(record: Record, tmp_path: Path) -> None:
+    record(tmp_path / "new")
+    (tmp_path / "new" / "notes.txt").write_text("mine")
+    with pytest.raises(UserError, match=r"holds notes\.txt besides a recording: take that away"):
+        record(tmp_path / "new", steps=4, force=True)
+    assert (tmp_path / "new" / "notes.txt").read_text() == "mine"
+
+
+def test_a_link_stays_one(record: Record, tmp_path: Path) -> None:
+    (tmp_path / "roomy").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "roomy")
+    record(tmp_path / "link")
+    record(tmp_path / "link", steps=4, force=True)
+    assert (tmp_path / "link").is_symlink()
+    assert read_recording(tmp_path / "roomy").streams["train"].batches == 4
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()])
+@pytest.mark.parametrize("earlier", [False, True])
+def test_an_interruption_leaves_nothing_new(
+    record: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException, earlier: bool
+) -> None:
+    if earlier:
+        record(tmp_path / "new")
+    before = {path: contents(path) for path in tmp_path.iterdir()}
+
+    def fails(writer: StreamWriter, batch: Batch) -> str:
+        if writer.count == 1:
+            raise error
+        return write(writer, batch)
+
+    write = StreamWriter.write
+    monkeypatch.setattr(StreamWriter, "write", fails)
+    with pytest.raises((UserError, KeyboardInterrupt)) as caught:
+        record(tmp_path / "new", steps=4, force=True)
+    if isinstance(error, OSError):
+        assert str(caught.value).startswith(f"There is no room for the recording in {tmp_path}")
+        assert "What was there before is as it was. Make room" in str(caught.value)
+    assert {path: contents(path) for path in tmp_path.iterdir()} == before
+
+
+@pytest.mark.process
+def test_what_a_killed_recording_left_goes_with_the_next(record: Record, tmp_path: Path) -> None:
+    left = tmp_path / left_by("new")
+    left.mkdir()
+    (left / "train.batches").write_bytes(b"unfinished")
+    record(tmp_path / "new")
+    assert os.listdir(tmp_path) == ["new"]
+
+
+def test_a_recording_that_will_not_fit_is_not_begun(
+    record: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is refused after some batches, instead of filling the disk first."""
+    for steps in (0, 10**30):
+        with pytest.raises(UserError, match=rf"STEPS={steps}: a recording holds the batches of 1 to 1,000,000,000"):
+            record(tmp_path / "new", steps=steps)
+    monkeypatch.setattr(recording, "_SAMPLE", 2)
+    with pytest.raises(UserError, match=r"would take about \d.* MB, and .* MB free\. Make room, record fewer"):
+        record(tmp_path / "new", steps=10**9)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_task_of_its_own_for_the_evaluation(
+    experiment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the evaluation reads is made too, where it is another task."""
+    prepare = Mock(side_effect=[preparation.DataIdentity({}), UserError("there is no such text")])
+    monkeypatch.setattr(preparation, "prepare", prepare)
+    loaded = config.load(str(experiment), ["train_eval/spec.DatasetConfig.mixture_or_task_name=absent_lm"])
+    with pytest.raises(UserError, match="there is no such text"):
+        recording.record(loaded, steps=1, output=tmp_path / "new")
+    names = [call.args[0].mixture_or_task_name for call in prepare.call_args_list]
+    assert names == ["small_span_corruption", "absent_lm"]
+    assert not list(tmp_path.iterdir())
