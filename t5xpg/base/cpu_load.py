@@ -8,7 +8,7 @@ from t5xpg.base.environment import usable_cores
 _PROC = Path("/proc")
 
 
-class OthersLoad:
+class OtherProcessesLoad:
     """The share of this process's cores that other programs used since the last call, 0 to 1.
 
     Other programs are all except this process and those that it started; time that a host takes from a virtual machine

@@ -25,7 +25,7 @@ from t5xpg.data.stream.client import DataService
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.experiment import data_state, prepare
 from t5xpg.experiment.needs import Need
-from t5xpg.models.attention.biases import Pairs
+from t5xpg.models.attention.biases import AttentionPattern
 
 LENGTH = 64  # of each feature, where no experiment says it
 _SHOWN_IDS, _SHOWN_TEXT, _SHOWN_POSITIONS = 24, 400, 12
@@ -157,7 +157,7 @@ def drawing(row: Row, layout: BatchLayout) -> Iterator[str]:
 
 def _pairs(queries: int, keys: np.ndarray, *segments: np.ndarray | None, **more: object) -> np.ndarray:
     """Which keys each query sees: boolean [Q, K]."""
-    visible = Pairs(queries, *jax.tree.map(np.asarray, (keys, *segments)), **more).visible  # type: ignore[arg-type]
+    visible = AttentionPattern(queries, *jax.tree.map(np.asarray, (keys, *segments)), **more).visible  # type: ignore[arg-type]
     return np.broadcast_to(np.asarray(visible)[0, 0], (queries, keys.shape[1]))
 
 

@@ -4,8 +4,9 @@ Arrays carry logical axis names ("vocab", "mlp", ...); rules map those to the ax
 "slice" and "data". Parameters and their optimiser statistics are split over "model". Some rules split them over "data"
 too; parameters are then gathered where they are used.
 
-On several hosts every process runs the same program. Each reads the rows of a batch that its devices hold (`host_rows`), and
-all of them compute. The first process writes the run's files; to checkpoints, every process writes its own part.
+On several hosts every process runs the same program. Each reads the rows of a batch that its devices hold
+(`host_rows`), and all of them compute. The first process writes the run's files; every process writes its own part of
+a checkpoint.
 """
 
 # ruff: noqa: F401  what other rooms and gin files name

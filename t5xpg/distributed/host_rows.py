@@ -12,7 +12,7 @@ from t5xpg.base.errors import UserError
 
 
 @dataclass(frozen=True)
-class HeldRows:
+class HostRows:
     """The rows of a batch that belong to some virtual shards (ascending); each shard has `rows_per_shard` rows."""
 
     batch_size: int
@@ -33,7 +33,7 @@ class HeldRows:
             return jax.device_put(dict(batch), sharding)
 
         if (count := len(next(iter(batch.values())))) != len(self.shards) * self.rows_per_shard:
-            return HeldRows.of_all(count).place(batch, sharding)
+            return HostRows.of_all(count).place(batch, sharding)
 
         def array_of(name: str) -> jax.Array:
             rows = batch[name]
@@ -55,7 +55,7 @@ class HeldRows:
         return self.shards.index(shard) * self.rows_per_shard + place
 
 
-def held_rows(sharding: Sharding, batch_size: int, num_virtual_shards: int, process: int) -> HeldRows:
+def rows_of_host(sharding: Sharding, batch_size: int, num_virtual_shards: int, process: int) -> HostRows:
     """The rows of all virtual shards that have rows on devices of a process. Processes can hold the same shards."""
     rows = batch_size // num_virtual_shards
     found: set[int] = set()
@@ -64,7 +64,7 @@ def held_rows(sharding: Sharding, batch_size: int, num_virtual_shards: int, proc
         if device.process_index == process:
             start, stop, _ = index[0].indices(batch_size)
             found.update(range(start // rows, (stop - 1) // rows + 1))
-    return HeldRows(batch_size, rows, tuple(sorted(found)))
+    return HostRows(batch_size, rows, tuple(sorted(found)))
 
 
 def require_devices_of_all(mesh: Mesh, processes: int) -> None:

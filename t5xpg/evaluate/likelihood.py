@@ -29,7 +29,7 @@ import numpy as np
 from t5xpg.base.errors import UserError, nearest
 from t5xpg.data.batch import ENC_DEC, LM, PREFIX_LM
 from t5xpg.data.vocab.vocabulary import Vocabulary
-from t5xpg.models.decoding.top_k import first_of_the_largest
+from t5xpg.models.decoding.top_k import argmax
 from t5xpg.models.losses import cross_entropy_with_logits, token_weights
 from t5xpg.models.model import Batch, Model, Params
 
@@ -174,5 +174,5 @@ def _score(model: Model, params: Params, batch: Batch) -> tuple[jax.Array, jax.A
     logits, targets = model.logits(params, batch), batch["decoder_target_tokens"]
     weights = token_weights(batch)
     losses = cross_entropy_with_logits(logits, targets)
-    hits = (first_of_the_largest(logits) == targets) | (weights == 0)
+    hits = (argmax(logits) == targets) | (weights == 0)
     return -jnp.sum(losses * weights, axis=-1), jnp.all(hits, axis=-1)

@@ -19,7 +19,7 @@ from t5xpg.data.batch import longest_array
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.distributed import host_rows
-from t5xpg.distributed.host_rows import HeldRows
+from t5xpg.distributed.host_rows import HostRows
 from t5xpg.experiment.experiment import Experiment
 from t5xpg.models import matmul
 from t5xpg.models.adapters import trained_axes
@@ -146,7 +146,7 @@ class Assembly:
 
         jitted = distributed.jit_train_step(update, self.mesh, self.shardings, 1, experiment.mesh.rules)
         batch = abstract_batch(dataset or experiment.train_dataset)
-        with matmul.wide(self._wide_product_options is not None):
+        with matmul.float32_results(self._wide_product_options is not None):
             return jitted.trace(self.abstract_state, batch, self._bytes)
 
     def compile_eval_step(self) -> Compiled:
@@ -182,12 +182,12 @@ class Assembly:
 
     def on_devices(self, batch: Mapping[str, np.ndarray]) -> dict[str, jax.Array]:
         """A whole batch, which every process has, as arrays on the mesh."""
-        return HeldRows.of_all(len(next(iter(batch.values())))).place(batch, self.batch_sharding)
+        return HostRows.of_all(len(next(iter(batch.values())))).place(batch, self.batch_sharding)
 
-    def held_rows(self, process: int) -> HeldRows:
+    def rows_of_host(self, process: int) -> HostRows:
         """The rows of a training batch that a process reads."""
         dataset = self.experiment.train_dataset
-        return host_rows.held_rows(self.batch_sharding, dataset.batch_size, dataset.num_virtual_shards, process)
+        return host_rows.rows_of_host(self.batch_sharding, dataset.batch_size, dataset.num_virtual_shards, process)
 
     def _on_mesh(self, tree: Any, shardings: Any) -> Any:
         """Put values that every process has onto the devices of all processes."""

@@ -8,10 +8,10 @@ import jax
 from flax import nnx
 
 from t5xpg.models.config import OF_ENCODER, OF_TWO_STACKS, T5Config
-from t5xpg.models.decoding.prompt_decoder import PromptedModel
+from t5xpg.models.decoding.prompt_decoder import PromptDecoder
 from t5xpg.models.layers import Dropout, named_key, token_embedder
 from t5xpg.models.model import Batch, LayerFlops, Model, Outputs, Params
-from t5xpg.models.soft_prompt import make_prompt, prompted, prompted_embed
+from t5xpg.models.soft_prompt import make_prompt, prepend_prompt, soft_prompt_embed
 from t5xpg.models.stacks import DecoderOnly
 
 
@@ -53,19 +53,19 @@ class DecoderOnlyModel(Model):
         P, segment_ids = self.config.prompt_tokens, batch.get("decoder_segment_ids")
         prefix = batch.get("decoder_causal_attention") if self.inputs_bidirectional_attention else None
         states = modules.decoder(
-            prompted_embed(modules),
-            prompted(self.started(batch["decoder_input_tokens"]), P, segment_ids),
-            prompted(batch["decoder_target_tokens"], P),
+            soft_prompt_embed(modules),
+            prepend_prompt(self.started(batch["decoder_input_tokens"]), P, segment_ids),
+            prepend_prompt(batch["decoder_target_tokens"], P),
             segment_ids,
-            None if prefix is None else prompted(prefix, P),
+            None if prefix is None else prepend_prompt(prefix, P),
             dropout.at("decoder"),
         )
         return Outputs(states[:, P:], functools.partial(modules.decoder.to_logits, modules.token_embedder))
 
-    def for_decoding(self, feature_converter: str) -> PromptedModel:
+    def for_decoding(self, feature_converter: str) -> PromptDecoder:
         """A model that continues prompts. A prompt sees all of itself if the inputs did in training (prefix LM)."""
         prefix = feature_converter == "PrefixLMFeatureConverter"
-        return PromptedModel(self, sees_itself=prefix and self.inputs_bidirectional_attention)
+        return PromptDecoder(self, sees_itself=prefix and self.inputs_bidirectional_attention)
 
     def flops_per_example(self, lengths: Mapping[str, int]) -> float:
         """See `Model.flops_per_example`. lengths: {"targets": T}, or {"inputs": S, "targets": T} for a row of S + T."""

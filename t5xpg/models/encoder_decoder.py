@@ -18,7 +18,7 @@ from t5xpg.models.decoding import kv_cache
 from t5xpg.models.delete_gate import num_kept
 from t5xpg.models.layers import Dropout, Embed, named_key, token_embedder
 from t5xpg.models.model import Batch, LayerFlops, Model, Outputs, Params
-from t5xpg.models.soft_prompt import make_prompt, prompted, prompted_embed
+from t5xpg.models.soft_prompt import make_prompt, prepend_prompt, soft_prompt_embed
 from t5xpg.models.stacks import Decoder, Encoder, Source
 
 __all__ = ["EncoderDecoderModel", "T5Config"]
@@ -56,8 +56,8 @@ class EncoderDecoderModel(Model):
         modules = self.with_parameters(params)
         dropout = Dropout(self.config.dropout_rate, dropout_key)
         segment_ids = batch.get("encoder_segment_ids")
-        tokens = prompted(batch["encoder_input_tokens"], self.config.prompt_tokens, segment_ids)
-        source = modules.encoder(prompted_embed(modules), tokens, segment_ids, dropout.at("encoder"))
+        tokens = prepend_prompt(batch["encoder_input_tokens"], self.config.prompt_tokens, segment_ids)
+        source = modules.encoder(soft_prompt_embed(modules), tokens, segment_ids, dropout.at("encoder"))
         embed = _decoder_embedder(modules)
         states = modules.decoder(
             embed,
@@ -83,7 +83,7 @@ class EncoderDecoderModel(Model):
     def _source(self, params: Params, encoder_input_tokens: jax.Array) -> Source:
         modules = self.with_parameters(params)
         found: Source = modules.encoder(
-            prompted_embed(modules), prompted(encoder_input_tokens, self.config.prompt_tokens)
+            soft_prompt_embed(modules), prepend_prompt(encoder_input_tokens, self.config.prompt_tokens)
         )
         return found
 

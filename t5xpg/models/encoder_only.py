@@ -9,7 +9,7 @@ from flax import nnx
 from t5xpg.models.config import OF_DECODER, OF_TWO_STACKS, T5Config
 from t5xpg.models.layers import Dropout, named_key, token_embedder
 from t5xpg.models.model import Batch, LayerFlops, Model, Outputs, Params
-from t5xpg.models.soft_prompt import make_prompt, prompted, prompted_embed
+from t5xpg.models.soft_prompt import make_prompt, prepend_prompt, soft_prompt_embed
 from t5xpg.models.stacks import Encoder, output_matrix, to_logits
 
 
@@ -41,8 +41,8 @@ class EncoderOnlyModel(Model):
         modules = self.with_parameters(params)
         dropout = Dropout(self.config.dropout_rate, dropout_key)
         P, segment_ids = self.config.prompt_tokens, batch.get("encoder_segment_ids")
-        tokens = prompted(batch["encoder_input_tokens"], P, segment_ids)
-        encoded = modules.encoder(prompted_embed(modules), tokens, segment_ids, dropout.at("encoder")).states
+        tokens = prepend_prompt(batch["encoder_input_tokens"], P, segment_ids)
+        encoded = modules.encoder(soft_prompt_embed(modules), tokens, segment_ids, dropout.at("encoder")).states
         head = functools.partial(to_logits, self.config, modules.token_embedder, modules.logits_dense)
         return Outputs(encoded[:, P:], head)
 

@@ -1,4 +1,4 @@
-"""Products of two arrays; within `wide`, products of bfloat16 factors have float32 results.
+"""Matrix products of two arrays; within `float32_results`, those of bfloat16 factors are float32.
 
 On CPUs, XLA multiplies bfloat16 numbers with the processor's own instructions if the result is float32, and as float32
 numbers if the result is bfloat16. Sums are float32 in both cases. This holds where the last axis of the left factor is
@@ -13,48 +13,49 @@ from contextvars import ContextVar
 import jax
 import jax.numpy as jnp
 
-_wide: ContextVar[bool] = ContextVar("wide_products", default=False)
+_float32_results: ContextVar[bool] = ContextVar("float32_results", default=False)
 
 
 @contextmanager
-def wide(are: bool) -> Iterator[None]:
-    """Give products traced in the block float32 results, if `are`; to be compiled with `xla_flags.SINGLE_PRODUCTS`."""
-    token = _wide.set(are)
+def float32_results(enabled: bool) -> Iterator[None]:
+    """Give products traced in the block float32 results, if `enabled`; compile with `xla_flags.SINGLE_PRODUCTS`."""
+    token = _float32_results.set(enabled)
     try:
         yield
     finally:
-        _wide.reset(token)
+        _float32_results.reset(token)
 
 
-def _are_wide(factor: jax.Array) -> bool:
-    return _wide.get() and factor.dtype == jnp.bfloat16
+def _is_float32_result(factor: jax.Array) -> bool:
+    return _float32_results.get() and factor.dtype == jnp.bfloat16
 
 
 def dot(a: jax.Array, b: jax.Array) -> jax.Array:
-    """As `jnp.dot`, in the dtype of `a`. Where products are wide, it is not made to be differentiated."""
-    return jnp.dot(a, b, preferred_element_type=jnp.float32).astype(a.dtype) if _are_wide(a) else jnp.dot(a, b)
+    """As `jnp.dot`, in the dtype of `a`. Within `float32_results`, it is not made to be differentiated."""
+    return jnp.dot(a, b, preferred_element_type=jnp.float32).astype(a.dtype) if _is_float32_result(a) else jnp.dot(a, b)
 
 
 def einsum(subscripts: str, a: jax.Array, b: jax.Array) -> jax.Array:
-    """As `jnp.einsum` of two arrays, in their dtype, or float32 if wide. Each letter is in two of the three terms."""
-    return _wide_einsum(subscripts, a, b) if _are_wide(a) else jnp.einsum(subscripts, a, b)
+    """As `jnp.einsum` of two arrays, in their dtype or, within `float32_results`, float32. Each letter is in two of the
+    three terms."""
+    return _float32_einsum(subscripts, a, b) if _is_float32_result(a) else jnp.einsum(subscripts, a, b)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _wide_einsum(subscripts: str, a: jax.Array, b: jax.Array) -> jax.Array:
+def _float32_einsum(subscripts: str, a: jax.Array, b: jax.Array) -> jax.Array:
     return jnp.einsum(subscripts, a, b, preferred_element_type=jnp.float32)
 
 
 def _forward(subscripts: str, a: jax.Array, b: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    return _wide_einsum(subscripts, a, b), (a, b)
+    return _float32_einsum(subscripts, a, b), (a, b)
 
 
 def _backward(subscripts: str, kept: tuple[jax.Array, jax.Array], gradient: jax.Array) -> tuple[jax.Array, jax.Array]:
     (a, b), (factors, result) = kept, subscripts.split("->")
     of_a, of_b = factors.split(",")
     rounded = gradient.astype(a.dtype)
-    by_a = _wide_einsum(f"{result},{of_b}->{of_a}", rounded, b).astype(a.dtype)
+    by_a = _float32_einsum(f"{result},{of_b}->{of_a}", rounded, b).astype(a.dtype)
     return by_a, jnp.einsum(f"{of_a},{result}->{of_b}", a, rounded)
 
 
-_wide_einsum.defvjp(_forward, _backward)
+_float32_einsum.defvjp(_forward, _backward)

@@ -4,7 +4,7 @@ import jax
 from flax import nnx
 
 from t5xpg.base.errors import UserError
-from t5xpg.models.attention.biases import Pairs
+from t5xpg.models.attention.biases import AttentionPattern
 from t5xpg.models.attention.geometry import self_geometries
 from t5xpg.models.config import ENCODER_SIZES, T5Config
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
@@ -34,7 +34,7 @@ class SharedTransformer(nnx.Module):
     ) -> Source:
         """Encode tokens [B, S] int32 with the decoder's layers, without their cross attention."""
         stack = self.decoder
-        pairs = Pairs(tokens.shape[1], tokens, segment_ids, segment_ids)
+        pairs = AttentionPattern(tokens.shape[1], tokens, segment_ids, segment_ids)
         geometry = self_geometries(stack.config, pairs, stack.config.encoder_window, stack.relpos_bias)
         x = dropout.at("embedding")(embed(tokens, stack.dtype, segment_ids))
         x = stack.through_layers(x, lambda x, layer, dropout, at: layer(x, geometry(layer, at), dropout), dropout)

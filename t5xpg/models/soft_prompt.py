@@ -27,7 +27,7 @@ class Prompt(nnx.Module):
 
 
 @dataclass(frozen=True)
-class PromptedEmbed:
+class SoftPromptEmbed:
     """Embeds rows of ids in which the first `prompt_tokens` ids, any but 0, stand for the prompt."""
 
     embed: Embed
@@ -47,7 +47,7 @@ def make_prompt(key: jax.Array, config: T5Config) -> Prompt | None:
     return Prompt(named_key(key, "prompt"), length, config.emb_dim) if length else None
 
 
-def prompted(tokens: jax.Array, length: int, segment_ids: jax.Array | None = None) -> jax.Array:
+def prepend_prompt(tokens: jax.Array, length: int, segment_ids: jax.Array | None = None) -> jax.Array:
     """[B, S] int32 -> [B, P + S]: with positions for a prompt before them, which are not padding.
 
     segment_ids: of packed rows, which cannot have a prompt.
@@ -56,8 +56,8 @@ def prompted(tokens: jax.Array, length: int, segment_ids: jax.Array | None = Non
     return jnp.pad(tokens, ((0, 0), (length, 0)), constant_values=1) if length else tokens
 
 
-def prompted_embed(modules: Any) -> Embed | PromptedEmbed:
-    """The embedding for a model's `prompted` tokens."""
+def soft_prompt_embed(modules: Any) -> Embed | SoftPromptEmbed:
+    """The embedding for a model's `prepend_prompt` tokens."""
     embed = modules.token_embedder
     prompt = getattr(modules, "prompt", None)  # an architecture of one's own need not have any
-    return embed if prompt is None else PromptedEmbed(embed, prompt)
+    return embed if prompt is None else SoftPromptEmbed(embed, prompt)

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from t5xpg.models.attention import Attention, SideInputs, soft_capped
-from t5xpg.models.attention.biases import Pairs
+from t5xpg.models.attention.biases import AttentionPattern
 from t5xpg.models.attention.geometry import Geometry, of_layer, rotations, self_geometries
 from t5xpg.models.attention.global_tokens import global_tokens
 from t5xpg.models.attention.relative_positions import RelativePositionBias
@@ -215,7 +215,7 @@ class Encoder(LayerStack):
         positions: jax.Array | None = None,
     ) -> jax.Array:
         """x [B, S, D] through some layers. positions: [B, S], where they are not simply 0, 1, 2 and so on."""
-        pairs = Pairs(tokens.shape[1], tokens, segment_ids, segment_ids)
+        pairs = AttentionPattern(tokens.shape[1], tokens, segment_ids, segment_ids)
         seen, size = None, self.config.encoder_global_block
         if size is not None and tokens.shape[1] >= size:
             seen = global_tokens(tokens, segment_ids, size, self.global_relpos_bias)
@@ -282,9 +282,9 @@ class Decoder(_DecoderStack):
     ) -> tuple[Callable[[DecoderLayer, int | jax.Array], Geometry], Callable[[int | jax.Array], Geometry]]:
         """The geometry of self attention, by layer and index, and of the attention over the source, by index."""
         length, (_, encoder_tokens, encoder_segment_ids, _) = target_tokens.shape[1], source
-        own = Pairs(length, target_tokens, segment_ids, segment_ids, is_causal=True)
-        pairs = Pairs(length, encoder_tokens, segment_ids, encoder_segment_ids)
-        cross = pairs.bias(config.attention_chunk_size, kernel=config.attention_kernel)
+        own = AttentionPattern(length, target_tokens, segment_ids, segment_ids, is_causal=True)
+        pairs = AttentionPattern(length, encoder_tokens, segment_ids, encoder_segment_ids)
+        cross = pairs.make_bias(config.attention_chunk_size, kernel=config.attention_kernel)
         if not config.rotary_cross_attention:
             # source keys are not turned, so products with them depend on a query's position: count it within its text
             places = None if segment_ids is None else positions_in_segments(segment_ids)
@@ -332,7 +332,7 @@ class DecoderOnly(_DecoderStack):
         whole prefix of their segment, later positions too. None: each position sees itself and those before it.
         """
         length = input_tokens.shape[1]
-        pairs = Pairs(length, target_tokens, segment_ids, segment_ids, is_causal=True, prefix=prefix)
+        pairs = AttentionPattern(length, target_tokens, segment_ids, segment_ids, is_causal=True, prefix=prefix)
         geometry = self_geometries(self.config, pairs, self.window, self.relpos_bias)
         x = dropout.at("embedding")(embed(input_tokens, self.dtype, segment_ids))
         x = self.through_layers(x, lambda x, layer, dropout, at: layer(x, geometry(layer, at), dropout), dropout)

@@ -21,7 +21,7 @@ from t5xpg.study.launchers import Launcher
 from t5xpg.study.runs import Run
 
 
-class Planned(ABC):
+class PlannedExperiment(ABC):
     """An experiment with a plan beside its gin file, its runs in the folder `folder`, and a page of its own."""
 
     plan_file: ClassVar[str]
@@ -43,7 +43,7 @@ class Planned(ABC):
         """Write the board and the page into the experiment's folder; returns the README's path."""
 
 
-class Study(Planned):
+class Study(PlannedExperiment):
     """A plan whose runs `make sweep` trains, all or those that are left."""
 
     @abstractmethod
@@ -96,7 +96,8 @@ class Study(Planned):
         """Write the board, the pictures and the README's block into the experiment's folder; returns the README's path.
 
         What is not done yet is left out, and the page says so. Raises UserError where nothing is done and, unless
-        `allow_changed`, where a run was not trained with the code of one commit (`run.provenance`); runs may differ in it.
+        `allow_changed`, where a run was not trained with the code of one commit (`run.provenance`); runs may have
+        different ones.
         """
         wanted = self.runs()
         for run in wanted if not allow_changed else ():

@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any, Self
 
-from t5xpg.base.cpu_load import OthersLoad
+from t5xpg.base.cpu_load import OtherProcessesLoad
 from t5xpg.base.progress import Progress, duration
 from t5xpg.data.batch import Batch, longest_array
 from t5xpg.data.stream.client import BatchStream
@@ -31,7 +31,7 @@ class ProgressLine:
             self._sizes[length] = rows * sum(lengths.values()), rows * experiment.flops_per_example(lengths)
         self._tokens, self._flops = 0, 0.0  # of the last update
         self._peak_flops = self.measure_peak()
-        self._others = OthersLoad()
+        self._others = OtherProcessesLoad()
         self._began = time.perf_counter()  # at the last report, or the end of the last pause
         self._seconds, self._steps, self._waited = 0.0, 0, stream.waited  # since the last report
         self._all_tokens, self._all_flops = 0, 0.0  # since then, too

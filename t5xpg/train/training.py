@@ -195,7 +195,7 @@ def _open(start: Start, best: Best, profiled: bool, request: StopRequest) -> Ite
         continues = f", continues after step {step:,}" if step else ""
         print(f"run: {shown(start.directory.path)}{continues}", flush=True)
 
-        held = built.held_rows(group.process)
+        held = built.rows_of_host(group.process)
         stream = start.service.open(train_config, shards=held.shards)
         train_step, state = compiled.result(), begun.result()
         if step:
@@ -282,7 +282,7 @@ def _trail(start: Start, built: Assembly) -> BatchTrail:
     group, parts = start.group, start.loaded.experiment.train_dataset.num_virtual_shards
     if group.count == 1:
         return BatchTrail(start.directory.batches, start.step, parts)
-    owned = [built.held_rows(number).shards for number in range(group.count)]
+    owned = [built.rows_of_host(number).shards for number in range(group.count)]
     shares = Shares(owned, group.process, functools.partial(group.gather, "batches"))
     return BatchTrail(start.directory.batches if group.first else None, start.step, parts, shares)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from t5xpg.base import cpu_load
-from t5xpg.base.cpu_load import OthersLoad
+from t5xpg.base.cpu_load import OtherProcessesLoad
 
 OWN, CHILD, GRANDCHILD, OTHER = os.getpid(), 10**8, 10**8 + 1, 10**8 + 2
 PARENTS = {OWN: 1, CHILD: OWN, GRANDCHILD: CHILD, OTHER: 1}
@@ -34,7 +34,7 @@ def proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_the_share_is_that_of_other_programs_on_the_cores_of_this_one(proc: Path) -> None:
     write(proc, {0: (100, 100), 1: (500, 500), 2: (100, 100)}, {OWN: 50, CHILD: 10, OTHER: 90})
-    others = OthersLoad()
+    others = OtherProcessesLoad()
     # 200 ticks of two cores: 150 busy, of which 70 + 15 + 5 are of this program
     write(proc, {0: (180, 120), 1: (999, 999), 2: (170, 130)}, {OWN: 120, CHILD: 25, GRANDCHILD: 5, OTHER: 150})
     assert others.share() == pytest.approx((150 - 90) / 200)
@@ -44,7 +44,7 @@ def test_the_share_is_that_of_other_programs_on_the_cores_of_this_one(proc: Path
 
 
 def test_where_it_cannot_be_known_it_is_none(proc: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert OthersLoad().share() is None  # no such file
+    assert OtherProcessesLoad().share() is None  # no such file
     monkeypatch.setattr(cpu_load, "usable_cores", lambda: 1)  # a container may use less than it sees
     write(proc, {0: (100, 100), 2: (100, 100)}, {OWN: 50})
-    assert OthersLoad().share() is None
+    assert OtherProcessesLoad().share() is None

@@ -14,7 +14,7 @@ from t5xpg.base.paths import shown
 from t5xpg.check import checks
 from t5xpg.check.plan import devices
 from t5xpg.check.plan.devices import Device
-from t5xpg.data.stream.length_fit import Fit
+from t5xpg.data.stream.length_fit import LengthFit
 from t5xpg.data.text.export import export_dataset
 from t5xpg.data.text.manifest import read_manifest
 from t5xpg.data.vocab.vocabulary import Vocabulary
@@ -108,7 +108,7 @@ def test_all_problems_at_once(place: Path, capsys: pytest.CaptureFixture[str]) -
 def test_supervised_tasks(place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     service = MagicMock()
     service.return_value.__enter__.return_value.fits.return_value = [
-        Fit("pairs", 10, {"targets": 3}, {"targets": 40}, {"targets": 99}, {"targets": 0})
+        LengthFit("pairs", 10, {"targets": 3}, {"targets": 40}, {"targets": 99}, {"targets": 0})
     ]
     monkeypatch.setattr("t5xpg.check.checks.DataService", service)
     (place / "pairs.tsv").write_text("one\teins\n")

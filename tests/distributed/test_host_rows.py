@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from t5xpg.base.errors import UserError
-from t5xpg.distributed.host_rows import HeldRows, held_rows, require_devices_of_all
+from t5xpg.distributed.host_rows import HostRows, require_devices_of_all, rows_of_host
 
 B = 8
 BATCH = {
@@ -53,14 +53,14 @@ HALVES = Layout(*zip([0, 0, 1, 1], QUARTERS, strict=True))
     ],
 )
 def test_the_virtual_shards_of_a_process(layout: Any, shards: int, expected: list[tuple[int, ...]]) -> None:
-    found = [held_rows(layout, B, shards, process) for process in range(len(expected))]
+    found = [rows_of_host(layout, B, shards, process) for process in range(len(expected))]
     assert [held.shards for held in found] == expected
     assert {held.rows_per_shard for held in found} == {B // shards}
 
 
 @pytest.mark.parametrize(("start", "stop"), [(0, 2), (2, 4), (6, 8), (1, 3), (0, 4)])
 def test_rows_are_found_among_those_that_are_held(start: int, stop: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    held = HeldRows(B, 2, (0, 1, 3))
+    held = HostRows(B, 2, (0, 1, 3))
     own = {name: array[[0, 1, 2, 3, 6, 7]] for name, array in BATCH.items()}
     asked = []
 
@@ -81,7 +81,7 @@ def test_batches_of_length_buckets_are_whole_in_every_process(monkeypatch: pytes
         jax, "make_array_from_callback", lambda shape, _, rows_of: (shape, rows_of((slice(12, 16), slice(None))))
     )
     rows = np.arange(16 * 3, dtype=np.int32).reshape(16, 3)
-    placed: Any = HeldRows(B, B, (0,)).place({"tokens": rows}, None)  # type: ignore[arg-type]
+    placed: Any = HostRows(B, B, (0,)).place({"tokens": rows}, None)  # type: ignore[arg-type]
     assert placed["tokens"][0] == (16, 3)
     np.testing.assert_array_equal(placed["tokens"][1], rows[12:])
 

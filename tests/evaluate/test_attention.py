@@ -9,7 +9,7 @@ import numpy as np
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.evaluate.attention import of_examples
 from t5xpg.experiment import config
-from t5xpg.models.attention.biases import WholeBias
+from t5xpg.models.attention.biases import DenseBias
 from t5xpg.models.encoder_decoder import EncoderDecoderModel, T5Config
 from t5xpg.models.layers import OFF
 from tests.small_models import seq2seq
@@ -61,7 +61,7 @@ def test_the_weights_of_logits_in_float32() -> None:
     attention = model.with_parameters(params).encoder.layers_0.attention
     x = jax.random.normal(jax.random.key(1), (2, 6, 16)).astype(jnp.bfloat16)
     keys, _ = attention.project_keys_values(x)
-    bias = WholeBias(jnp.zeros((1, 1, 1, 6)))
+    bias = DenseBias(jnp.zeros((1, 1, 1, 6)))
     queries = np.asarray(attention.project_queries(x), np.float64)
     logits = np.einsum("bqhk,bshk->bhqs", queries, np.asarray(keys, np.float64))
     expected = np.exp(logits - logits.max(axis=-1, keepdims=True))

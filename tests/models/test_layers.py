@@ -10,7 +10,7 @@ import pytest
 from flax import nnx
 
 from t5xpg.models.attention import Attention
-from t5xpg.models.attention.biases import Pairs
+from t5xpg.models.attention.biases import AttentionPattern
 from t5xpg.models.attention.relative_positions import RelativePositionBias, relative_position_bucket
 from t5xpg.models.config import T5Config
 from t5xpg.models.layers import OFF, Dropout, Embed, Mlp, RMSNorm, named_key
@@ -114,8 +114,8 @@ def test_keys_of_relative_positions_are_added_to_the_keys(bidirectional):
     layer, positions = Attention(KEY, config), RelativePositionBias(KEY, config)
     x, memory = normal(2, 9, 6), normal(2, 9, 6, seed=1)
     table = positions.table(bidirectional=bidirectional)
-    pairs = Pairs(9, jnp.ones((2, 9), jnp.int32), None, None, is_causal=not bidirectional, positions=table)
-    got = layer(jnp.asarray(x), *layer.project_keys_values(jnp.asarray(memory)), pairs.bias(None), OFF)
+    pairs = AttentionPattern(9, jnp.ones((2, 9), jnp.int32), None, None, is_causal=not bidirectional, positions=table)
+    got = layer(jnp.asarray(x), *layer.project_keys_values(jnp.asarray(memory)), pairs.make_bias(None), OFF)
     buckets = relative_position_bucket(np.arange(9)[None] - np.arange(9)[:, None], bidirectional, 8, 6)
     queries = (x.astype(np.float64) @ np.asarray(layer.query.kernel[...])).reshape(2, 9, 2, 5)
     keys = np.asarray(positions.rel_keys[...], np.float64)[..., buckets]  # [H, K, Q, S]

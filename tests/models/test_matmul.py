@@ -24,7 +24,7 @@ def numbers(letters: str, seed: int) -> jax.Array:
 
 def compiled(function: Any, *arguments: Any) -> Any:
     """As an update is compiled."""
-    with matmul.wide(WIDE):
+    with matmul.float32_results(WIDE):
         return jax.jit(function).trace(*arguments).lower().compile(dict(SINGLE_PRODUCTS))(*arguments)
 
 

@@ -13,10 +13,10 @@ from tests.study.test_sweep import JUDGED, PLAN, PREFIX_LM, SPANS
 from t5xpg.base import paths
 from t5xpg.base.errors import UserError
 from t5xpg.data.vocab.training import VocabularySettings
-from t5xpg.study import judging
 from t5xpg.study.matrix.matrix import Matrix
 from t5xpg.study.matrix.plan import MatrixPlan
 from t5xpg.study.plan_file import Plan, Table, read
+from t5xpg.study.sweep import judged_tasks
 from t5xpg.study.sweep.plan import Recipe, SweepPlan
 from t5xpg.study.sweep.sweep import Sweep
 
@@ -46,7 +46,7 @@ def test_what_the_experiment_needs_is_made_first(own_place: Path) -> None:
     with pytest.raises(UserError, match=r"small is made of your files: .*absent\.txt"):
         next(iter(matrix.stages("encoder_decoder,span_corruption,bytes")))
     with pytest.raises(UserError, match=r"small is made of your files: .*absent\.txt"):
-        judging.require_tasks(sweep.long_runs(sweep.first_candidates), JUDGED)
+        judged_tasks.require_tasks(sweep.long_runs(sweep.first_candidates), JUDGED)
 
 
 @pytest.fixture

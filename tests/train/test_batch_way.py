@@ -23,7 +23,7 @@ from t5xpg.data.stream import data_process, worker
 from t5xpg.data.stream.client import DataService, Stream
 from t5xpg.data.text.export import export_dataset
 from t5xpg.distributed import MeshConfig, batch_sharding, make_mesh
-from t5xpg.distributed.host_rows import HeldRows
+from t5xpg.distributed.host_rows import HostRows
 from t5xpg.models.config import T5Config
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
 from t5xpg.models.losses import LossConfig
@@ -126,7 +126,7 @@ def test_a_batch_crosses_few_files_in_one_direction(own_place: Path, monkeypatch
         """The step traced, which is to go its way, and not compiled."""
         return zeros(jax.eval_shape(step, state, batch))
 
-    place = HeldRows.of_all(4).place
+    place = HostRows.of_all(4).place
     sharding = batch_sharding(make_mesh(MeshConfig()))
     way = Way()
     monkeypatch.setattr(worker.Answers, "call_opened", way.followed(worker.Answers.call_opened))

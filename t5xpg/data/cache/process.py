@@ -41,7 +41,7 @@ class CacheProcess:
         self._send(request)
 
     def plan(self, log: Callable[[str], None]) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
-        """What there is to do, one entry per task, and what that depends on (`last_check.snapshot`). log: gets lines."""
+        """What has to be done, by task, and what that depends on (`last_check.snapshot`). log: gets lines."""
         for message in self._messages():
             if "plan" in message:
                 return message["plan"], message["seen"]

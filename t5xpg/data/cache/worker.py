@@ -180,7 +180,7 @@ def _folder_of_cache(task: Any, caches: Path, others: bool) -> Path | None:
 
 
 def _seen(tasks: Sequence[Any], request: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What the plan depends on, as `last_check.snapshot` gives it; None where that cannot be seen without TensorFlow. The
+    """The `last_check.snapshot` of what the plan depends on; None where that cannot be seen without TensorFlow. The
     files and variables that a user's module names in its text are part of it: they may decide settings."""
     import seqio
 

@@ -28,7 +28,7 @@ from t5xpg.data.batch import Batch, validate
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.stream import data_process
 from t5xpg.data.stream.data_process import FILES, Arrays, DataProcess, DataProcessError, shard_prefix
-from t5xpg.data.stream.length_fit import Fit
+from t5xpg.data.stream.length_fit import LengthFit
 from t5xpg.data.stream.remote_evaluator import RemoteEvaluator
 from t5xpg.data.tasks.lengths import SpanLengths
 from t5xpg.data.vocab.vocabulary import Vocabulary
@@ -271,10 +271,10 @@ class DataService(Closing):
         reply = self._process.request({"call": "describe", "config": config.to_json()})
         return TaskDescription.from_json(reply, Vocabulary.from_json(reply["vocabulary"]))
 
-    def fits(self, config: DatasetConfig) -> list[Fit]:
+    def fits(self, config: DatasetConfig) -> list[LengthFit]:
         """How the first examples of each supervised task fit its lengths and vocabulary. UserError as in `describe`."""
         reply = self._process.request({"call": "fits", "config": config.to_json()})
-        return [Fit(**each) for each in reply["fits"]]
+        return [LengthFit(**each) for each in reply["fits"]]
 
     def open(self, config: DatasetConfig, shards: Sequence[int] | None = None, prefetch: int = 2) -> Stream:
         """The stream of `config`, before its first batch. shards: the virtual shards to read, ascending; None for all.

@@ -10,7 +10,7 @@ _WARNED_OF = 0.01  # a larger share of cut examples, or of unknown tokens, gives
 
 
 @dataclass(frozen=True)
-class Fit:
+class LengthFit:
     """By feature, in the first `examples` of a task: examples cut, tokens of the longest, all tokens, unknown tokens.
 
     padding: with length buckets, the share of padding in their batches, and what it would be without buckets.

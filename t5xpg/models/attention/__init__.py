@@ -23,9 +23,9 @@ from t5xpg.models.attention.biases import (
     Bias,
     BlockedBias,
     ChunkedBias,
-    Either,
+    DenseBias,
     FusedBias,
-    WholeBias,
+    LocalOrGlobalBias,
     join_queries,
     split_queries,
 )  # fmt: skip
@@ -55,7 +55,7 @@ def attend_by_chunks(
     def of_chunk(chunk: tuple[jax.Array, jax.Array, jax.Array | None]) -> jax.Array:
         number, of_queries, segments = chunk
         rows = wide_keys.astype(keys.dtype), wide_values.astype(values.dtype)
-        return attend_whole(of_queries, *rows, bias.of_chunk(number, segments), OFF, softcap)
+        return attend_dense(of_queries, *rows, bias.of_chunk(number, segments), OFF, softcap)
 
     numbers = jnp.arange(bias.number, dtype=jnp.int32)
     mixed = lax.map(of_chunk, (numbers, split_queries(queries, bias.size), bias.segments))
@@ -165,7 +165,7 @@ class Attention(nnx.Module):
         x: jax.Array,
         keys: jax.Array,
         values: jax.Array,
-        bias: Bias | Either,
+        bias: Bias | LocalOrGlobalBias,
         dropout: Dropout,
         rotation: Rotation | None = None,
         side: SideInputs | None = None,
@@ -182,22 +182,22 @@ class Attention(nnx.Module):
             mixed = attend(queries, keys, values, bias, dropout, self.softcap)
         return self.out(mixed.reshape(*mixed.shape[:-2], self.num_heads * self.head_dim))
 
-    def weights(self, x: jax.Array, keys: jax.Array, bias: WholeBias, rotation: Rotation | None = None) -> jax.Array:
+    def weights(self, x: jax.Array, keys: jax.Array, bias: DenseBias, rotation: Rotation | None = None) -> jax.Array:
         """x [B, Q, D], keys [B, S, G, K] -> the attention weights [B, H, Q, S] float32."""
         queries, keys = self._for_logits(self.project_queries(x, rotation), for_all_heads(keys, self.num_heads, axis=2))
-        return jax.nn.softmax(whole_logits(queries, keys, bias, self.softcap), axis=-1)
+        return jax.nn.softmax(dense_logits(queries, keys, bias, self.softcap), axis=-1)
 
 
 def attend(
     queries: jax.Array,
     keys: jax.Array,
     values: jax.Array,
-    bias: Bias | Either,
+    bias: Bias | LocalOrGlobalBias,
     dropout: Dropout,
     softcap: float | None = None,
 ) -> jax.Array:
     """queries [B, Q, H, K], keys and values [B, S, H, K] -> the values mixed by attention [B, Q, H, K]."""
-    if isinstance(bias, Either):
+    if isinstance(bias, LocalOrGlobalBias):
         ways = [lambda of=one: attend(queries, keys, values, of, dropout, softcap) for one in (bias.local, bias.whole)]
         return lax.cond(bias.is_local, *ways)
     if isinstance(bias, FusedBias):
@@ -205,7 +205,7 @@ def attend(
 
         assert softcap is None
         return attend_fused(queries, keys, _dropped(values, dropout), bias)
-    way: Any = {WholeBias: attend_whole, ChunkedBias: attend_by_chunks, BlockedBias: attend_by_blocks}[type(bias)]
+    way: Any = {DenseBias: attend_dense, ChunkedBias: attend_by_chunks, BlockedBias: attend_by_blocks}[type(bias)]
     return way(queries, keys, values, bias, dropout, softcap)
 
 
@@ -226,12 +226,12 @@ def attend_by_blocks(
     # computed again in the backward pass: keeping it would take, for each query, as much as all keys of its block
     @jax.checkpoint
     def of_blocks(
-        queries: jax.Array, keys: jax.Array, values: jax.Array, of_one: WholeBias, side: SideInputs | None
+        queries: jax.Array, keys: jax.Array, values: jax.Array, of_one: DenseBias, side: SideInputs | None
     ) -> jax.Array:
         rows = blocks.split_queries(queries), blocks.split_keys(keys), blocks.split_keys(values)
         if side is None or side.keys.shape[1] == 0:
-            return blocks.join(attend_whole(*rows, of_one, OFF, softcap), queries.shape[1])
-        near = whole_logits(rows[0], rows[1], of_one, softcap)  # [B * number, H, size, keys]
+            return blocks.join(attend_dense(*rows, of_one, OFF, softcap), queries.shape[1])
+        near = dense_logits(rows[0], rows[1], of_one, softcap)  # [B * number, H, size, keys]
         far = soft_capped(jnp.einsum("bqhk,bghk->bhqg", queries, side.keys).astype(jnp.float32), softcap)
         far = far + side.bias  # [B, H, Q, G]
 
@@ -261,7 +261,7 @@ def for_all_heads(x: jax.Array, heads: int, axis: int) -> jax.Array:
     return x if x.shape[axis] == heads else jnp.repeat(x, heads // x.shape[axis], axis=axis)
 
 
-def whole_logits(queries: jax.Array, keys: jax.Array, bias: WholeBias, softcap: float | None = None) -> jax.Array:
+def dense_logits(queries: jax.Array, keys: jax.Array, bias: DenseBias, softcap: float | None = None) -> jax.Array:
     """queries [B, Q, H, K], keys [B, S, H, K] -> [B, H, Q, S] float32, biases and masks added."""
     logits = einsum("bqhk,bshk->bhqs", queries, keys)
     # float32 from here to the weights: it costs nothing where it is fused with the softmax, and the gradient of the
@@ -274,16 +274,16 @@ def whole_logits(queries: jax.Array, keys: jax.Array, bias: WholeBias, softcap: 
     return logits + bias.mask
 
 
-def attend_whole(
+def attend_dense(
     queries: jax.Array,
     keys: jax.Array,
     values: jax.Array,
-    bias: WholeBias,
+    bias: DenseBias,
     dropout: Dropout,
     softcap: float | None = None,
 ) -> jax.Array:
     """queries [B, Q, H, K], keys and values [B, S, H, K] -> the values mixed by attention [B, Q, H, K]."""
-    logits = whole_logits(queries, keys, bias, softcap)
+    logits = dense_logits(queries, keys, bias, softcap)
     # the softmax divides after the mixing, where a query has K numbers instead of S: this saves a pass over all pairs
     # of positions in the forward pass, and one in the backward pass
     largest = checkpoint_name(lax.stop_gradient(jnp.max(logits, axis=-1, keepdims=True)), PER_QUERY)

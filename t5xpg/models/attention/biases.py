@@ -1,6 +1,7 @@
-"""What is added to attention logits: masks, and biases of relative positions. There are four forms.
+"""Masks and biases of relative positions, as they are added to attention logits, and the choice of the attention
+algorithm: `AttentionPattern.make_bias` chooses one of four forms of bias, and `attend` computes by that form.
 
-`WholeBias`: all pairs of positions, made once for all layers of a stack. `ChunkedBias`: only ids and segments [B, S]
+`DenseBias`: all pairs of positions, made once for all layers of a stack. `ChunkedBias`: only ids and segments [B, S]
 and one bias per distance are kept; the pairs of one chunk of queries exist while that chunk is computed. `BlockedBias`,
 for windows: only pairs of a block of queries with the keys that one of them sees. `FusedBias`: a kernel makes the
 biases where it adds them.
@@ -71,7 +72,7 @@ def has_fused_kernels() -> bool:
 
 @functools.partial(jax.tree_util.register_dataclass, data_fields=["mask", "position", "keys"], meta_fields=[])
 @dataclass(frozen=True)
-class WholeBias:
+class DenseBias:
     """mask: 0 or MASKED, broadcast to [B, H, Q, S]; position: [1, H, Q, S] or None; keys: of relative positions, one
     per distance, [H, K, Q + S - 1], or None; all float32."""
 
@@ -81,7 +82,7 @@ class WholeBias:
 
 
 @dataclass(frozen=True)
-class Pairs:
+class AttentionPattern:
     """Which queries may see which keys, and what their distance adds.
 
     key_tokens: [B, S], padding where 0. query_segments [B, Q] and key_segments [B, S]: where rows are packed.
@@ -101,9 +102,9 @@ class Pairs:
     window: tuple[int, int] | None = None
     first: int = 0
 
-    def bias(self, chunk_size: int | None, by_blocks: bool | None = None, kernel: str = "dot_product") -> Bias:
+    def make_bias(self, chunk_size: int | None, by_blocks: bool | None = None, kernel: str = "dot_product") -> Bias:
         """By blocks where a window makes this fewer pairs; by chunks where there are more than `chunk_size` queries;
-        else whole. by_blocks: True or False decides on blocks for a window, whatever the length. kernel: one of
+        else dense. by_blocks: True or False decides on blocks for a window, whatever the length. kernel: one of
         T5Config's ATTENTION_KERNELS; "fused" has an effect only on devices that have these kernels."""
         if kernel == "fused" and has_fused_kernels():
             return self._fused()
@@ -115,7 +116,7 @@ class Pairs:
             if by_blocks or self.queries > blocks.keys:
                 return self._by_blocks(blocks)
         if chunk_size is None or self.queries <= chunk_size:
-            return self._whole()
+            return self._dense()
         return self._by_chunks(chunk_size)
 
     @property
@@ -123,12 +124,12 @@ class Pairs:
         """Boolean [B, 1, 1 or Q, S]: which keys each query sees."""
         return _visible(self, self.queries, self.query_segments, self.first)
 
-    def _whole(self) -> WholeBias:
+    def _dense(self) -> DenseBias:
         keys = self.key_tokens.shape[1]
         if self.positions is None:
-            return WholeBias(as_bias(self.visible))
+            return DenseBias(as_bias(self.visible))
         sizes = self.queries, keys, self.first
-        return WholeBias(as_bias(self.visible), self.positions(*sizes), self.positions.keys_by_distance(*sizes))
+        return DenseBias(as_bias(self.visible), self.positions(*sizes), self.positions.keys_by_distance(*sizes))
 
     def _fused(self) -> FusedBias:
         assert self.window is None and self.first == 0  # noqa: PT018
@@ -148,7 +149,7 @@ class Pairs:
             key_segments=jax.tree.map(blocks.split_keys, self.key_segments),
             prefix=jax.tree.map(blocks.split_keys, self.prefix), first=blocks.behind,
         )  # fmt: skip
-        return BlockedBias(blocks, of_one._whole())
+        return BlockedBias(blocks, of_one._dense())
 
     def _by_chunks(self, size: int) -> ChunkedBias:
         number = -(-self.queries // size)
@@ -184,18 +185,20 @@ class ChunkedBias:
     prefix: jax.Array | None
     window: jax.Array | None = None
 
-    def of_chunk(self, number: jax.Array, segments: jax.Array | None) -> WholeBias:
+    def of_chunk(self, number: jax.Array, segments: jax.Array | None) -> DenseBias:
         """The bias of one chunk's queries and all keys. number: of the chunk, int32; segments: its own [B, size]."""
         mask = as_bias(_visible(self, self.size, segments, number * self.size))
         if self.by_distance is None:
-            return WholeBias(mask)
+            return DenseBias(mask)
         keys = self.key_tokens.shape[1]
         start = (self.number - 1 - number) * self.size  # where the chunk's last query and the first key are
         near = lax.dynamic_slice_in_dim(self.by_distance, start, self.size + keys - 1, axis=1)
-        return WholeBias(mask, toeplitz(near, self.size, keys)[None])
+        return DenseBias(mask, toeplitz(near, self.size, keys)[None])
 
 
-def _visible(of: Pairs | ChunkedBias, queries: int, segments: jax.Array | None, first: int | jax.Array) -> jax.Array:
+def _visible(
+    of: AttentionPattern | ChunkedBias, queries: int, segments: jax.Array | None, first: int | jax.Array
+) -> jax.Array:
     """Boolean [B, 1, 1 or queries, S]: which keys some queries see. segments: theirs. first: as in `causal`."""
     visible, keys = visible_keys(of.key_tokens, segments, of.key_segments), of.key_tokens.shape[1]
     if of.window is not None:
@@ -266,7 +269,7 @@ class BlockedBias:
     """The biases of blocks of rows. of_one: a bias in which each block is a row, [B * number, H, size, keys]."""
 
     blocks: Blocks
-    of_one: WholeBias
+    of_one: DenseBias
 
 
 @functools.partial(
@@ -280,7 +283,7 @@ class FusedBias:
 
     query_ids [B, Q] and key_ids [B, S]: a query sees keys with its own id; padding has -1, which no query has. by_run:
     what a run of distances adds, [H, runs] float32, or None; run_begins: as in `PositionTable.runs`. is_causal and
-    prefix: as in `Pairs`.
+    prefix: as in `AttentionPattern`.
     """
 
     query_ids: jax.Array
@@ -291,15 +294,15 @@ class FusedBias:
     run_begins: tuple[int, ...]
 
 
-Bias = WholeBias | ChunkedBias | BlockedBias | FusedBias
+Bias = DenseBias | ChunkedBias | BlockedBias | FusedBias
 
 
-class Either(NamedTuple):
+class LocalOrGlobalBias(NamedTuple):
     """The bias of a layer in a scan: `local`, by blocks, if the layer has a window (`is_local`), else `whole`."""
 
     is_local: jax.Array
     local: BlockedBias
-    whole: WholeBias | ChunkedBias
+    whole: DenseBias | ChunkedBias
 
 
 def split_queries(x: jax.Array, size: int) -> jax.Array:

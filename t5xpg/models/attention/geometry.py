@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from t5xpg.models.attention.biases import Bias, BlockedBias, Either, Pairs, WholeBias
+from t5xpg.models.attention.biases import AttentionPattern, Bias, BlockedBias, DenseBias, LocalOrGlobalBias
 from t5xpg.models.attention.global_tokens import GlobalTokens
 from t5xpg.models.attention.relative_positions import RelativePositionBias
 from t5xpg.models.attention.rotary import Rotation, rotation
@@ -22,15 +22,15 @@ _EVERYWHERE = (2**30, 2**30)
 class Geometry(NamedTuple):
     """For one attention: what is added to its logits, how its queries and keys are turned, and its global tokens."""
 
-    bias: Bias | Either
+    bias: Bias | LocalOrGlobalBias
     queries: Rotation | None = None
     keys: Rotation | None = None
     globals: GlobalTokens | None = None
 
     @property
-    def whole(self) -> WholeBias:
+    def whole(self) -> DenseBias:
         """The bias of attention that is neither by chunks nor by blocks."""
-        assert isinstance(self.bias, WholeBias)
+        assert isinstance(self.bias, DenseBias)
         return self.bias
 
     def merged(self, source: Geometry) -> Geometry:
@@ -41,7 +41,7 @@ class Geometry(NamedTuple):
         position = own.position
         if position is not None:
             position = jnp.pad(position, ((0, 0), (0, 0), (0, 0), (0, keys)))
-        return self._replace(bias=WholeBias(jnp.concatenate(masks, axis=3), position))
+        return self._replace(bias=DenseBias(jnp.concatenate(masks, axis=3), position))
 
 
 def has_window(config: T5Config, index: int | jax.Array) -> Any:
@@ -66,7 +66,7 @@ def of_layer(config: T5Config, kinds: Kinds, index: int | jax.Array) -> Any:
     if isinstance(is_local, bool):
         return kinds[0 if is_local else 1]
     if isinstance(kinds[0], BlockedBias):
-        return Either(is_local, *kinds)
+        return LocalOrGlobalBias(is_local, *kinds)
     return jax.tree.map(lambda local, whole: jnp.where(is_local, local, whole), *kinds)
 
 
@@ -78,7 +78,7 @@ def rotations(config: T5Config, positions: jax.Array) -> Kinds:
 
 def self_geometries(
     config: T5Config,
-    pairs: Pairs,
+    pairs: AttentionPattern,
     window: tuple[int, int] | None,
     relpos_bias: RelativePositionBias | None,
     positions: jax.Array | None = None,
@@ -104,7 +104,7 @@ def self_geometries(
         def of(is_local: bool) -> Bias:
             mine = window and (window if is_local or have_windows else everywhere)
             seen = replace(pairs, positions=table, window=mine)
-            return seen.bias(config.attention_chunk_size, by_blocks, config.attention_kernel)
+            return seen.make_bias(config.attention_chunk_size, by_blocks, config.attention_kernel)
 
         return of_kinds(window is not None and not have_windows, of)
 

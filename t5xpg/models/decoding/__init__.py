@@ -13,7 +13,7 @@ from t5xpg.models.decoding.beam_search import beam_search
 from t5xpg.models.decoding.config import DecodingConfig
 from t5xpg.models.decoding.protocol import Decodable, Decoded, Params
 from t5xpg.models.decoding.sampling import sample
-from t5xpg.models.decoding.top_k import first_of_the_largest
+from t5xpg.models.decoding.top_k import argmax
 from t5xpg.models.losses import cross_entropy_with_logits, token_weights
 from t5xpg.models.model import Batch, Model
 
@@ -50,7 +50,7 @@ def score(model: Model, params: Params, batch: Batch) -> jax.Array:
 
 def fill_masks(model: Model, params: Params, inputs: jax.Array, mask_id: int) -> Decoded:
     """inputs [B, S] int32, padded with 0 -> [B, 1, S] with a token in place of each mask, chosen independently."""
-    chosen = first_of_the_largest(model.logits(params, {"encoder_input_tokens": inputs}))
+    chosen = argmax(model.logits(params, {"encoder_input_tokens": inputs}))
     return Decoded(jnp.where(inputs == mask_id, chosen, inputs)[:, None], None)
 
 

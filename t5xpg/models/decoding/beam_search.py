@@ -16,7 +16,7 @@ from jax import lax
 
 from t5xpg.models.decoding.config import T5X, TRANSFORMERS, DecodingConfig
 from t5xpg.models.decoding.protocol import Cache, Decodable, Decoded, Params, length_limits, rows_at_a_time
-from t5xpg.models.decoding.top_k import largest, largest_sums
+from t5xpg.models.decoding.top_k import top_k, top_k_of_sums
 
 # The score of an empty place for a hypothesis. Finite, so that sums with it can be compared and are not NaN.
 _NONE = -1e9
@@ -79,7 +79,7 @@ def beam_search(
         previous = jnp.where(step == 0, first[:, None], before)
         logits, cache = model.decode_step(params, state.cache, previous, step)
         shifts = state.going_on.scores[..., None] - jax.nn.logsumexp(logits, axis=-1, keepdims=True)
-        scores, places = largest_sums(logits, shifts, 2 * N)
+        scores, places = top_k_of_sums(logits, shifts, 2 * N)
         beams, chosen = places // logits.shape[-1], places % logits.shape[-1]
         tokens = _rows(state.going_on.tokens, beams)
         tokens = lax.dynamic_update_slice_in_dim(tokens, chosen[..., None], step, axis=2)
@@ -145,7 +145,7 @@ def _rows(x: jax.Array, places: jax.Array) -> jax.Array:
 
 def _best(hypotheses: Hypotheses, count: int) -> tuple[Hypotheses, jax.Array]:
     """The best `count` of each row, and their places [B, count]."""
-    scores, places = largest(hypotheses.scores, count)
+    scores, places = top_k(hypotheses.scores, count)
     return Hypotheses(_rows(hypotheses.tokens, places), scores), places
 
 

@@ -12,19 +12,19 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
-from t5xpg.models.attention.biases import Pairs
+from t5xpg.models.attention.biases import AttentionPattern
 from t5xpg.models.attention.geometry import self_geometries
 from t5xpg.models.attention.rotary import source_lengths
 from t5xpg.models.config import T5Config
 from t5xpg.models.decoding import kv_cache
 from t5xpg.models.layers import OFF, Embed
 from t5xpg.models.model import Model, Params
-from t5xpg.models.soft_prompt import PromptedEmbed, prompted, prompted_embed
+from t5xpg.models.soft_prompt import SoftPromptEmbed, prepend_prompt, soft_prompt_embed
 from t5xpg.models.stacks import DecoderOnly, normed
 
 
 @dataclass(frozen=True)
-class PromptedModel:
+class PromptDecoder:
     """The `Decodable` of a decoder-only model.
 
     sees_itself: whether each position of a prompt sees all of the prompt, as in a prefix LM; else none that follow it.
@@ -44,7 +44,7 @@ class PromptedModel:
     ) -> kv_cache.Cache:
         """The cache before the first position after the prompts [B, S] int32, which are padded with 0 at their ends."""
         modules = self.model.with_parameters(params)
-        read = functools.partial(_read, modules.decoder, prompted_embed(modules), self.sees_itself)
+        read = functools.partial(_read, modules.decoder, soft_prompt_embed(modules), self.sees_itself)
         return kv_cache.init_cache(
             modules.decoder, read, inputs, max_decode_length, rows=rows, beams=beams, reordered=reordered
         )
@@ -71,15 +71,15 @@ def _with_start(inputs: jax.Array, config: T5Config) -> jax.Array:
 
 
 def _read(
-    decoder: DecoderOnly, embed: Embed | PromptedEmbed, sees_itself: bool, inputs: jax.Array
+    decoder: DecoderOnly, embed: Embed | SoftPromptEmbed, sees_itself: bool, inputs: jax.Array
 ) -> kv_cache.SourceCache:
     """Each layer's keys and values of the prompts [b, S], after the start token and, if there is one, a soft prompt."""
     soft = decoder.config.prompt_tokens
-    tokens = prompted(_with_start(inputs, decoder.config), soft)
+    tokens = prepend_prompt(_with_start(inputs, decoder.config), soft)
     P = tokens.shape[1]
     last = source_lengths(inputs) + soft
     inside = (jnp.arange(P, dtype=jnp.int32) <= last[:, None]).astype(jnp.int32)
-    pairs = Pairs(P, inside, None, None, is_causal=True, prefix=inside if sees_itself else None)
+    pairs = AttentionPattern(P, inside, None, None, is_causal=True, prefix=inside if sees_itself else None)
     geometry = self_geometries(decoder.config, pairs, decoder.window, decoder.relpos_bias)
     x = embed(tokens, decoder.dtype)
     found = {}

@@ -13,7 +13,7 @@ from jax import lax
 
 from t5xpg.models.decoding.config import MIN_TEMPERATURE, DecodingConfig
 from t5xpg.models.decoding.protocol import Cache, Decodable, Decoded, Params, length_limits, rows_at_a_time
-from t5xpg.models.decoding.top_k import first_of_the_largest, highest_threshold, in_order
+from t5xpg.models.decoding.top_k import argmax, highest_threshold, in_order
 from t5xpg.models.rng import stream_key
 
 STREAM = "decoding"
@@ -72,7 +72,7 @@ def sample(
     def choose(logits: jax.Array, step: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Tokens [B, N] and their log probabilities."""
         if config.temperature < MIN_TEMPERATURE:
-            chosen = first_of_the_largest(logits)
+            chosen = argmax(logits)
             if config.rescale_log_probs:
                 return chosen, jnp.zeros(chosen.shape, jnp.float32)
             return chosen, _log_probability(logits, chosen)

@@ -1,4 +1,4 @@
-"""The largest of many numbers, by reductions over whole rows: on CPUs these are vectorised, and sorting is slow.
+"""`top_k` and `argmax` by reductions over whole rows: on CPUs these are vectorised, and sorting is slow.
 
 Of equal numbers, the first counts as the larger one, as in `lax.top_k`.
 """
@@ -12,7 +12,7 @@ from jax import lax
 _BLOCK = 64  # numbers in a block, of which the first pass uses only the largest
 
 
-def first_of_the_largest(x: jax.Array) -> jax.Array:
+def argmax(x: jax.Array) -> jax.Array:
     """[..., V] -> [...] int32: argmax as two plain reductions."""
     V = x.shape[-1]
     largest = jnp.max(x, axis=-1, keepdims=True)
@@ -20,13 +20,13 @@ def first_of_the_largest(x: jax.Array) -> jax.Array:
     return jnp.min(jnp.where(x < largest, jnp.int32(V), jnp.arange(V, dtype=jnp.int32)), axis=-1)
 
 
-def largest(x: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
+def top_k(x: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
     """[B, M] -> the `count` largest of each row (above -inf), descending, and their places, float32 and int32."""
     if jax.default_backend() != "cpu":  # CPUs take one after another: for few, this is a fraction of top_k's time
         return lax.top_k(x, count)
 
     def take(left: jax.Array, _: None) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-        place = first_of_the_largest(left)
+        place = argmax(left)
         here = jnp.arange(left.shape[-1], dtype=jnp.int32) == place[:, None]
         return jnp.where(here, -jnp.inf, left), (jnp.max(left, axis=-1), place)
 
@@ -34,7 +34,7 @@ def largest(x: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
     return values.T, places.T
 
 
-def largest_sums(logits: jax.Array, shifts: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
+def top_k_of_sums(logits: jax.Array, shifts: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
     """The `count` largest of logits [B, N, V] + shifts [B, N, 1], over N and V together, and their places n * V + v.
 
     Descending; [B, count] float32 and int32. The logits are read once: the largest number of each block shows which
@@ -45,12 +45,12 @@ def largest_sums(logits: jax.Array, shifts: jax.Array, count: int) -> tuple[jax.
     blocks = logits.reshape(B, N, -1, _BLOCK)
     per_beam = blocks.shape[2]
     of_blocks = (jnp.max(blocks, axis=-1) + shifts).reshape(B, -1)
-    _, chosen = largest(of_blocks, min(count, N * per_beam))
+    _, chosen = top_k(of_blocks, min(count, N * per_beam))
     chosen = jnp.sort(chosen, axis=-1)  # in order of place, because the first of equal numbers wins
     beams, offsets = chosen // per_beam, chosen % per_beam * _BLOCK
     candidates = jnp.take_along_axis(blocks.reshape(B, -1, _BLOCK), chosen[..., None], axis=1, mode="clip")
     candidates = candidates + jnp.take_along_axis(shifts[..., 0], beams, axis=1, mode="clip")[..., None]
-    values, found = largest(candidates.reshape(B, -1), count)
+    values, found = top_k(candidates.reshape(B, -1), count)
     block, place = found // _BLOCK, found % _BLOCK
     beam = jnp.take_along_axis(beams, block, axis=1, mode="clip")
     return values, beam * V + jnp.take_along_axis(offsets, block, axis=1, mode="clip") + place

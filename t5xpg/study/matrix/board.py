@@ -113,7 +113,7 @@ def _vocabulary(run: Run) -> dict[str, Any]:
 
 
 def _cell(run: Run) -> dict[str, Any]:
-    found, compared, experiment = outcome(run), unigrams.compared(run), run.experiment
+    found, compared, experiment = outcome(run), unigrams.comparison_of(run), run.experiment
     last = found.last
     if last is not None and compared is not None:  # must have counted what the run read
         counted = (compared["training_tokens"], compared["unigram"]["target_tokens"])

@@ -26,7 +26,7 @@ from t5xpg.experiment import assembly
 from t5xpg.experiment.identity import data_config
 from t5xpg.run.metrics import Window
 from t5xpg.run.records import to_json
-from t5xpg.study.judging import fed_batches, fed_digest, kept, other_batches
+from t5xpg.study.run_batches import other_batches, sidecar, training_batches, training_batches_digest
 from t5xpg.study.runs import Run, outcome
 from t5xpg.train import compile_cache
 
@@ -39,7 +39,7 @@ def compare(runs: Sequence[Run]) -> None:
     Runs on the same data share the counting. Raises UserError where the data are no longer those that a run was trained
     on, or where a run's last checkpoint is not of its last step.
     """
-    waiting = [run for run in runs if compared(run) is None]
+    waiting = [run for run in runs if comparison_of(run) is None]
     if not waiting:
         return
     known: dict[str, tuple[dict[str, Any], Vocabulary, Sequence[Batch]]] = {}
@@ -54,24 +54,24 @@ def compare(runs: Sequence[Run]) -> None:
             if data not in known:
                 known[data] = _count(run, service)
             record, vocabulary, held_out = known[data]
-            if record["batches"] != fed_digest(run):
+            if record["batches"] != training_batches_digest(run):
                 raise other_batches(run)
             of_text = {**record["of_text"], "model": _model_on_text(run, vocabulary, held_out)}
             write_json(run.file_beside("comparison.json"), to_json(record | {"of_text": of_text}))
             progress.advance(1, run.name)
 
 
-def compared(run: Run) -> Mapping[str, Any] | None:
+def comparison_of(run: Run) -> Mapping[str, Any] | None:
     """What a run was compared with; None where it was not compared, or has been trained on other batches since.
 
     {"batches": what was counted, as a digest, "training_tokens", "unigram": {"loss" in nats a target token, "accuracy",
     "bits_per_byte", "target_tokens"}, "of_text": {"unigram", "model"}: the same, of the text alone}
     """
-    found = kept(run, "comparison")
+    found = sidecar(run, "comparison")
     return found if found.get("format") == _FORMAT else None
 
 
-def text_alone(batch: Batch, layout: BatchLayout, token_bytes: np.ndarray) -> Batch:
+def text_only(batch: Batch, layout: BatchLayout, token_bytes: np.ndarray) -> Batch:
     """The batch with weights for tokens of text alone: sentinels, ends and named tokens stand for no bytes."""
     weights = batch[layout.weights]
     return {**batch, layout.weights: np.where(token_bytes[batch[layout.targets]] > 0, weights, 0).astype(weights.dtype)}
@@ -83,7 +83,7 @@ def unigram_of_text(
     """`Unigram.measure` on the text alone. The unigrams are told where text is: no other token has a probability."""
     is_text = token_bytes > 0
     number = np.maximum(np.cumsum(is_text) - 1, 0)  # of a token among those of text
-    of_text = (text_alone(batch, layout, token_bytes) for batch in batches)
+    of_text = (text_only(batch, layout, token_bytes) for batch in batches)
     renumbered = ({**batch, layout.targets: number[batch[layout.targets]]} for batch in of_text)
     return Unigram(unigram.counts[is_text]).measure(renumbered, layout, token_bytes[is_text])
 
@@ -93,12 +93,12 @@ def _count(run: Run, service: DataService) -> tuple[dict[str, Any], Vocabulary, 
     experiment = run.experiment
     vocabulary = describe(service, experiment.train_dataset).vocabulary
     layout, sizes = layout_of(experiment.train_dataset.converter), np.asarray(vocabulary.token_bytes())
-    unigram = Unigram.of(fed_batches(run, service), layout, vocabulary.size)
+    unigram = Unigram.of(training_batches(run, service), layout, vocabulary.size)
     with contextlib.closing(service.open(data_config(experiment.eval_dataset, experiment.random_seed))) as stream:
         held_out = list(stream)
     record = {
         "format": _FORMAT,
-        "batches": fed_digest(run),
+        "batches": training_batches_digest(run),
         "training_tokens": int(unigram.counts.sum()),
         "unigram": _in_bits(unigram.measure(held_out, layout, sizes)),
         "of_text": {"unigram": _in_bits(unigram_of_text(unigram, held_out, layout, sizes))},
@@ -120,7 +120,7 @@ def _model_on_text(run: Run, counted: Vocabulary, held_out: Sequence[Batch]) -> 
     layout, sizes = layout_of(run.experiment.train_dataset.converter), np.asarray(vocabulary.token_bytes())
     window = Window()
     for batch in held_out:
-        rows = built.on_devices(text_alone(batch, layout, sizes))
+        rows = built.on_devices(text_only(batch, layout, sizes))
         window.add(jax.device_get(evaluate(params, rows, token_bytes)))
     summary = window.summary()
     return {name: summary[name] for name in ("loss", "accuracy", "bits_per_byte", "target_tokens")}

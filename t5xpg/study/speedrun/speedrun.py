@@ -26,7 +26,7 @@ from t5xpg.study.plan_file import read
 from t5xpg.study.runs import Run
 from t5xpg.study.speedrun.page import PAGE
 from t5xpg.study.speedrun.rules import SpeedrunPlan, forbidden, margin, objections
-from t5xpg.study.study import Planned
+from t5xpg.study.study import PlannedExperiment
 
 EXPERIMENT, RECORD_FILE = "speedrun", "record.json"
 _SLOWER = 1.1  # a recorded time is confirmed up to this factor
@@ -34,7 +34,7 @@ _SHOWN = ("seed", "steps", "target_tokens", "seconds", "used_by_others", "nats_p
 Record = Mapping[str, Any]
 
 
-class Speedrun(Planned):
+class Speedrun(PlannedExperiment):
     """The entries of a speedrun, their gin files by their names, and their runs."""
 
     plan_file: ClassVar[str] = "speedrun.toml"

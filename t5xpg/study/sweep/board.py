@@ -6,10 +6,11 @@ from typing import Any
 from t5xpg.base.errors import UserError, nearest
 from t5xpg.run.best import MIN, BestMetric
 from t5xpg.run.report import Board
-from t5xpg.study import judging
 from t5xpg.study.board import FORMAT, mean, rounded
+from t5xpg.study.run_batches import text_bytes
 from t5xpg.study.runs import Outcome, Run, check_same_text, outcome, sources
 from t5xpg.study.sweep import scaling
+from t5xpg.study.sweep.judged_tasks import measured_on
 from t5xpg.study.sweep.plan import Fit, SweepPlan
 
 _VALIDATION = "validation/"  # what the names of measures of a validation start with; boards leave it out
@@ -167,13 +168,13 @@ def _trained_on(done: _Found) -> dict[str, Any]:
         "packed": _setting(done, "train_dataset.pack"),
         "seeds": [run.labels["seed"] for run, _ in done],
         "target_tokens": mean([out.target_tokens for _, out in done]),
-        "text_bytes": mean([judging.text_bytes(run) for run, _ in done]),
+        "text_bytes": mean([text_bytes(run) for run, _ in done]),
     }
 
 
 def _judged_on(task: str, runs: Sequence[Run]) -> dict[str, Any]:
     """{"seeds": the loss of each, "mean", "parts": {task of a mixture: mean}}; no means while one is missing."""
-    measured = [judging.measured_on(run, task) for run in runs]
+    measured = [measured_on(run, task) for run in runs]
     found = [one for one in measured if one is not None]
     whole = len(found) == len(runs)
     parts = dict.fromkeys(part for one in found for part in one.get("tasks", {})) if whole else {}

@@ -13,10 +13,10 @@ from t5xpg.base.markdown import decimals
 from t5xpg.base.paths import shown
 from t5xpg.run.command_options import options_for
 from t5xpg.run.report import Board, Page
-from t5xpg.study import judging
 from t5xpg.study.plan_file import read
 from t5xpg.study.runs import Run, outcome
 from t5xpg.study.study import Study
+from t5xpg.study.sweep import judged_tasks
 from t5xpg.study.sweep.board import collect, last_value
 from t5xpg.study.sweep.page import PAGE
 from t5xpg.study.sweep.plan import SweepPlan
@@ -102,12 +102,12 @@ class Sweep(Study):
                         f"{shown(self.plan_path)}: metric is {self.plan.metric!r}, which is measured every "
                         f"INFER_EVAL_PERIOD updates. Set INFER_EVAL_PERIOD in {self.name}."
                     )
-        judging.require_tasks(self.long_runs(self.first_candidates), tasks)
+        judged_tasks.require_tasks(self.long_runs(self.first_candidates), tasks)
         yield self.search_runs()
         best = self.best_candidates()
         assert best is not None, "the search is done"
         yield (long := self.long_runs(best))
-        judging.measure([run for run in long if run.stage == "final"], tasks)
+        judged_tasks.measure([run for run in long if run.stage == "final"], tasks)
 
     def collect(self, wanted: Sequence[Run]) -> Board:
         best = self.best_candidates()

@@ -8,7 +8,7 @@ import seqio
 
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.stream import first_examples
-from t5xpg.data.stream.length_fit import Fit
+from t5xpg.data.stream.length_fit import LengthFit
 from t5xpg.data.tasks import providers
 from t5xpg.data.tasks.table import register_tasks
 from t5xpg.data.text.export import export_dataset
@@ -34,7 +34,7 @@ def config(task: str, targets: int) -> DatasetConfig:
 def test_examples_that_are_cut_are_counted(task: str) -> None:
     wanted = config(task, 8)
     (found,) = first_examples.measure(providers.find_provider(wanted), wanted)
-    fit = Fit(**found)
+    fit = LengthFit(**found)
     assert (fit.examples, fit.cut, fit.longest["targets"]) == (10, {"inputs": 0, "targets": 3}, 11)
     assert fit.tokens["targets"] == sum(range(2, 12))
     assert fit.summary(wanted).startswith("WARNING: quiz_text_to_text, train, the first 10: inputs 0.0% cut at 64")
@@ -44,11 +44,12 @@ def test_examples_that_are_cut_are_counted(task: str) -> None:
     assert "--gin.MAX_CUT_SHARE=1.0" in problem
     assert not list(fit.problems(wanted, 0.3))
     enough = config(task, 11)
-    assert not Fit(**first_examples.measure(seqio.get_mixture_or_task(task), enough)[0]).summary(enough).startswith("W")
+    measured = first_examples.measure(seqio.get_mixture_or_task(task), enough)[0]
+    assert not LengthFit(**measured).summary(enough).startswith("W")
 
 
 def test_unknown_tokens_are_counted() -> None:
-    fit = Fit("mine", 100, {"inputs": 0}, {"inputs": 9}, {"inputs": 700}, {"inputs": 14})
+    fit = LengthFit("mine", 100, {"inputs": 0}, {"inputs": 9}, {"inputs": 700}, {"inputs": 14})
     assert "WARNING: mine, train, the first 100: inputs 0.0% cut at 64 (longest 9), 2.00% unknown" in fit.summary(
         config("mine", 8)
     )

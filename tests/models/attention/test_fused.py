@@ -10,7 +10,7 @@ import pytest
 from t5xpg.base.errors import UserError
 from t5xpg.models import activation_sharding
 from t5xpg.models.attention import attend, biases, fused
-from t5xpg.models.attention.biases import FusedBias, Pairs, WholeBias
+from t5xpg.models.attention.biases import AttentionPattern, DenseBias, FusedBias
 from t5xpg.models.attention.relative_positions import PositionTable, relative_position_bucket
 from t5xpg.models.config import T5Config
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
@@ -42,18 +42,18 @@ def segments(tokens: np.ndarray, first: int) -> np.ndarray:
     return np.where(tokens > 0, 1 + (np.arange(tokens.shape[1]) >= first), 0).astype(np.int32)
 
 
-def pairs_of(case: str, table: jax.Array) -> Pairs:
+def pairs_of(case: str, table: jax.Array) -> AttentionPattern:
     """Positions beyond 20 share a bias; 8 buckets."""
     queries, keys = a_row(Q), a_row(S)
     if case == "cross, packed":
-        return Pairs(Q, jnp.asarray(keys), segments(queries, 20), segments(keys, 9))
+        return AttentionPattern(Q, jnp.asarray(keys), segments(queries, 20), segments(keys, 9))
     packed = segments(queries, 20) if "packed" in case else None
     is_causal = case != "padded"
     prefix = None
     if "prefix" in case:
         prefix = jnp.asarray(np.broadcast_to(np.arange(Q) % 20 < 6, (B, Q)), jnp.int32)
     positions = PositionTable(table, not is_causal, 8, 20)
-    return Pairs(Q, jnp.asarray(queries), packed, packed, is_causal, positions, prefix)
+    return AttentionPattern(Q, jnp.asarray(queries), packed, packed, is_causal, positions, prefix)
 
 
 @pytest.mark.usefixtures("_interpreted")
@@ -78,8 +78,8 @@ def test_it_computes_what_all_pairs_compute(case, dtype, tolerance):
 
     def computed(kernel: str, rows: list[jax.Array]) -> Any:
         def loss(rows: list[jax.Array], table: jax.Array) -> tuple[jax.Array, jax.Array]:
-            bias = pairs_of(case, table).bias(None, kernel=kernel)
-            assert isinstance(bias, FusedBias if kernel == "fused" else WholeBias)
+            bias = pairs_of(case, table).make_bias(None, kernel=kernel)
+            assert isinstance(bias, FusedBias if kernel == "fused" else DenseBias)
             mixed = attend(*rows, bias, dropout).astype(jnp.float32) * weights
             return jnp.sum(mixed), mixed
 
@@ -95,7 +95,7 @@ def test_it_computes_what_all_pairs_compute(case, dtype, tolerance):
 @pytest.mark.usefixtures("_interpreted")
 def test_a_query_that_sees_nothing_gets_zeros():
     rows = jnp.ones((1, 20, 1, 4))
-    bias = Pairs(20, jnp.zeros((1, 20), jnp.int32), None, None).bias(None, kernel="fused")
+    bias = AttentionPattern(20, jnp.zeros((1, 20), jnp.int32), None, None).make_bias(None, kernel="fused")
     mixed, transpose = jax.vjp(lambda rows: attend(rows, rows, rows, bias, OFF), rows)
     assert not np.any(mixed)
     assert not np.any(transpose(mixed + 1)[0])
@@ -158,8 +158,8 @@ def test_it_lowers_for_cuda(monkeypatch, dtype, is_causal):
 
     def loss(queries: jax.Array, keys: jax.Array, values: jax.Array, table: jax.Array) -> jax.Array:
         positions, tokens = PositionTable(table, not is_causal, 32, 128), jnp.ones((2, 100), jnp.int32)
-        pairs = Pairs(100, tokens, tokens, tokens, is_causal, positions, tokens if is_causal else None)
-        return attend(queries, keys, values, pairs.bias(None, kernel="fused"), OFF).astype(jnp.float32).sum()
+        pairs = AttentionPattern(100, tokens, tokens, tokens, is_causal, positions, tokens if is_causal else None)
+        return attend(queries, keys, values, pairs.make_bias(None, kernel="fused"), OFF).astype(jnp.float32).sum()
 
     # jax does not promise that its calls of Triton stay as they are
     checks = [jax.export.DisabledSafetyCheck.custom_call("__gpu$xla.gpu.triton")]
@@ -182,7 +182,7 @@ def test_without_a_gpu_it_is_the_plain_program():
 @pytest.mark.usefixtures("_interpreted")
 def test_several_devices_are_refused():
     rows = jnp.ones((1, 4, 1, 4))
-    bias = Pairs(4, jnp.ones((1, 4), jnp.int32), None, None).bias(None, kernel="fused")
+    bias = AttentionPattern(4, jnp.ones((1, 4), jnp.int32), None, None).make_bias(None, kernel="fused")
     sharding: Any = object()
     with (
         activation_sharding.on_mesh(sharding),

@@ -9,7 +9,8 @@ import pytest
 
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import read_json, write_json
-from t5xpg.study import judging, runs
+from t5xpg.study import runs
+from t5xpg.study.sweep import judged_tasks
 from t5xpg.study.sweep.sweep import Sweep
 from tests.workplace import EXPERIMENT, PATIENCE, Workplace, make_workplace, wait_until
 from tests.written_pages import wrong_files
@@ -83,7 +84,7 @@ def test_it_goes_on_and_does_everything_once(done: tuple[Workplace, Sweep, str])
         assert found.diverged == ("1e30" in run.name)
     for run in sweep.long_runs(best):
         for task in JUDGED:
-            measured = judging.measured_on(run, task)
+            measured = judged_tasks.measured_on(run, task)
             assert measured is not None
             assert (measured["task"], measured["split"], measured["step"]) == (task, "validation", 4)
             assert sorted(measured.get("tasks", {})) == (PARTS if task == "small_ul2" else [])

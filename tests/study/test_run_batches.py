@@ -1,20 +1,16 @@
 """How text is counted, and what a cell of a matrix has to beat where there is text alone, against sums by hand."""
 
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from t5xpg.base.files import write_json
 from t5xpg.data.batch import ENC_DEC, layout_of
 from t5xpg.data.tasks.task_names import BYTES
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.evaluate.baselines import Unigram
-from t5xpg.study import judging
-from t5xpg.study.judging import bytes_of
-from t5xpg.study.matrix.unigrams import text_alone, unigram_of_text
-from t5xpg.study.runs import Outcome, Run
+from t5xpg.study.matrix.unigrams import text_only, unigram_of_text
+from t5xpg.study.run_batches import bytes_of
 
 LAYOUT = layout_of(ENC_DEC)
 SIZES = np.asarray(BYTES.token_bytes())
@@ -23,17 +19,8 @@ TARGETS = [BYTES.sentinel_id(0), A, A, BYTES.sentinel_id(1), B, BYTES.eos_id, 0,
 BATCH = {LAYOUT.targets: np.array([TARGETS], np.int32), LAYOUT.weights: np.array([[1] * 6 + [0, 0]], np.int32)}
 
 
-def test_a_mean_of_checkpoints_is_not_the_last_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run, found = Run("tiny", tmp_path, "final", {}, []), {"task": "a", "step": 4}
-    monkeypatch.setattr(judging, "outcome", lambda run: Outcome(4))
-    write_json(run.directory.evaluation_json, found)
-    assert judging.measured_on(run, "a") == found
-    write_json(run.directory.evaluation_json, {**found, "mean_of_checkpoints": 2})
-    assert judging.measured_on(run, "a") is None
-
-
 def test_sentinels_and_ends_are_no_text() -> None:
-    alone = text_alone(BATCH, LAYOUT, SIZES)
+    alone = text_only(BATCH, LAYOUT, SIZES)
     assert alone[LAYOUT.weights].tolist() == [[0, 1, 1, 0, 1, 0, 0, 0]]
     assert alone[LAYOUT.weights].dtype == np.int32
     assert alone[LAYOUT.targets].tolist() == [TARGETS]
@@ -51,7 +38,7 @@ def test_the_unigrams_of_text_know_where_it_is() -> None:
         "nats_per_byte": pytest.approx(nats / 3),
         "target_tokens": 3,
     }
-    assert found["loss"] < unigram.measure([text_alone(BATCH, LAYOUT, SIZES)], LAYOUT, SIZES)["loss"]
+    assert found["loss"] < unigram.measure([text_only(BATCH, LAYOUT, SIZES)], LAYOUT, SIZES)["loss"]
 
 
 def test_unigrams_of_tokens() -> None:

@@ -9,7 +9,7 @@ import pytest
 from flax import nnx
 
 from t5xpg.models.attention import attend
-from t5xpg.models.attention.biases import BlockedBias, Blocks, Either, Pairs
+from t5xpg.models.attention.biases import AttentionPattern, BlockedBias, Blocks, LocalOrGlobalBias
 from t5xpg.models.attention.global_tokens import global_tokens
 from t5xpg.models.attention.relative_positions import RelativePositionBias
 from t5xpg.models.config import T5Config
@@ -29,25 +29,30 @@ SEGMENTS = np.where(TOKENS > 0, 1 + np.searchsorted([9, 70, 133], np.arange(S), 
 CONFIG = T5Config(vocab_size=9, num_heads=H, head_dim=K, relative_attention_keys=True)
 
 
-def a_pair(*, packed: bool, is_causal: bool, prefix: bool = False) -> tuple[Any, Pairs]:
+def a_pair(*, packed: bool, is_causal: bool, prefix: bool = False) -> tuple[Any, AttentionPattern]:
     """The numbers of a table of positions, and who sees whom; the table is put in later."""
     table = RelativePositionBias(jax.random.key(1), CONFIG)
     segments = SEGMENTS if packed else None
     seen = (np.arange(S) % 67 < 20).astype(np.int32) * TOKENS if prefix else None
     numbers = nnx.to_pure_dict(nnx.state(table))
-    return (nnx.graphdef(table), numbers), Pairs(
+    return (nnx.graphdef(table), numbers), AttentionPattern(
         S, TOKENS, segments, segments, is_causal=is_causal, prefix=seen, window=WINDOW
     )
 
 
 def mixed_and_gradients(
-    table: Any, pairs: Pairs, by_blocks: bool, dropout: Dropout = OFF, softcap: float | None = None, dtype: Any = None
+    table: Any,
+    pairs: AttentionPattern,
+    by_blocks: bool,
+    dropout: Dropout = OFF,
+    softcap: float | None = None,
+    dtype: Any = None,
 ) -> Any:
     graph, numbers = table
 
     def of(rows: dict[str, jax.Array], numbers: Any) -> tuple[jax.Array, jax.Array]:
         positions = nnx.merge(graph, nnx.State(numbers)).table(bidirectional=not pairs.is_causal)
-        bias = Pairs(**{**vars(pairs), "positions": positions}).bias(None, by_blocks)
+        bias = AttentionPattern(**{**vars(pairs), "positions": positions}).make_bias(None, by_blocks)
         assert isinstance(bias, BlockedBias) == by_blocks
         q, k, v = (rows[name].astype(dtype or jnp.float32) for name in ("queries", "keys", "values"))
         mixed = attend(q, k, v, bias, dropout, softcap).astype(jnp.float32)
@@ -79,14 +84,14 @@ def test_blocks_compute_what_masks_compute(kind: Any, more: Any, tolerance: floa
 
 @pytest.mark.parametrize("is_local", [True, False])
 def test_a_scanned_layer_is_of_one_of_two_kinds(is_local: bool) -> None:
-    pairs = Pairs(S, TOKENS, None, None, window=WINDOW)
-    local, whole = pairs.bias(None), Pairs(S, TOKENS, None, None).bias(None)
+    pairs = AttentionPattern(S, TOKENS, None, None, window=WINDOW)
+    local, whole = pairs.make_bias(None), AttentionPattern(S, TOKENS, None, None).make_bias(None)
     rows = [jnp.asarray(ROWS[name]) for name in ("queries", "keys", "values")]
 
     def of(values: jax.Array, bias: Any) -> jax.Array:
         return attend(rows[0], rows[1], values, bias, OFF)
 
-    both = Either(jnp.asarray(is_local), local, whole)
+    both = LocalOrGlobalBias(jnp.asarray(is_local), local, whole)
     got, back = jax.vjp(lambda values: of(values, both), rows[2])
     expected, theirs = jax.vjp(lambda values: of(values, local if is_local else whole), rows[2])
     assert relative_l2(got, expected) < 1e-6
@@ -167,7 +172,7 @@ def test_short_rows_are_not_by_blocks() -> None:
     assert Blocks.of_window(300, 127, 127) == Blocks(3, 128, 127, 127)
     assert Blocks.of_window(64, 7, 5) == Blocks(1, 64, 0, 0)
     for length, by_blocks in ((76, False), (77, True)):
-        bias = Pairs(length, jnp.ones((1, length), jnp.int32), None, None, window=WINDOW).bias(None)
+        bias = AttentionPattern(length, jnp.ones((1, length), jnp.int32), None, None, window=WINDOW).make_bias(None)
         assert isinstance(bias, BlockedBias) == by_blocks
 
 
@@ -189,12 +194,12 @@ def test_operations() -> None:
 def test_positions_of_a_prefix_see_each_other_wherever_they_are() -> None:
     """T5X's rule (make_decoder_mask): causal, or both of the prefix; and of one segment."""
     prefix = (RNG.random((2, S)) < 0.3).astype(np.int32) * TOKENS
-    pairs = Pairs(S, TOKENS, SEGMENTS, SEGMENTS, is_causal=True, prefix=prefix)
+    pairs = AttentionPattern(S, TOKENS, SEGMENTS, SEGMENTS, is_causal=True, prefix=prefix)
     of_prefix = (prefix[:, :, None] * prefix[:, None, :]) > 0
     same = SEGMENTS[:, :, None] == SEGMENTS[:, None, :]
     expected = (np.tri(S, dtype=bool) | of_prefix) & same & (TOKENS[:, None, :] > 0)
     np.testing.assert_array_equal(np.asarray(pairs.visible)[:, 0], expected)
-    chunks = pairs.bias(48)
+    chunks = pairs.make_bias(48)
     for number in range(5):
         mask = chunks.of_chunk(jnp.int32(number), chunks.segments[number]).mask[:, 0]
         rows = expected[:, 48 * number : 48 * (number + 1)]

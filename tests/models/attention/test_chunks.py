@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from t5xpg.models.attention import attend_by_chunks, attend_whole
-from t5xpg.models.attention.biases import ChunkedBias, Pairs, WholeBias
+from t5xpg.models.attention import attend_by_chunks, attend_dense
+from t5xpg.models.attention.biases import AttentionPattern, ChunkedBias, DenseBias
 from t5xpg.models.config import T5Config
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
 from t5xpg.models.layers import OFF
@@ -73,11 +73,11 @@ def test_sums_beyond_the_largest_number_of_float16(chunk_size):
     """Equal weights of 512 keys: undivided, they and values of 300 sum to 153,600."""
     queries = keys = jnp.zeros((1, 512, 1, 2), jnp.float16)
     values = jnp.full((1, 512, 1, 2), 300.0, jnp.float16)
-    bias = Pairs(512, jnp.ones((1, 512), jnp.int32), None, None).bias(chunk_size)
+    bias = AttentionPattern(512, jnp.ones((1, 512), jnp.int32), None, None).make_bias(chunk_size)
 
     def attend(values: jax.Array) -> jax.Array:
-        if isinstance(bias, WholeBias):
-            return attend_whole(queries, keys, values, bias, OFF)
+        if isinstance(bias, DenseBias):
+            return attend_dense(queries, keys, values, bias, OFF)
         assert isinstance(bias, ChunkedBias)
         return attend_by_chunks(queries, keys, values, bias, OFF)
 

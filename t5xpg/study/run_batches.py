@@ -1,0 +1,87 @@
+"""The batches that a run was trained on: their hashes, the batches made again, and how much text is in them."""
+
+import contextlib
+import hashlib
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from t5xpg.base.errors import UserError
+from t5xpg.base.files import json_object_if_any, write_json
+from t5xpg.base.progress import Progress
+from t5xpg.data.batch import Batch, BatchLayout, hash_batch, layout_of
+from t5xpg.data.stream.client import DataService
+from t5xpg.experiment.identity import data_config
+from t5xpg.run.batch_trail import read_trail
+from t5xpg.study.runs import Run, outcome
+
+
+def training_batch_hashes(run: Run) -> list[str]:
+    """The hashes of the batches that a run was trained on, in order."""
+    directory = run.directory
+    return read_trail(directory.batches)[: outcome(run).step] if directory.batches.exists() else []
+
+
+def training_batches_digest(run: Run) -> str:
+    """A digest of the batches that a run was trained on."""
+    return hashlib.sha256("".join(f"{hashed}\n" for hashed in training_batch_hashes(run)).encode("ascii")).hexdigest()
+
+
+def training_batches(run: Run, service: DataService) -> Iterator[Batch]:
+    """The batches that a run was trained on, made again. Raises UserError where their hashes have changed."""
+    train = data_config(run.experiment.train_dataset, run.experiment.random_seed)
+    hashes = training_batch_hashes(run)
+    with contextlib.closing(service.open(train)) as stream:
+        for batch, hashed in zip(itertools.islice(stream, len(hashes)), hashes, strict=True):
+            if hash_batch(batch, train.num_virtual_shards) != hashed:
+                raise other_batches(run)
+            yield batch
+
+
+def other_batches(run: Run) -> UserError:
+    """The error for a run whose batches cannot be made again."""
+    return UserError(
+        f"{run.path} was trained on other batches than {run.experiment.train_dataset.mixture_or_task_name} gives now: "
+        "its text cannot be counted. Delete that folder to train it again."
+    )
+
+
+def count_text(run: Run) -> None:
+    """Make the batches of a run again and count the bytes of text in them; the result is kept beside the run's folder.
+
+    A run records how many target tokens it read, but not how much text was in its inputs.
+    """
+    train = run.experiment.train_dataset
+    layout, total = layout_of(train.converter), 0
+    with Progress("text read", outcome(run).step, "batches") as progress, DataService() as service:
+        token_bytes = service.describe(train).vocabulary.token_bytes()
+        for batch in training_batches(run, service):
+            total += bytes_of(batch, layout, token_bytes)
+            progress.advance(1)
+    write_json(run.file_beside("text.json"), {"batches": training_batches_digest(run), "text_bytes": total})
+
+
+def bytes_of(batch: Batch, layout: BatchLayout, token_bytes: np.ndarray) -> int:
+    """The bytes that the tokens of a batch stand for: its targets and, if these are a decoder's, the encoder's inputs.
+
+    token_bytes: int [V], the bytes of every id. Where inputs and targets have the same positions, as in a masked
+    language model, all text is in the targets.
+    """
+    names = [layout.targets]
+    if layout.targets.startswith("decoder_") and "encoder_input_tokens" in batch:
+        names.append("encoder_input_tokens")
+    return sum(int(token_bytes[batch[name]].sum()) for name in names)
+
+
+def text_bytes(run: Run) -> int | None:
+    """Bytes of text that a run was trained on, as `count_text` stored them; None if not counted, or retrained since."""
+    counted: int | None = sidecar(run, "text").get("text_bytes")
+    return counted
+
+
+def sidecar(run: Run, kind: str) -> dict[str, Any]:
+    """What is stored beside a run about its batches; {} where it has been trained on others since."""
+    found = json_object_if_any(run.file_beside(f"{kind}.json"))
+    return found if found.get("batches") == training_batches_digest(run) else {}

@@ -1,0 +1,68 @@
+"""The tasks of [judged] in sweep.toml, on which the runs of a sweep are measured besides their own validation.
+
+Recipes that are trained on different tasks cannot be compared otherwise: the loss on a run's own task says how hard
+that task is, and a step on one task reads more text than a step on another, though batches have the same shape.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from t5xpg.base.errors import UserError
+from t5xpg.base.files import json_object_if_any
+from t5xpg.data.stream.client import DataService
+from t5xpg.evaluate import evaluation
+from t5xpg.evaluate.trained_model import vocabulary_differences
+from t5xpg.experiment import data_state, prepare
+from t5xpg.experiment.experiment import Experiment
+from t5xpg.study.run_batches import count_text, text_bytes
+from t5xpg.study.runs import Run, outcome
+
+
+def require_tasks(runs: Sequence[Run], tasks: Sequence[str]) -> None:
+    """Raise UserError, before training and not hours later, where a run could not be measured on a task.
+
+    Missing exports and caches are made. Runs that were measured on every task are not checked again.
+    """
+    own: dict[str, Experiment] = {}
+    for run in runs:
+        if any(measured_on(run, task) is None for task in tasks):
+            own.setdefault(run.experiment.train_dataset.mixture_or_task_name, run.experiment)
+    if not own:
+        return
+    judged = [(name, evaluation.of_task(one.eval_dataset, task)) for name, one in own.items() for task in tasks]
+    for name, dataset in (*((name, one.train_dataset) for name, one in own.items()), *judged):
+        needs = own[name].needs
+        state = data_state.state_of(dataset, needs)
+        if not state.ready or state.row is None:
+            prepare.prepare(dataset, needs)
+    with DataService() as service:
+        for name, dataset in judged:
+            trained = service.describe(own[name].train_dataset).vocabulary
+            if differences := vocabulary_differences(service.describe(dataset).vocabulary, trained.to_json(), "run"):
+                raise UserError(
+                    f"[judged] tasks: {dataset.mixture_or_task_name} has another vocabulary than {name}, which a "
+                    f"recipe is trained on: {differences}. Choose tasks of one vocabulary."
+                )
+
+
+def measure(runs: Iterable[Run], tasks: Sequence[str]) -> None:
+    """Measure finished runs on the tasks on which they were not measured yet, and count the text that they read."""
+    for run in runs if tasks else ():
+        if outcome(run).last is None:
+            continue
+        for task in tasks:
+            if measured_on(run, task) is None:
+                evaluation.evaluate(run.loaded, run.path, task=task)
+        if text_bytes(run) is None:
+            count_text(run)
+
+
+def measured_on(run: Run, task: str) -> Mapping[str, Any] | None:
+    """The evaluation of a run's last step on a task, as `evaluation.evaluate` writes it; None where there is none."""
+    own = run.directory.evaluation_json  # for the task of the run's own validation
+    for file in (run.directory.evaluation / task / own.name, own):
+        found = json_object_if_any(file)
+        of_the_last = found.get("step") == outcome(run).step and "mean_of_checkpoints" not in found
+        if found.get("task") == task and of_the_last:
+            return found
+    return None
