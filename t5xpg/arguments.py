@@ -66,11 +66,11 @@ def words(text: str, name: str) -> list[str]:
         raise UserError(f"{name}={text}: {error}.") from None
 
 
-def named(options: Namespace, *names: str) -> dict[str, Any]:
+def values(options: Namespace, *names: str) -> dict[str, Any]:
     """The options of these names, as keyword arguments."""
     return {name: getattr(options, name) for name in names}
 
 
 def given(options: Namespace, *names: str) -> dict[str, Any]:
     """Those of these options that were given, of options without a default."""
-    return {name: value for name, value in named(options, *names).items() if value is not None and value is not False}
+    return {name: value for name, value in values(options, *names).items() if value is not None and value is not False}

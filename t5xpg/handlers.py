@@ -59,7 +59,7 @@ def _data(options: Namespace) -> None:
         hub=None if options.hub is None else HuggingFace(options.hub, options.config, options.revision, streamed=True),
         select=None if options.select is None else Selection.parse(options.select),
         max_bytes=options.max_mb,
-        **arguments.named(options, "limit", "force", "on_bad_line", "min_characters"),
+        **arguments.values(options, "limit", "force", "on_bad_line", "min_characters"),
     )
 
 
@@ -76,7 +76,7 @@ def _vocab(options: Namespace) -> None:
             raise UserError(f"{next(iter(trained_with)).upper()}=… is for training: TOKENIZER=… is copied.")
         if not options.name:
             raise UserError("TOKENIZER=… needs a VOCAB=…: what the vocabulary is called in the names of tasks.")
-        copied = arguments.named(options, "name", "extra_ids", "eos_token", "pad_token", "force")
+        copied = arguments.values(options, "name", "extra_ids", "eos_token", "pad_token", "force")
         record = prepare.copy_vocabulary(options.dataset, Path(options.tokenizer), **copied)
     else:
         if options.eos_token or options.pad_token:
@@ -84,7 +84,7 @@ def _vocab(options: Namespace) -> None:
         if options.sample:
             trained_with["sample"] = SampleSize.parse(options.sample)
         settings = VocabularySettings(**trained_with, **arguments.given(options, "extra_ids"))
-        record = prepare.train_vocabulary(options.dataset, settings, **arguments.named(options, "name", "force"))
+        record = prepare.train_vocabulary(options.dataset, settings, **arguments.values(options, "name", "force"))
     kinds = labelled.endings(data_state.dataset_fields()[record.dataset]) or [task_names.SPAN_CORRUPTION]
     task = task_names.task_name(record.dataset, kinds[0], f"{record.dataset}_{record.name}")
     print(f"in an experiment:\n  MIXTURE_OR_TASK_NAME = '{task}'\n  VOCAB_SIZE = {record.vocabulary['size']}")
@@ -135,7 +135,7 @@ def _check(options: Namespace) -> int:
     if options.mesh or options.device or options.devices:
         from t5xpg.check import plan
 
-        overrides, gin_files, device = plan.elsewhere(
+        overrides, gin_files, device = plan.simulate_devices(
             options.experiment, overrides, gin_files, options.mesh, options.device, options.devices
         )
     run = arguments.pulled_run(options.run) if options.run else None
@@ -254,7 +254,7 @@ def _infer(options: Namespace) -> None:
 def _tune_decoding(options: Namespace) -> None:
     from t5xpg.evaluate import tuning
 
-    tuning.tune(*arguments.load_with_run(options), **arguments.named(options, "alphas", "beams", "split", "step"))
+    tuning.tune(*arguments.load_with_run(options), **arguments.values(options, "alphas", "beams", "split", "step"))
 
 
 def _significance(options: Namespace) -> None:
@@ -314,7 +314,7 @@ def _import(options: Namespace) -> None:
     from t5xpg.exchange import importing
 
     names = "name", "tokenizer", "sentinels", "optimizer", "force"
-    importing.import_checkpoint(options.checkpoint, paths.runs_directory(), **arguments.named(options, *names))
+    importing.import_checkpoint(options.checkpoint, paths.runs_directory(), **arguments.values(options, *names))
 
 
 def _convert_gin(options: Namespace) -> None:
@@ -322,7 +322,7 @@ def _convert_gin(options: Namespace) -> None:
 
     search = [Path(folder) for folder in options.search]
     convert_gin.write(
-        Path(options.file), search, arguments.path_of(options.output), **arguments.named(options, "force", "partial")
+        Path(options.file), search, arguments.path_of(options.output), **arguments.values(options, "force", "partial")
     )
 
 
@@ -389,7 +389,7 @@ def _verify_claim(options: Namespace) -> int:
     if options.receipt is None:
         named, _ = config.find_experiment(options.experiment)
         output = arguments.path_of(options.output) or paths.runs_directory() / f"{named}_claim"
-        return claim.verify(options.experiment, output, **arguments.named(options, "key", "steps"))
+        return claim.verify(options.experiment, output, **arguments.values(options, "key", "steps"))
     if options.key is None:
         return receipts.check(Path(options.receipt), arguments.path_of(options.signers))
     receipts.sign(Path(options.receipt), receipts.signing_key(options.key) or options.key)

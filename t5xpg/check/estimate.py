@@ -119,7 +119,7 @@ def _time_updates(built: Assembly, step: Callable[..., Any], state: TrainState) 
 def _time_evaluation(built: Assembly, step: Callable[..., Any], state: TrainState) -> float:
     """Seconds of one batch of an evaluation."""
     token_bytes, batches = _token_bytes(built), made_up_batches(built.experiment, built.experiment.eval_dataset)
-    seconds, params = [], built.weights(state.params, state.frozen)
+    seconds, params = [], built.model_params(state.params, state.frozen)
     for _ in range(_WARM_UP + _FEWEST):
         began = time.perf_counter()
         jax.device_get(step(params, built.on_devices(next(batches)), token_bytes))

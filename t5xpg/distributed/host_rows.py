@@ -1,4 +1,4 @@
-"""Which rows of a batch a process holds, and how they become its part of global arrays, over the devices of all."""
+"""The rows of the global batch that a process loads, and the global jax.Arrays that are made of them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class HostRows:
         """The whole batch."""
         return cls(batch_size, batch_size, (0,))
 
-    def place(self, batch: Mapping[str, np.ndarray], sharding: Sharding) -> dict[str, jax.Array]:
+    def to_global_arrays(self, batch: Mapping[str, np.ndarray], sharding: Sharding) -> dict[str, jax.Array]:
         """Global arrays of the whole batch, from arrays of the held rows: each device of this process gets its rows.
 
         Batches of length buckets have another number of rows; every process has them whole.
@@ -33,7 +33,7 @@ class HostRows:
             return jax.device_put(dict(batch), sharding)
 
         if (count := len(next(iter(batch.values())))) != len(self.shards) * self.rows_per_shard:
-            return HostRows.of_all(count).place(batch, sharding)
+            return HostRows.of_all(count).to_global_arrays(batch, sharding)
 
         def array_of(name: str) -> jax.Array:
             rows = batch[name]

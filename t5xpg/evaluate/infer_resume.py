@@ -37,7 +37,7 @@ def open_partial(target: Path, identity: Mapping[str, Any], batch_size: int) -> 
     path.parent.mkdir(parents=True, exist_ok=True)
     header = (json.dumps({_HEADER: _FORMAT, **to_json(identity)}, ensure_ascii=False) + "\n").encode()
     with _locked(path) as file:
-        done = _take_up(path, file, header, batch_size)
+        done = _seek_resume_point(path, file, header, batch_size)
         if done:
             print(f"{path}: {done:,} records are done, going on behind them", file=sys.stderr)
         try:
@@ -78,7 +78,7 @@ def _locked(path: Path) -> Iterator[BinaryIO]:
             return
 
 
-def _take_up(path: Path, file: BinaryIO, header: bytes, batch_size: int) -> int:
+def _seek_resume_point(path: Path, file: BinaryIO, header: bytes, batch_size: int) -> int:
     """Go to the end of the lines of whole batches; returns their number. Raises UserError where the header differs."""
     found = file.readline()
     if found != header:

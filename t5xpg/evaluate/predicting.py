@@ -234,7 +234,9 @@ def model_outputs(built: Assembly, vocabulary: Vocabulary) -> ModelOutputs:
         return decoding.score(experiment.model, params, batch)
 
     def on_the_host(function: Callable[..., jax.Array], more: int = 0) -> Callable[..., np.ndarray]:
-        compiled = distributed.jit_eval_step(function, built.mesh, built.weights_shardings, more, experiment.mesh.rules)
+        compiled = distributed.jit_eval_step(
+            function, built.mesh, built.model_params_shardings, more, experiment.mesh.rules
+        )
 
         def call(params: Params, batch: Mapping[str, np.ndarray], *others: np.ndarray) -> np.ndarray:
             return np.asarray(jax.device_get(compiled(params, built.on_devices(batch), *others)))

@@ -13,7 +13,7 @@ from t5xpg.data.vocab.files import vocabulary_of_record
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.experiment.assembly import Assembly
 from t5xpg.experiment.experiment import Experiment
-from t5xpg.experiment.identity import decides_predictions, deciding_settings, vocabulary_identity
+from t5xpg.experiment.identity import decides_predictions, identity_settings, vocabulary_identity
 from t5xpg.models.model import Params
 from t5xpg.run.checkpoint.checkpointer import Checkpointer
 from t5xpg.run.checkpoint.initial_checkpoint import find
@@ -45,10 +45,10 @@ def parameters_and_vocabulary(
             print(f"the mean of the parameters after steps {', '.join(map('{:,}'.format, chosen))}", file=sys.stderr)
         params, meta = checkpointer.restore_params(chosen[0], built.abstract_state.params)
         base = None if experiment.adapter is None else frozen_parameters(built, meta[INITIAL])
-        params = built.weights(params, base)
+        params = built.model_params(params, base)
         for one in chosen[1:]:
             more, _ = checkpointer.restore_params(one, built.abstract_state.params)
-            params = jax.tree.map(jnp.add, params, built.weights(more, base))
+            params = jax.tree.map(jnp.add, params, built.model_params(more, base))
         if len(chosen) > 1:
             params = jax.tree.map(lambda total: total / len(chosen), params)
     at = chosen[-1]
@@ -103,7 +103,7 @@ def check_same_model(directory: RunDirectory, experiment: Experiment) -> None:
     """Raise UserError if the run is of another model. Parameters may fit a model that computes something else."""
     record = directory.read()
     recorded = record["identity"].get("settings", {})
-    now = {name: value for name, value in deciding_settings(experiment).items() if decides_predictions(name)}
+    now = {name: value for name, value in identity_settings(experiment).items() if decides_predictions(name)}
     others = {name: value for name, value in recorded.items() if not decides_predictions(name)}
     directory.check(record["experiment"], {"settings": {**others, **now}})
 

@@ -95,7 +95,7 @@ def export(loaded: LoadedConfig, path: Path, output: Path | None = None) -> Path
         of_revision = f', revision="{revision}"' if revision else ""
         card = _CARD.format(name=loaded.name, rank=adapter.rank, base=named, of_revision=of_revision, step=step)
         write_text(folder / to_transformers.CARD, card)
-        checked = _check(folder, experiment, base, built.weights(trained, base), vocabulary)
+        checked = _check(folder, experiment, base, built.model_params(trained, base), vocabulary)
     print(f"{loaded.name} after step {step:,} for peft: {shown(target)}")
     python = python_with_torch()
     not_checked = NOT_CHECKED if python is None else _NO_PEFT.format(python=python)

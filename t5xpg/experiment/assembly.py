@@ -89,19 +89,19 @@ class Assembly:
         return self.abstract_state.average is not None
 
     @functools.cached_property
-    def weights_shardings(self) -> Any:
-        """The shardings of the parameters that the model is applied with (`weights`)."""
+    def model_params_shardings(self) -> Any:
+        """The shardings of the parameters that the model is applied with (`model_params`)."""
         model, experiment = self.experiment.model, self.experiment
         if experiment.adapter is None:
             return self.shardings.params
         abstract = model.abstract_params()
         return distributed.params_shardings(model.logical_axes(), abstract, self.mesh, experiment.mesh.rules)
 
-    def weights(self, trained: Params, frozen: Params | None) -> Params:
+    def model_params(self, trained: Params, frozen: Params | None) -> Params:
         """The model's parameters: `trained` (of a state or checkpoint), or what an adapter makes of it and `frozen`."""
         if self.experiment.adapter is None:
             return trained
-        return jax.jit(self.experiment.adapter.applied, out_shardings=self.weights_shardings)(frozen, trained)
+        return jax.jit(self.experiment.adapter.applied, out_shardings=self.model_params_shardings)(frozen, trained)
 
     def compile_train_steps(self) -> Callable[..., Any]:
         """`compile_train_step` for every length bucket; a call runs the program for its batch's length."""
@@ -156,10 +156,10 @@ class Assembly:
         def measure(params: Params, batch: Batch, token_bytes: Any) -> Any:
             return step.make_eval_step(experiment.model, experiment.loss, token_bytes=token_bytes)(params, batch)
 
-        jitted = distributed.jit_eval_step(measure, self.mesh, self.weights_shardings, 1, experiment.mesh.rules)
-        weights = distributed.with_shardings(experiment.model.abstract_params(), self.weights_shardings)
+        jitted = distributed.jit_eval_step(measure, self.mesh, self.model_params_shardings, 1, experiment.mesh.rules)
+        params = distributed.with_shardings(experiment.model.abstract_params(), self.model_params_shardings)
         batch = abstract_batch(experiment.eval_dataset)
-        return jitted.lower(weights, batch, self._bytes).compile()
+        return jitted.lower(params, batch, self._bytes).compile()
 
     def token_bytes(self, vocabulary: Vocabulary) -> jax.Array:
         """The UTF-8 bytes of every id, on every device: int32 [vocab_size of the model], 0 past the vocabulary's ids.
@@ -182,7 +182,7 @@ class Assembly:
 
     def on_devices(self, batch: Mapping[str, np.ndarray]) -> dict[str, jax.Array]:
         """A whole batch, which every process has, as arrays on the mesh."""
-        return HostRows.of_all(len(next(iter(batch.values())))).place(batch, self.batch_sharding)
+        return HostRows.of_all(len(next(iter(batch.values())))).to_global_arrays(batch, self.batch_sharding)
 
     def rows_of_host(self, process: int) -> HostRows:
         """The rows of a training batch that a process reads."""

@@ -83,23 +83,23 @@ def state_of(config: DatasetConfig, needed: Sequence[Need] = (), *, compare: boo
     missing: list[str] = []
     problems: list[str] = []
     for need in data:
-        with _noted(problems):
+        with _collecting(problems):
             if need.dataset in exports:
                 need.check_made(check_export(need.dataset))
             else:
                 missing.append(need.command)
                 need.check()
     for each in trained:
-        with _noted(problems):
+        with _collecting(problems):
             if each.name_in_tasks in made:
                 each.check_made(read_record(made[each.name_in_tasks]))
             else:
                 missing.append(each.command)
                 each.check()
-    with _noted(problems):
+    with _collecting(problems):
         pull_for_task(row)
     if row is not None:
-        with _noted(problems):
+        with _collecting(problems):
             if not isinstance(row.vocabulary, PlannedIds):
                 check_model_of(row.vocabulary)
             cache = paths.cache_directory() / row.cached_as
@@ -133,7 +133,7 @@ def compare_caches(config: DatasetConfig) -> None:
 
 
 def cached_as(config: DatasetConfig) -> str:
-    """The task to cache for what `config` reads: for all objectives over a text of ours the same, compared once."""
+    """The task whose cache `config` reads. All objectives over one exported text share it."""
     row = row_of(config.mixture_or_task_name)
     return config.mixture_or_task_name if row is None or others_may_cache(row) else row.cached_as
 
@@ -153,7 +153,7 @@ def check_export(dataset: str) -> Manifest:
 
 
 @contextlib.contextmanager
-def _noted(problems: list[str]) -> Iterator[None]:
+def _collecting(problems: list[str]) -> Iterator[None]:
     """Keep the message of a UserError, and go on."""
     try:
         yield

@@ -63,16 +63,16 @@ def run_identity(experiment: Experiment, source: "DataIdentity | None") -> dict[
 
     source: the identity of the data, from `prepare.prepare`; None where it is not known yet, for all other parts.
     """
-    identity = {"seed": experiment.random_seed, "settings": deciding_settings(experiment)}
+    identity = {"seed": experiment.random_seed, "settings": identity_settings(experiment)}
     return identity if source is None else {**identity, "data": source.data, "cache": source.cache}
 
 
-def deciding_settings(experiment: Experiment) -> dict[str, Any]:
+def identity_settings(experiment: Experiment) -> dict[str, Any]:
     """The settings that belong to the identity of a run, by their names."""
-    return deciding(settings(experiment))
+    return only_identity_settings(settings(experiment))
 
 
-def deciding(values: Mapping[str, Any]) -> dict[str, Any]:
+def only_identity_settings(values: Mapping[str, Any]) -> dict[str, Any]:
     """Those of the given settings that belong to the identity of a run."""
     return {
         name: value
@@ -84,7 +84,7 @@ def deciding(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def decides_predictions(setting: str) -> bool:
-    """Whether the same parameters mean something else with another value of the setting, even where they fit."""
+    """Whether changing this setting changes the predictions of given parameters, even where they still fit."""
     return setting.split(".")[0] in ("model", "adapter") and not setting.endswith(_FREE_MODEL_SETTINGS)
 
 

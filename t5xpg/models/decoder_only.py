@@ -54,7 +54,7 @@ class DecoderOnlyModel(Model):
         prefix = batch.get("decoder_causal_attention") if self.inputs_bidirectional_attention else None
         states = modules.decoder(
             soft_prompt_embed(modules),
-            prepend_prompt(self.started(batch["decoder_input_tokens"]), P, segment_ids),
+            prepend_prompt(self.with_start_ids(batch["decoder_input_tokens"]), P, segment_ids),
             prepend_prompt(batch["decoder_target_tokens"], P),
             segment_ids,
             None if prefix is None else prepend_prompt(prefix, P),

@@ -62,7 +62,7 @@ class EncoderDecoderModel(Model):
         states = modules.decoder(
             embed,
             source,
-            self.started(batch["decoder_input_tokens"]),
+            self.with_start_ids(batch["decoder_input_tokens"]),
             batch["decoder_target_tokens"],
             batch.get("decoder_segment_ids"),
             dropout.at("decoder"),
@@ -92,7 +92,7 @@ class EncoderDecoderModel(Model):
         the weights on the decoder's own positions (merged attention) or on the prompt. batch: as for `logits`, but not
         packed."""
         modules, tokens = self.with_parameters(params), batch["encoder_input_tokens"]
-        source, own = self._source(params, tokens), self.started(batch["decoder_input_tokens"])
+        source, own = self._source(params, tokens), self.with_start_ids(batch["decoder_input_tokens"])
         weights: jax.Array = modules.decoder.source_weights(
             _decoder_embedder(modules), source, own, batch["decoder_target_tokens"]
         )

@@ -81,7 +81,7 @@ class Model(abc.ABC):
         """The `Decodable` of a model trained on this converter's batches; None if the model cannot write text."""
         return None
 
-    def started(self, tokens: jax.Array) -> jax.Array:
+    def with_start_ids(self, tokens: jax.Array) -> jax.Array:
         """Inputs of the decoder [B, T] int32, with every 0 (start of a text, or padding) replaced by the start id."""
         start = self.config.decoder_start_token_id
         return tokens if start == 0 else jnp.where(tokens == 0, start, tokens)

@@ -195,17 +195,17 @@ class Encoder(LayerStack):
         """tokens [B, S] int32."""
         x, gate = dropout.at("embedding")(embed(tokens, self.dtype, segment_ids)), self.config.delete_gate_layer
         if gate is None:
-            return self._source(self._through(x, tokens, segment_ids, dropout), tokens, segment_ids, dropout)
+            return self._source(self._apply_layers(x, tokens, segment_ids, dropout), tokens, segment_ids, dropout)
         assert segment_ids is None, "of a packed row, the gate would keep more of one text than of another"
-        x = self._through(x, tokens, None, dropout, slice(gate))
+        x = self._apply_layers(x, tokens, None, dropout, slice(gate))
         kept = self.delete_gate(x, tokens)
         x, tokens = kept.of(x), kept.of(tokens)
-        x = self._through(x, tokens, None, dropout, slice(gate, None), kept.positions)
+        x = self._apply_layers(x, tokens, None, dropout, slice(gate, None), kept.positions)
         source = self._source(x, tokens, None, dropout)
         # the gate learns through the states of the positions that it keeps, which the decoder reads
         return source._replace(states=source.states * kept.gates[..., None].astype(self.dtype), kept=kept)
 
-    def _through(
+    def _apply_layers(
         self,
         x: jax.Array,
         tokens: jax.Array,

@@ -62,13 +62,13 @@ def by_layer(inner: optax.GradientTransformation, params_axes: AxesTree) -> opta
             jax.vmap(inner.init, out_axes=along(leaf))(leaf) if stacked else inner.init(leaf)
             for leaf, stacked in zip(leaves, flags, strict=True)
         ]
-        return _joined(states, treedef)
+        return _join_states(states, treedef)
 
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
         assert params is not None, "the sizes of parameters decide"
         leaves: list[Any] = jax.tree.leaves(params)
         treedef: Any = jax.tree.structure(params)
-        states = _apart(state, jax.tree.structure(jax.eval_shape(inner.init, leaves[0])), treedef)
+        states = _split_state(state, jax.tree.structure(jax.eval_shape(inner.init, leaves[0])), treedef)
         new_updates, new_states = [], []
         for gradient, own, leaf, stacked in zip(treedef.flatten_up_to(updates), states, leaves, flags, strict=True):
             one = inner.update
@@ -77,12 +77,12 @@ def by_layer(inner: optax.GradientTransformation, params_axes: AxesTree) -> opta
             changed, own = one(gradient, own, leaf)
             new_updates.append(changed)
             new_states.append(own)
-        return treedef.unflatten(new_updates), _joined(new_states, treedef)
+        return treedef.unflatten(new_updates), _join_states(new_states, treedef)
 
     return optax.GradientTransformation(init, update)
 
 
-def _joined(states: list[Any], treedef: Any) -> Any:
+def _join_states(states: list[Any], treedef: Any) -> Any:
     """One state from the states of all parameters: arrays become trees with the parameters' structure; of the counts,
     which are all equal, the first is kept."""
     of_one: Any = jax.tree.structure(states[0])
@@ -90,8 +90,8 @@ def _joined(states: list[Any], treedef: Any) -> Any:
     return of_one.unflatten([parts[0] if parts[0].ndim == 0 else treedef.unflatten(parts) for parts in columns])
 
 
-def _apart(state: Any, of_one: Any, treedef: Any) -> list[Any]:
-    """The inverse of `_joined`: a state with structure `of_one` for each parameter. treedef: of the parameters."""
+def _split_state(state: Any, of_one: Any, treedef: Any) -> list[Any]:
+    """The inverse of `_join_states`: a state with structure `of_one` for each parameter. treedef: of the parameters."""
     number = treedef.num_leaves
     columns = [
         [part] * number if isinstance(part, jax.Array) else treedef.flatten_up_to(part)

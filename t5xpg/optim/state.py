@@ -30,8 +30,8 @@ class TrainState:
     frozen: Params | None = None  # float32
 
     @property
-    def measured(self) -> Params:
-        """The parameters that are used and kept: their average, where there is one."""
+    def eval_params(self) -> Params:
+        """The parameters for evaluation and checkpoints: the average if there is one, else `params`."""
         return self.params if self.average is None else self.average
 
 

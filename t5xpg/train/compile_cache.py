@@ -50,14 +50,14 @@ def kept_programs() -> Iterator[Callable[[], None]]:
     written, nothing is kept, and no message is printed: no number depends on it.
     """
     root = folder() if _has_a_name() else None
-    own = None if root is None else _take_out(root)
+    own = None if root is None else _copy_programs(root)
     if root is None or own is None:
         yield lambda: None
         return
 
     def keep() -> None:
         with contextlib.suppress(OSError):  # the disk may be full
-            _put_back(own, root)
+            _store_programs(own, root)
 
     options = {
         "jax_compilation_cache_dir": str(own),
@@ -99,7 +99,7 @@ def _machine() -> str:
     return hashlib.sha256("\n".join(facts).encode()).hexdigest()[:16]
 
 
-def _take_out(root: Path) -> Path | None:
+def _copy_programs(root: Path) -> Path | None:
     """A new folder, as JAX expects one, with the undamaged programs of this machine; None where it cannot be made."""
     own = None
     try:
@@ -121,7 +121,7 @@ def _take_out(root: Path) -> Path | None:
     return own
 
 
-def _put_back(own: Path, root: Path) -> None:
+def _store_programs(own: Path, root: Path) -> None:
     """Keep the new programs of `own`, note which ones were used, and delete those unused for longest, above LIMIT."""
     for path in own.glob(f"*{_PROGRAM}"):
         kept = own.parent / path.name

@@ -91,7 +91,7 @@ def _load(built: Assembly) -> InitialState:
             state = built.state_of(params)
         else:
             state, _, meta = checkpointer.restore(step, built.abstract_state)
-            digest = items.sha256_of_arrays({"params": state.measured, "optimizer": items.optimizer_tree(state)})
+            digest = items.sha256_of_arrays({"params": state.eval_params, "optimizer": items.optimizer_tree(state)})
             _require_learning(experiment, int(state.step))
     origin = {"named": initial.checkpoint, "experiment": meta["experiment"], "step": step, "sha256": digest}
     return InitialState(jax.block_until_ready(state), origin, meta["vocabulary"])

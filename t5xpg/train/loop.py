@@ -32,9 +32,9 @@ class Run:
     position of the stream.
 
     stream: the batches, of which this process reads its own rows. position: returns the position in the data of all
-    processes. place: puts a batch on the devices. train_step: (state, batch on devices) -> (state, metrics). weights:
-    the parameters of a state that are measured. meta: what checkpoints record about the run. first_update: set after
-    the first update; what measuring needs is made only then, so that the first update comes sooner.
+    processes. place: puts a batch on the devices. train_step: (state, batch on devices) -> (state, metrics).
+    model_params: the parameters of a state that the model is measured with. meta: what checkpoints record of the run.
+    first_update: set after the first update; what measuring needs is made only then, so that it comes sooner.
     """
 
     experiment: Experiment
@@ -42,7 +42,7 @@ class Run:
     position: Callable[[], Position]
     place: Callable[[Mapping[str, Any]], dict[str, jax.Array]]
     train_step: Update
-    weights: Callable[[TrainState], Params]
+    model_params: Callable[[TrainState], Params]
     measurements: Measurements
     checkpointer: Checkpointer
     records: RunRecords
@@ -51,39 +51,41 @@ class Run:
     first_update: threading.Event
 
 
-def loop(run: Run, at: RunState, stop: Stop, end: int) -> None:
-    """Update `at` until the step `end`, or until `stop` asks for an end; then the state has been saved.
+def loop(run: Run, state: RunState, stop: Stop, end: int) -> None:
+    """Update `state` until the step `end`, or until `stop` asks for an end; then the state has been saved.
 
     The metrics of an update are read one update late, so that the device never waits for the host. After an update
     follow the evaluation, the metrics of the tasks and the checkpoint that are due; after the last update, all of them.
     An evaluation can make its update the last one (EARLY_STOP_PATIENCE).
     """
     experiment, progress = run.experiment, run.progress
-    unread: Any = None  # the metrics of the last update
+    pending_metrics: Any = None  # the metrics of the last update
 
     def read() -> None:
-        nonlocal unread
-        if unread is not None:
-            _count(run, at, jax.device_get(unread))
-            unread = None
+        nonlocal pending_metrics
+        if pending_metrics is not None:
+            _count(run, state, jax.device_get(pending_metrics))
+            pending_metrics = None
 
     with progress:
-        if at.step == 0 and run.first_update.is_set():
-            evaluate(run, at, 0, run.weights(at.train))
-        while at.step < end:
-            phases.begin("step", at.step + 1)
+        if state.step == 0 and run.first_update.is_set():
+            evaluate(run, state, 0, run.model_params(state.train))
+        while state.step < end:
+            phases.begin("step", state.step + 1)
             batch = next(run.stream)
             run.records.trail.add(batch)
-            late = None if run.first_update.is_set() else jax.tree.map(jnp.copy, run.weights(at.train))
-            train, metrics = run.train_step(at.train, run.place(batch))
+            measured = run.first_update.is_set()
+            initial_params = None if measured else jax.tree.map(jnp.copy, run.model_params(state.train))
+            train, metrics = run.train_step(state.train, run.place(batch))
             read()
-            at.advance(train)
-            unread = metrics
-            if late is not None:  # a user waits for the first update, and measuring takes as long as many updates
+            state.advance(train)
+            pending_metrics = metrics
+            # a user waits for the first update, and measuring takes as long as many updates
+            if initial_params is not None:
                 jax.block_until_ready(metrics)
                 run.first_update.set()
-                evaluate(run, at, 0, late)
-            step, last = at.step, at.step == experiment.total_steps
+                evaluate(run, state, 0, initial_params)
+            step, last = state.step, state.step == experiment.total_steps
             stopping = stop.reached(step)
             evaluating = last or step % experiment.eval_period == 0
             period = experiment.infer_eval_period
@@ -92,64 +94,64 @@ def loop(run: Run, at: RunState, stop: Stop, end: int) -> None:
             if evaluating or predicting or saving or stopping or step == end:
                 read()
                 if evaluating:
-                    evaluate(run, at, step, run.weights(at.train))
+                    evaluate(run, state, step, run.model_params(state.train))
                 if predicting:
-                    predict(run, at)
-                if at.best.ends(step) and not last:
+                    predict(run, state)
+                if state.best.ends(step) and not last:
                     last = True
                     if not evaluating:
-                        evaluate(run, at, step, run.weights(at.train))
+                        evaluate(run, state, step, run.model_params(state.train))
                     if period is not None and not predicting:
-                        predict(run, at)
-                    if at.window.steps:
-                        _report(run, at)
-                saving = saving or last or at.best.to_keep(step)
+                        predict(run, state)
+                    if state.window.steps:
+                        _report(run, state)
+                saving = saving or last or state.best.to_keep(step)
                 if saving or stopping or step == end:
-                    save(run, at, passing=not saving)
+                    save(run, state, resume_only=not saving)
             if stopping or last:
                 break
 
 
-def _count(run: Run, at: RunState, metrics: Mapping[str, Any]) -> None:
-    """Add the metrics of the update `at.step` to the window, and report a window that is complete.
+def _count(run: Run, state: RunState, metrics: Mapping[str, Any]) -> None:
+    """Add the metrics of the update `state.step` to the window, and report a window that is complete.
 
     An update that is not finite has changed nothing and is left out. Raises UserError where too many of them came.
     """
-    phases.end("step", at.step)
-    found = nonfinite.find(at.step, metrics, at.train.params)
+    phases.end("step", state.step)
+    found = nonfinite.find(state.step, metrics, state.train.params)
     if found is None:
-        at.window.add(metrics)
-        run.progress.updated(metrics, run.records.trail.batch_of(at.step))
+        state.window.add(metrics)
+        run.progress.updated(metrics, run.records.trail.batch_of(state.step))
     else:
-        _pass_over(run, at, found, metrics)
-    if at.step % run.experiment.stats_period == 0 or at.step == run.experiment.total_steps:
-        _report(run, at)
+        _skip_update(run, state, found, metrics)
+    if state.step % run.experiment.stats_period == 0 or state.step == run.experiment.total_steps:
+        _report(run, state)
 
 
-def _pass_over(run: Run, at: RunState, found: nonfinite.NonFinite, metrics: Mapping[str, Any]) -> None:
+def _skip_update(run: Run, state: RunState, found: nonfinite.NonFinite, metrics: Mapping[str, Any]) -> None:
     """Keep the batch of an update that is not finite; raise UserError if there were too many of them."""
     kept, allowed = shown(run.records.keep_nonfinite(found, metrics)), run.experiment.skip_nonfinite
-    if at.skipped >= allowed:
+    if state.skipped >= allowed:
         raise nonfinite.too_many(found, allowed, kept)
-    at.skipped += 1
+    state.skipped += 1
     run.records.skipped(found)
-    run.progress.updated(None, run.records.trail.batch_of(at.step))
-    run.progress.print(f"{found} ({found.where()}): skipped, {at.skipped} of {allowed}; its batch lies in {kept}")
+    run.progress.updated(None, run.records.trail.batch_of(state.step))
+    run.progress.print(f"{found} ({found.where()}): skipped, {state.skipped} of {allowed}; its batch lies in {kept}")
 
 
-def _report(run: Run, at: RunState) -> None:
+def _report(run: Run, state: RunState) -> None:
     """Record the means of the window that ends here, and begin another."""
-    run.records.training(at.step, at.window, run.progress.report(at.window))
-    at.window = Window()
+    run.records.training(state.step, state.window, run.progress.report(state.window))
+    state.window = Window()
 
 
-def evaluate(run: Run, at: RunState, step: int, params: Params) -> None:
+def evaluate(run: Run, state: RunState, step: int, params: Params) -> None:
     """Measure the validation split with the parameters after `step` updates, and every task of a mixture by itself."""
     with run.progress.paused(), phases.phase("evaluate", step):
         summary = run.measurements.loss(params)
         by_task = run.measurements.loss_by_task(params)
     malloc.release_unused()
-    values = at.measure(step, run.records.validation(step, summary, by_task))
+    values = state.measure(step, run.records.validation(step, summary, by_task))
     selection = run.experiment.selection
     if selection is not None and selection.of_validation:
         selection.require(values)
@@ -160,28 +162,28 @@ def evaluate(run: Run, at: RunState, step: int, params: Params) -> None:
         run.progress.print(f"step {step:,}: validation loss by task: {losses}")
 
 
-def predict(run: Run, at: RunState) -> None:
+def predict(run: Run, state: RunState) -> None:
     """Measure what the state predicts, with the metrics of the tasks."""
     began = time.perf_counter()
-    with run.progress.paused(), phases.phase("evaluate", at.step):
-        measured = run.measurements.metrics(run.weights(at.train), at.step)
+    with run.progress.paused(), phases.phase("evaluate", state.step):
+        measured = run.measurements.metrics(run.model_params(state.train), state.step)
     malloc.release_unused()
     seconds = time.perf_counter() - began
-    values = at.measure(at.step, run.records.task_metrics(at.step, measured, seconds))
+    values = state.measure(state.step, run.records.task_metrics(state.step, measured, seconds))
     selection = run.experiment.selection
     if selection is not None and not selection.of_validation:
         selection.require(values)
     run.progress.predicted(seconds)
     for one in measured:
-        run.progress.print(f"step {at.step:,}: {one}")
+        run.progress.print(f"step {state.step:,}: {one}")
 
 
-def save(run: Run, at: RunState, *, passing: bool) -> None:
-    """Write a checkpoint in the background. passing: whether it only serves to go on from, as the process ends here.
+def save(run: Run, state: RunState, *, resume_only: bool) -> None:
+    """Write a checkpoint in the background. resume_only: it only serves to go on from, as the process ends here.
 
     Raises UserError where a parameter is not finite: an update can overflow though its gradient did not.
     """
     with run.progress.paused():
-        nonfinite.require_finite(at.train.params, at.step)
+        nonfinite.require_finite(state.train.params, state.step)
         run.records.trail.flush()
-        at.save(run.checkpointer, run.meta, run.position(), passing=passing)
+        state.save(run.checkpointer, run.meta, run.position(), resume_only=resume_only)

@@ -45,14 +45,16 @@ class RunState:
             train, position, meta = checkpointer.restore(step, abstract)
         return cls(step, train, best, Window.from_json(meta["window"]), meta.get("skipped", 0)), position
 
-    def save(self, checkpointer: Checkpointer, meta: Mapping[str, Any], position: Position, *, passing: bool) -> None:
+    def save(
+        self, checkpointer: Checkpointer, meta: Mapping[str, Any], position: Position, *, resume_only: bool
+    ) -> None:
         """Write a checkpoint in the background; the arrays have been copied when this returns.
 
-        meta: what else a reader of the checkpoint has to know. passing: see `Checkpointer.save`.
+        meta: what else a reader of the checkpoint has to know. resume_only: see `Checkpointer.save`.
         """
         metrics = {name: math.nan if value is None else value for name, value in self.measured.items()}
         meta = {**meta, "window": self.window.to_json(), "skipped": self.skipped}
-        checkpointer.save(self.step, self.train, position, meta, metrics, passing=passing)
+        checkpointer.save(self.step, self.train, position, meta, metrics, resume_only=resume_only)
 
     @contextlib.contextmanager
     def waiting_for_batches(self, stream: BatchStream, checkpointer: Checkpointer, stop: Stop) -> Iterator[None]:

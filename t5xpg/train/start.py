@@ -20,7 +20,7 @@ from t5xpg.experiment import data_state, prepare
 from t5xpg.experiment.assembly import Assembly
 from t5xpg.experiment.config import LoadedConfig, settings
 from t5xpg.experiment.experiment import Experiment
-from t5xpg.experiment.identity import deciding_settings, vocabulary_identity
+from t5xpg.experiment.identity import identity_settings, vocabulary_identity
 from t5xpg.models.adapters import num_trained
 from t5xpg.run.checkpoint.checkpointer import Checkpointer
 from t5xpg.run.checkpoint.folders import DIGESTS
@@ -175,7 +175,7 @@ def started_run(start: Start, built: Assembly) -> StartedRun:
         directory=start.directory.path,
         folder=start.directory.loggers,
         step=start.step,
-        settings=deciding_settings(experiment) | {"random_seed": experiment.random_seed},
+        settings=identity_settings(experiment) | {"random_seed": experiment.random_seed},
         gin=start.loaded.full,
         facts=_facts(experiment) | {"devices": built.devices},
     )

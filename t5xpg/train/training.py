@@ -5,7 +5,8 @@ import dataclasses
 import functools
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ from t5xpg.base.signals import NothingToSave, StopRequest
 from t5xpg.data.recording.reader import RecordedData
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.stream import data_process
-from t5xpg.data.stream.client import DataService
+from t5xpg.data.stream.client import DataService, TaskDescription
+from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.distributed import ALONE, Group
 from t5xpg.distributed.data_position import shared_position
 from t5xpg.evaluate.measurements import describe, measurements, require_metrics, require_selection
@@ -108,9 +110,9 @@ def train(
             service = recording or stack.enter_context(DataService(log=directory.data_log))
             command = command or environment.command_line()
             start = Start(loaded, directory, identity, source, checkpointer, service, group, step, command)
-            with _saying_where_it_goes_on(checkpointer), _open(start, best, profiled, request) as (run, at):
-                with at.waiting_for_batches(run.stream, checkpointer, stop):
-                    loop(run, at, stop, end)
+            with _adding_resume_hint(checkpointer), _open(start, best, profiled, request) as (run, state):
+                with state.waiting_for_batches(run.stream, checkpointer, stop):
+                    loop(run, state, stop, end)
                 reached = checkpointer.latest() or 0
         if stop.number is not None and reached < end and not best.ends(reached):
             saved = f"after step {reached:,}, which is saved" if reached else "before the first step"
@@ -166,26 +168,10 @@ def _open(start: Start, best: Best, profiled: bool, request: StopRequest) -> Ite
         kept = compile_cache.kept_programs() if group.count == 1 else contextlib.nullcontext(lambda: None)
         keep_programs = stack.enter_context(kept)
 
-        def compile_eval_step() -> Any:
-            keep_programs()
-            first_update.wait()
-            return built.compile_eval_step()
-
-        # The data process loads TensorFlow while this one compiles.
-        begun, compiled, eval_step, _, end_of_compiling = in_background(
-            (lambda: initial_state.begin(built)) if step == 0 else lambda: None,
-            functools.partial(_compile_train_step, built),
-            compile_eval_step,
-            keep_programs,
-            malloc.release_unused,
-        )
+        begun, compiled, eval_step, end_of_compiling = _begin_in_background(built, step, first_update, keep_programs)
         train_config = data_config(experiment.train_dataset, experiment.random_seed)
         eval_config = data_config(experiment.eval_dataset, experiment.random_seed)
-        description = describe(start.service, train_config)
-        if experiment.infer_eval_period is not None:
-            require_metrics(start.service, eval_config)
-        if experiment.selection is not None:
-            require_selection(start.service, eval_config, experiment.selection)
+        description = _described(start.service, experiment, train_config, eval_config)
         vocabulary = description.vocabulary
         token_bytes = built.token_bytes(vocabulary)
         origins = initial_state.origins_of_run(built, start.checkpointer, step, begun.result, vocabulary)
@@ -197,18 +183,10 @@ def _open(start: Start, best: Best, profiled: bool, request: StopRequest) -> Ite
 
         held = built.rows_of_host(group.process)
         stream = start.service.open(train_config, shards=held.shards)
-        train_step, state = compiled.result(), begun.result()
-        if step:
-            at, position = RunState.restore(start.checkpointer, step, built.abstract_state, best)
-            if experiment.frozen_model is not None:
-                frozen = frozen_parameters(built, origins[INITIAL if experiment.teacher is None else TEACHER])
-                at.train = dataclasses.replace(at.train, frozen=frozen)
-            stream.restore(position)
-        else:
-            at = RunState(0, state.state, best)
-        progress = ProgressLine(built, stream, step)
-
+        train_step = compiled.result()
         update: Update = lambda state, batch: train_step(state, batch, token_bytes)  # noqa: E731
+        state = _restored(start, built, best, origins, stream) if step else RunState(0, begun.result().state, best)
+        progress = ProgressLine(built, stream, step)
         if profiled:
             update = stack.enter_context(profiled_updates(update, start.directory.profile, progress.print))
         started, trail = started_run(start, built), _trail(start, built)
@@ -219,9 +197,9 @@ def _open(start: Start, best: Best, profiled: bool, request: StopRequest) -> Ite
             experiment=experiment,
             stream=stream,
             position=lambda: shared_position(stream.state(), start.directory.hosts, group),
-            place=functools.partial(held.place, sharding=built.batch_sharding),
+            place=functools.partial(held.to_global_arrays, sharding=built.batch_sharding),
             train_step=update,
-            weights=lambda state: built.weights(state.measured, state.frozen),
+            model_params=lambda state: built.model_params(state.eval_params, state.frozen),
             measurements=measurements(
                 built,
                 start.service,
@@ -233,33 +211,83 @@ def _open(start: Start, best: Best, profiled: bool, request: StopRequest) -> Ite
             checkpointer=start.checkpointer,
             records=records,
             progress=progress,
-            meta={
-                "experiment": loaded.name,
-                "vocabulary": vocabulary.to_json(),
-                "settings": settings(experiment.model),
-                **origins,
-                **({} if experiment.adapter is None else {ADAPTER: type(experiment.adapter).__name__}),
-            },
+            meta=_checkpoint_meta(loaded, vocabulary, origins),
             first_update=first_update,
         )
         print(f"ready {duration(time.perf_counter() - began)} after the start", flush=True)
         request.at_once = False
-        yield run, at
+        yield run, state
         start.checkpointer.wait()
         if first_update.is_set():  # a run that is stopped before it has not compiled the evaluation
             end_of_compiling.result()
         records.complete()
         progress.measure_peak(again=True)  # what is measured at a start, while TensorFlow loads, can be too low
-    if best.ends(at.step):
-        print(f"ended after step {at.step:,}: {best.reason}", flush=True)
-    elif experiment.selection is not None and at.step == experiment.total_steps:
+    if best.ends(state.step):
+        print(f"ended after step {state.step:,}: {best.reason}", flush=True)
+    elif experiment.selection is not None and state.step == experiment.total_steps:
         print(str(best), flush=True)
+
+
+def _begin_in_background(
+    built: Assembly, step: int, first_update: threading.Event, keep_programs: Callable[[], None]
+) -> tuple[Future[Any], ...]:
+    """Make in a thread, one after another, while the data process loads TensorFlow: the new state (None where one is
+    restored), the compiled update, the compiled measurement. A last future ends with the thread."""
+
+    def compile_eval_step() -> Any:
+        keep_programs()
+        first_update.wait()
+        return built.compile_eval_step()
+
+    begun, train_step, eval_step, _, end = in_background(
+        (lambda: initial_state.begin(built)) if step == 0 else lambda: None,
+        functools.partial(_compile_train_step, built),
+        compile_eval_step,
+        keep_programs,
+        malloc.release_unused,
+    )
+    return begun, train_step, eval_step, end
 
 
 def _compile_train_step(built: Assembly) -> Any:
     """The update, compiled before the loop, so that the first step of the progress bar is only a step."""
     with phases.phase("compile"):
         return built.compile_train_steps()
+
+
+def _described(
+    service: DataService | RecordedData, experiment: Experiment, train: DatasetConfig, evaluation: DatasetConfig
+) -> TaskDescription:
+    """The description of the training data. Raises UserError where a metric that the run needs does not exist."""
+    description = describe(service, train)
+    if experiment.infer_eval_period is not None:
+        require_metrics(service, evaluation)
+    if experiment.selection is not None:
+        require_selection(service, evaluation, experiment.selection)
+    return description
+
+
+def _restored(start: Start, built: Assembly, best: Best, origins: Mapping[str, Any], stream: Any) -> RunState:
+    """The state of the last checkpoint; the stream is put to its position."""
+    experiment = start.loaded.experiment
+    state, position = RunState.restore(start.checkpointer, start.step, built.abstract_state, best)
+    if experiment.frozen_model is not None:
+        frozen = frozen_parameters(built, origins[INITIAL if experiment.teacher is None else TEACHER])
+        state.train = dataclasses.replace(state.train, frozen=frozen)
+    stream.restore(position)
+    return state
+
+
+def _checkpoint_meta(loaded: LoadedConfig, vocabulary: Vocabulary, origins: Mapping[str, Any]) -> dict[str, Any]:
+    """What checkpoints record about the run. origins: the initial checkpoint and the teacher, if there are any."""
+    adapter = loaded.experiment.adapter
+    return {
+        "experiment": loaded.name,
+        "vocabulary": vocabulary.to_json(),
+        "settings": settings(loaded.experiment.model),
+        **origins,
+        **({} if adapter is None else {ADAPTER: type(adapter).__name__}),
+    }
 
 
 def _evaluation_stream(
@@ -288,7 +316,7 @@ def _trail(start: Start, built: Assembly) -> BatchTrail:
 
 
 @contextlib.contextmanager
-def _saying_where_it_goes_on(checkpointer: Checkpointer) -> Iterator[None]:
+def _adding_resume_hint(checkpointer: Checkpointer) -> Iterator[None]:
     """Add to the message of an error that ends a run the step that it can go on from."""
     try:
         yield

@@ -252,7 +252,7 @@ def test_a_run_that_another_process_took_over_ends_with_that_message() -> None:
     checkpointer.latest_here.return_value = 8
     said = {}
     for error in (SupersededError("it is trained by another process"), UserError("the disk is full")):
-        with pytest.raises(UserError) as caught, training._saying_where_it_goes_on(checkpointer):
+        with pytest.raises(UserError) as caught, training._adding_resume_hint(checkpointer):
             raise error
         said[type(caught.value)] = str(caught.value)
     assert said[SupersededError] == "it is trained by another process"

@@ -280,7 +280,7 @@ def test_evaluation_predictions_and_scores_agree(runs, params) -> None:
             model=MODEL, eval_dataset=dataset, decoding=DecodingConfig(), mesh=SimpleNamespace(rules=run.rules)
         )
         built: Any = SimpleNamespace(
-            experiment=experiment, mesh=run.mesh, weights_shardings=run.shardings.params, on_devices=on_devices
+            experiment=experiment, mesh=run.mesh, model_params_shardings=run.shardings.params, on_devices=on_devices
         )
         functions = model_outputs(built, Vocabulary())
         here = jax.device_put(params, run.shardings.params)

@@ -70,7 +70,7 @@ def test_rows_are_found_among_those_that_are_held(start: int, stop: int, monkeyp
 
     monkeypatch.setattr(jax, "make_array_from_callback", make)
     sharding: Any = None
-    for name, rows in held.place(own, sharding).items():
+    for name, rows in held.to_global_arrays(own, sharding).items():
         np.testing.assert_array_equal(np.asarray(rows), BATCH[name][start:stop])
     assert asked == [(B, 3), (B, 2)]
 
@@ -81,7 +81,7 @@ def test_batches_of_length_buckets_are_whole_in_every_process(monkeypatch: pytes
         jax, "make_array_from_callback", lambda shape, _, rows_of: (shape, rows_of((slice(12, 16), slice(None))))
     )
     rows = np.arange(16 * 3, dtype=np.int32).reshape(16, 3)
-    placed: Any = HostRows(B, B, (0,)).place({"tokens": rows}, None)  # type: ignore[arg-type]
+    placed: Any = HostRows(B, B, (0,)).to_global_arrays({"tokens": rows}, None)  # type: ignore[arg-type]
     assert placed["tokens"][0] == (16, 3)
     np.testing.assert_array_equal(placed["tokens"][1], rows[12:])
 

@@ -20,7 +20,7 @@ from t5xpg.exchange.huggingface.transformers_check import PYTHON_VARIABLE
 from t5xpg.exchange.importing import import_checkpoint
 from t5xpg.experiment import assembly, config
 from t5xpg.experiment.config import LoadedConfig, settings
-from t5xpg.experiment.identity import deciding_settings
+from t5xpg.experiment.identity import identity_settings
 from t5xpg.models.config import T5Config
 from t5xpg.run.checkpoint.checkpointer import CheckpointConfig, Checkpointer
 from t5xpg.run.directory import RunDirectory
@@ -54,7 +54,7 @@ def lora_run(runs: Path, name: str, *overrides: str) -> tuple[LoadedConfig, Path
     draw = np.random.default_rng(5)
     drawn = jax.tree.map(lambda leaf: jnp.asarray(draw.normal(size=leaf.shape) / 10, jnp.float32), start.state.params)
     directory = RunDirectory(runs / f"{name}_lora")
-    directory.start(loaded.name, {"settings": deciding_settings(loaded.experiment)}, step=0, command="")
+    directory.start(loaded.name, {"settings": identity_settings(loaded.experiment)}, step=0, command="")
     model = settings(loaded.experiment.model)
     meta = {"experiment": loaded.name, "vocabulary": start.vocabulary, "settings": model, INITIAL: start.origin}
     state = dataclasses.replace(start.state, step=jnp.int32(1), params=drawn)

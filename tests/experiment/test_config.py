@@ -12,7 +12,7 @@ from t5xpg.data.objectives import KINDS, IidDenoising, LanguageModel, MaskedLM, 
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.experiment import config
 from t5xpg.experiment.config import ConfigError
-from t5xpg.experiment.identity import deciding_settings
+from t5xpg.experiment.identity import identity_settings
 from t5xpg.models.decoding import DecodingConfig
 from t5xpg.models.decoding.config import METHODS
 from t5xpg.run.best import BestMetric
@@ -96,7 +96,7 @@ def test_layers_and_meshes_make_no_other_run(tmp_path: Path) -> None:
     assert other.model.config.remat_policy == "dots"
     assert other.mesh.model == 4
     assert ("embed", "data") in other.mesh.rules
-    assert deciding_settings(other) == deciding_settings(plain)
+    assert identity_settings(other) == identity_settings(plain)
     # a fragment behind another one takes its place as a whole
     back = config.load(file, [], ["gin/partitioning/slices.gin", "gin/partitioning/one_device.gin"]).experiment
     assert back.mesh == plain.mesh
@@ -107,7 +107,7 @@ def test_fragments_of_decoding(tmp_path: Path) -> None:
     assert config.load(file).experiment.decoding == DecodingConfig()
     beam = config.load(file, gin_files=["gin/decoding/beam.gin"]).experiment
     assert beam.decoding == DecodingConfig("beam", num_decodes=4, length_penalty="t5x", alpha=0.6)
-    assert not [name for name in deciding_settings(beam) if name.startswith("decoding")]
+    assert not [name for name in identity_settings(beam) if name.startswith("decoding")]
     overrides = ["decoding.DecodingConfig.seed=5", "decoding.DecodingConfig.topk=40"]
     sample = config.load(file, overrides, ["gin/decoding/sample.gin"]).experiment
     assert sample.decoding == DecodingConfig("sample", num_decodes=1, topk=40, topp=0.95, seed=5)
@@ -143,7 +143,7 @@ def test_fragments_of_loggers(tmp_path: Path) -> None:
         overrides, files = config.chosen_loggers(name)
         experiment = config.load(file, overrides, files).experiment
         assert [type(each).__module__ for each in experiment.loggers] == [f"t5xpg.run.loggers.{LOGGER_MODULES[name]}"]
-        assert deciding_settings(experiment) == deciding_settings(config.load(file).experiment)
+        assert identity_settings(experiment) == identity_settings(config.load(file).experiment)
     overrides, files = config.chosen_loggers("wandb")
     experiment = config.load(file, overrides, [*files, "gin/loggers/mlflow.gin"]).experiment
     assert [type(each).__name__ for each in experiment.loggers] == ["WeightsAndBiases"]
@@ -188,9 +188,9 @@ def test_macros_of_fine_tuning(tmp_path: Path) -> None:
     experiment = config.load(write_fine_tuning(tmp_path), [*overrides, "KEEP_BEST=False"]).experiment
     assert not experiment.checkpoints.best.keep
     # what a run was started from is known by its digest, and what it is selected by decides nothing but its end
-    names = {name for name in deciding_settings(experiment) if name.startswith(("initial", "selection"))}
+    names = {name for name in identity_settings(experiment) if name.startswith(("initial", "selection"))}
     assert names == {"initial", "initial.reset_optimizer"}
-    assert not [name for name in deciding_settings(config.load(write_gin(tmp_path)).experiment) if "initial" in name]
+    assert not [name for name in identity_settings(config.load(write_gin(tmp_path)).experiment) if "initial" in name]
     # an objective of this repository behind it, another optimizer over it: their own choices hold
     file = write_fine_tuning(tmp_path, more="include 'gin/objectives/prefix_lm.gin'")
     loaded = config.load(file, ["INITIAL_CHECKPOINT=a"], ["gin/optimizers/adamw.gin"])

@@ -16,7 +16,7 @@ from t5xpg.check.plan import devices
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.vocab.record import find_vocabularies, read_record
 from t5xpg.experiment import config, data_state, needs, prepare
-from t5xpg.experiment.identity import deciding_settings
+from t5xpg.experiment.identity import identity_settings
 from tests.experiment.test_config import write_gin
 from tests.workplace import sentences
 
@@ -191,7 +191,7 @@ def test_mistakes(override: str, message: str, capsys: pytest.CaptureFixture[str
 def test_needs_make_no_other_run() -> None:
     experiment = config.load("norwegian_t5").experiment
     assert [type(need).__name__ for need in experiment.needs] == ["Data", "Vocabulary"]
-    assert not [name for name in deciding_settings(experiment) if name.startswith("needs")]
+    assert not [name for name in identity_settings(experiment) if name.startswith("needs")]
 
 
 @pytest.mark.process

@@ -161,9 +161,9 @@ def test_the_average_follows_the_parameters():
                 lambda old, new, decay=decay: decay * old + (1 - decay) * np.asarray(new), expected, state.params
             )
     assert distance(state.params, plain.params) == 0
-    assert distance(state.measured, expected) < 1e-6
-    assert distance(state.measured, state.params) > 1e-4
-    assert plain.measured is plain.params
+    assert distance(state.eval_params, expected) < 1e-6
+    assert distance(state.eval_params, state.params) > 1e-4
+    assert plain.eval_params is plain.params
 
 
 def test_dropout_follows_the_seed_and_the_step():

@@ -133,11 +133,11 @@ def test_the_best_may_be_the_highest_and_is_the_first_of_equals(tmp_path):
 def test_a_passing_checkpoint_leaves_no_trace(tmp_path):
     """Whether a run was stopped between its checkpoints or not, the same ones are there at the end."""
     kept = []
-    for name, passing in (("unbroken", ()), ("stopped", (3, 5, 7))):
+    for name, resume_only in (("unbroken", ()), ("stopped", (3, 5, 7))):
         with Checkpointer(tmp_path / name, CheckpointConfig(keep=2, asynchronous=False)) as checkpoints:
-            for step in sorted({2, 4, 6, 8, *passing}):
-                metrics = {"validation/loss": 0.0 if step in passing else float(step)}
-                checkpoints.save(step, make_state(step), {}, {}, metrics, passing=step in passing)
+            for step in sorted({2, 4, 6, 8, *resume_only}):
+                metrics = {"validation/loss": 0.0 if step in resume_only else float(step)}
+                checkpoints.save(step, make_state(step), {}, {}, metrics, resume_only=step in resume_only)
                 assert checkpoints.latest() == step
                 assert checkpoints.best() == 2
         kept.append(checkpoints.steps())

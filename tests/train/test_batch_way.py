@@ -126,7 +126,7 @@ def test_a_batch_crosses_few_files_in_one_direction(own_place: Path, monkeypatch
         """The step traced, which is to go its way, and not compiled."""
         return zeros(jax.eval_shape(step, state, batch))
 
-    place = HostRows.of_all(4).place
+    place = HostRows.of_all(4).to_global_arrays
     sharding = batch_sharding(make_mesh(MeshConfig()))
     way = Way()
     monkeypatch.setattr(worker.Answers, "call_opened", way.followed(worker.Answers.call_opened))

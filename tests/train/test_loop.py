@@ -54,9 +54,9 @@ class Noted:
         self.events.append(("validation", step))
         return [{"step": step, "split": "validation", **summary}]
 
-    def save(self, step: int, state: TrainState, position: Any, meta: Any, metrics: Any, *, passing: bool) -> None:
+    def save(self, step: int, state: TrainState, position: Any, meta: Any, metrics: Any, *, resume_only: bool) -> None:
         value = float(state.params.get("w", 0.0))
-        self.saved[step] = (value, meta["window"], passing)
+        self.saved[step] = (value, meta["window"], resume_only)
         self.events.append(("save", step, value))
 
     def train(
@@ -108,7 +108,7 @@ class Noted:
 
         stands_for: dict[str, Any] = {
             "experiment": experiment,
-            "weights": lambda state: state.measured,
+            "model_params": lambda state: state.eval_params,
             "measurements": SimpleNamespace(loss=self.loss, loss_by_task=lambda _: {}, metrics=self.metrics),
             "checkpointer": self,
             "records": MagicMock(
@@ -171,9 +171,9 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(stop_after: int | 
     whole.train()
     at = first.train(stop_after=stop_after, until=until)
     assert (at.step, value(at)) == (5, 15)
-    saved, window, passing = first.saved[5]
+    saved, window, resume_only = first.saved[5]
     assert (saved, window["steps"], window["values"]["weights"]) == (15, 2, 9.0)
-    assert passing, "an unbroken run would not have kept it"
+    assert resume_only, "an unbroken run would not have kept it"
     second.train(step=5, window=Window.from_json(window))
     # the save at the stop is no part of the run
     assert [event for event in first.events + second.events if event[:2] != ("save", 5)] == whole.events
@@ -183,7 +183,7 @@ def test_the_best_evaluation_is_saved_out_of_its_turn() -> None:
     noted = Noted(losses={6.0: 0.5})  # after the third update
     noted.train(selection=BestMetric(), eval_period=3)
     assert list(noted.saved) == [2, 3, 4, 6, 7]
-    assert not any(passing for _, _, passing in noted.saved.values())
+    assert not any(resume_only for _, _, resume_only in noted.saved.values())
 
 
 def test_a_run_that_ends_early_ends_as_at_its_last_step() -> None:

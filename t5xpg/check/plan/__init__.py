@@ -82,7 +82,7 @@ def plan(
     return 1 if made["memory"]["verdict"] == memory.DOES_NOT_FIT else 0
 
 
-def elsewhere(
+def simulate_devices(
     experiment: str,
     overrides: Sequence[str],
     gin_files: Sequence[str],
@@ -90,10 +90,8 @@ def elsewhere(
     device: str | None,
     devices: int | None,
 ) -> tuple[list[str], list[str], Device | None]:
-    """Make this process's CPU stand for the devices of a plan. Returns overrides and gin files with the mesh, and the
-    device; None for this machine's.
-
-    Arguments and errors are those of `plan`.
+    """Simulate the planned devices on this CPU. Returns overrides and gin files with the mesh, and the device;
+    None for this machine's own. Arguments and errors are those of `plan`.
     """
     overrides, gin_files = mesh_overrides(mesh, overrides, gin_files)
     loaded, _ = config.examine(experiment, overrides, gin_files)  # what is wrong with it is for `make check` to say

@@ -21,7 +21,7 @@ from t5xpg.data.preprocessors import parse_jsonl
 from t5xpg.data.text.manifest import canonical_line
 
 # Tags of protocol buffer fields: the field's number times 8, plus 2 for content with its length in front.
-_FIRST, _SECOND, _THIRD = b"\x0a", b"\x12", b"\x1a"
+_FIELD_1, _FIELD_2, _FIELD_3 = b"\x0a", b"\x12", b"\x1a"
 _LONGEST_VARINT = 10
 _VALUES = 1 << 20  # most values of a part of a batch: intermediate arrays need about ten times their memory
 FEATURE = "targets"  # of the lines of an export
@@ -89,7 +89,7 @@ def parts(batch: Mapping[str, Column], values: int = _VALUES) -> Iterator[tuple[
 def serialise(batch: Mapping[str, Column], count: int) -> list[bytes]:
     """The `count` examples of a batch as protocol buffers, their features in the order of the batch."""
     columns = [[_entry(name, feature) for feature in _features(column)] for name, column in batch.items()]
-    return [_with_length(_FIRST, b"".join(column[row] for column in columns)) for row in range(count)]
+    return [_with_length(_FIELD_1, b"".join(column[row] for column in columns)) for row in range(count)]
 
 
 def names_in_order(names: Iterable[str]) -> list[str]:
@@ -102,18 +102,20 @@ def names_in_order(names: Iterable[str]) -> list[str]:
 
 def _entry(name: str, feature: bytes) -> bytes:
     key = name.encode("utf-8")
-    return _with_length(_FIRST, _with_length(_FIRST, key) + _with_length(_SECOND, feature))
+    return _with_length(_FIELD_1, _with_length(_FIELD_1, key) + _with_length(_FIELD_2, feature))
 
 
 def _features(column: Column) -> list[bytes]:
     if column.values.dtype == object:
-        items: list[Any] = [_with_length(_FIRST, item) for item in column.values.tolist()]
+        items: list[Any] = [_with_length(_FIELD_1, item) for item in column.values.tolist()]
         parts = [b"".join(items[begin:end]) for begin, end in itertools.pairwise(column.splits.tolist())]
-        return [_with_length(_FIRST, one) for one in parts]
+        return [_with_length(_FIELD_1, one) for one in parts]
     packed, ends = varints(column.values)
     data, places = packed.tobytes(), ends[column.splits].tolist()
-    lists = [_with_length(_FIRST, data[begin:end]) if end > begin else b"" for begin, end in itertools.pairwise(places)]
-    return [_with_length(_THIRD, one) for one in lists]
+    lists = [
+        _with_length(_FIELD_1, data[begin:end]) if end > begin else b"" for begin, end in itertools.pairwise(places)
+    ]
+    return [_with_length(_FIELD_3, one) for one in lists]
 
 
 def _with_length(tag: bytes, content: bytes) -> bytes:

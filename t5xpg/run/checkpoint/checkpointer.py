@@ -36,7 +36,13 @@ from t5xpg.models.model import Params
 from t5xpg.optim.state import TrainState
 from t5xpg.run.best import BestMetric
 from t5xpg.run.checkpoint import items as checkpoint_items
-from t5xpg.run.checkpoint.folders import PASSING, CheckpointFolders, best_step, lasting_steps, require_path_for_orbax
+from t5xpg.run.checkpoint.folders import (
+    RESUME_ONLY,
+    CheckpointFolders,
+    best_step,
+    lasting_steps,
+    require_path_for_orbax,
+)
 
 _DISK_ERRORS = (*DISK_FULL, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.EIO)
 
@@ -112,11 +118,11 @@ class Checkpointer(Closing):
         meta: Mapping[str, Any],
         metrics: Mapping[str, float] | None = None,
         *,
-        passing: bool = False,
+        resume_only: bool = False,
     ) -> bool:
         """Begin to write the checkpoint of `step`; the arrays have been copied when this returns.
 
-        passing: the checkpoint is only to continue from, and is removed when the next one is written. Waits first for
+        resume_only: it is only to continue from, and is removed when the next one is written. Waits first for
         an earlier one that is still being written, and raises its error, if any. Returns False, and writes nothing, if
         the step already has a checkpoint: a run that continues reaches the same state.
         """
@@ -126,10 +132,10 @@ class Checkpointer(Closing):
         if self._group.broadcast("saved", b"1" if there else b"0") == b"1":
             return False
         items: dict[str, ocp.args.CheckpointArgs] = {
-            "params": ocp.args.StandardSave(state.measured),
+            "params": ocp.args.StandardSave(state.eval_params),
             "optimizer": ocp.args.StandardSave(checkpoint_items.optimizer_tree(state)),
             "data": ocp.args.StandardSave({"npz": checkpoint_items.pack(data_state)}),
-            "meta": ocp.args.JsonSave({**meta, **({PASSING: True} if passing else {})}),
+            "meta": ocp.args.JsonSave({**meta, **({RESUME_ONLY: True} if resume_only else {})}),
         }
         if metrics:
             items["metrics"] = ocp.args.JsonSave({name: float(value) for name, value in metrics.items()})

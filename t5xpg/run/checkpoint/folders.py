@@ -31,7 +31,7 @@ from t5xpg.base.files import json_object_if_any, remove, sha256_of_file, write_t
 from t5xpg.base.paths import require_no_pattern
 
 DIGESTS = "SHA256SUMS"
-PASSING = "passing"  # in the meta of a checkpoint that is only to continue from
+RESUME_ONLY = "passing"  # in the meta of a checkpoint that is only to continue from
 _SEAL = "# sha256 of the lines below: "
 _LINE = re.compile(r"([0-9a-f]{64})  (.+)")
 _LEFT_BEHIND = re.compile(r"\d+\.(unfinished|removed|orbax-checkpoint-tmp).*")
@@ -49,9 +49,9 @@ def saved_steps(directory: Path) -> list[int]:
 
 
 def lasting_steps(directory: Path) -> list[int]:
-    """The `saved_steps` that an unbroken run has, too: without those that are only to continue from (PASSING)."""
+    """The `saved_steps` that an unbroken run has, too: without those that are only to continue from (RESUME_ONLY)."""
     metas = {step: json_object_if_any(directory / str(step) / "meta" / "metadata") for step in saved_steps(directory)}
-    return [step for step, meta in metas.items() if not meta.get(PASSING)]
+    return [step for step, meta in metas.items() if not meta.get(RESUME_ONLY)]
 
 
 def best_step(directory: Path, metric: str, mode: str) -> int | None:
@@ -59,12 +59,12 @@ def best_step(directory: Path, metric: str, mode: str) -> int | None:
 
     NaN is the worst value. None if no checkpoint has the metric.
     """
-    badness: dict[int, float] = {}
+    loss_by_step: dict[int, float] = {}
     for step in lasting_steps(directory):
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # not measured then, or damaged
             value = float(json.loads((directory / str(step) / "metrics" / "metrics").read_bytes())[metric])
-            badness[step] = math.inf if math.isnan(value) else value if mode == "min" else -value
-    return min(badness, key=lambda step: badness[step], default=None)
+            loss_by_step[step] = math.inf if math.isnan(value) else value if mode == "min" else -value
+    return min(loss_by_step, key=lambda step: loss_by_step[step], default=None)
 
 
 def last_meta(directory: Path) -> dict[str, Any]:

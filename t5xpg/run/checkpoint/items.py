@@ -140,7 +140,7 @@ def optimizer_tree(state: TrainState) -> dict[str, Any]:
 
 
 def state_from(params: Params, optimizer: Mapping[str, Any], abstract_state: TrainState) -> TrainState:
-    """The state, from a checkpoint's `params` (`TrainState.measured`) and from what `optimizer_tree` made."""
+    """The state, from a checkpoint's `params` (`TrainState.eval_params`) and from what `optimizer_tree` made."""
     paths, treedef = jax.tree_util.tree_flatten_with_path(abstract_state.opt_state)
     leaves = flatten_dict(optimizer["state"])
     opt_state = jax.tree.unflatten(treedef, [leaves[path_names(path)] for path, _ in paths])

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from t5xpg.experiment.experiment import Experiment
-from t5xpg.experiment.identity import deciding_settings
+from t5xpg.experiment.identity import identity_settings
 from t5xpg.run.records import read_jsonl
 from t5xpg.run.report import Board
 from t5xpg.run.results import training_seconds
@@ -88,7 +88,7 @@ def with_published(found: Board, published: Board, runs: Sequence[Run]) -> Board
 
 def settings_digest(experiment: Experiment) -> str:
     """The SHA-256 of all settings that decide what a cell's run computes."""
-    return hashlib.sha256(json.dumps(deciding_settings(experiment), sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(identity_settings(experiment), sort_keys=True).encode()).hexdigest()
 
 
 def _of_cells(cells: Sequence[_Cell], vocabularies: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
