@@ -1,6 +1,6 @@
-"""What each command does: it hands the options that were typed to the room (subpackage) that does the work.
+"""What each command does: it hands the options that were typed to the subpackage that does the work.
 
-A room is imported only by the commands that need it, so that `t5xpg --help` takes a fraction of a second.
+A subpackage is imported only by the commands that need it, so that `t5xpg --help` takes a fraction of a second.
 """
 
 import contextlib

@@ -15,8 +15,9 @@ from tests.workplace import run_python
 
 PACKAGE = Path(t5xpg.__file__).parent
 
-# One way: a room imports rooms of lower floors, and its own without a circle. Rooms of one floor are strangers.
-FLOORS: list[set[str]] = [
+# One way: a subpackage imports those of lower layers, and its own modules without a circle. Subpackages of one layer
+# do not import each other.
+LAYERS: list[set[str]] = [
     {"base"},
     {"commands", "data", "models"},
     {"help_page", "optim", "tasks"},
@@ -33,8 +34,8 @@ FLOORS: list[set[str]] = [
     {"cli", "lm_eval"},
     {"__main__"},
 ]
-FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
-# What the floors alone do not say: these know no room but the ground.
+LAYER_OF = {subpackage: layer for layer, subpackages in enumerate(LAYERS) for subpackage in subpackages}
+# What the layers alone do not say: these import nothing but the lowest layer.
 ONLY_BASE = {"data", "models"}
 
 TENSORFLOW = {"tensorflow", "tensorflow_text", "tensorflow_datasets", "seqio", "t5", "tfds"}
@@ -116,7 +117,7 @@ def imports_of(module: str) -> list[Import]:
     return list(imports(ast.parse(MODULES[module].read_text(encoding="utf-8"), str(MODULES[module]))))
 
 
-def room_of(module: str) -> str:
+def subpackage_of(module: str) -> str:
     return module.removeprefix("t5xpg.").split(".")[0]
 
 
@@ -142,15 +143,15 @@ def matches(name: str, prefix: str) -> bool:
 
 
 def test_imports_go_one_way() -> None:
-    rooms = {room_of(name) for name in MODULES if name != "t5xpg"}
-    assert rooms == set(FLOOR_OF), f"place in FLOORS: {sorted(rooms ^ set(FLOOR_OF))}"
+    subpackages = {subpackage_of(name) for name in MODULES if name != "t5xpg"}
+    assert subpackages == set(LAYER_OF), f"place in LAYERS: {sorted(subpackages ^ set(LAYER_OF))}"
     wrong = []
     for module in MODULES.keys() - {"t5xpg"}:  # which imports `api` when it is asked for it
-        room = room_of(module)
+        subpackage = subpackage_of(module)
         for one, target in internal(module):
-            other = room_of(target)
-            upwards = other != room and FLOOR_OF[other] >= FLOOR_OF[room]
-            if upwards or (room in ONLY_BASE and other not in (room, "base")):
+            other = subpackage_of(target)
+            upwards = other != subpackage and LAYER_OF[other] >= LAYER_OF[subpackage]
+            if upwards or (subpackage in ONLY_BASE and other not in (subpackage, "base")):
                 wrong.append(f"{module}, line {one.line}, imports {target}")
         for one in imports_of(module):
             if matches(one.name, "experiments"):
@@ -173,7 +174,7 @@ def test_libraries_stay_where_they_are() -> None:
         forbidden = [] if module == ELSEWHERE else [*FORBIDDEN]
         if not matches(module, "t5xpg.experiment") or not module.rpartition(".")[2].startswith(("gin_", "config")):
             forbidden.append("gin")
-        if room_of(module) in WITHOUT_JAX or (room_of(module) == "run" and module not in RUN_WITH_JAX):
+        if subpackage_of(module) in WITHOUT_JAX or (subpackage_of(module) == "run" and module not in RUN_WITH_JAX):
             forbidden += ["jax", "flax", "optax", "orbax"]
         for one in imports_of(module):
             if any(matches(one.name, name) for name in forbidden):
@@ -210,7 +211,7 @@ for names, unwanted in json.loads(sys.argv[1]):
             sys.exit(f"{name} loads {found}")
 """
 TRAINS = sorted(set(MODULES) - WITH_TENSORFLOW - {"t5xpg.__main__", OPTIONAL})
-NO_JAX = {name for name in MODULES if room_of(name) in (*WITHOUT_JAX, "run")} - WITH_TENSORFLOW - RUN_WITH_JAX
+NO_JAX = {name for name in MODULES if subpackage_of(name) in (*WITHOUT_JAX, "run")} - WITH_TENSORFLOW - RUN_WITH_JAX
 
 
 @pytest.mark.process

@@ -72,7 +72,7 @@ def is_number(value: MetricValue) -> TypeGuard[int | float]:
     return isinstance(value, int | float)
 
 
-def shown(value: MetricValue) -> str:
+def format_value(value: MetricValue) -> str:
     """The value for people, on one line: a number with four digits, a whole number, a text, or its kind and shape."""
     if value is None or isinstance(value, str):
         return "-" if value is None else value

@@ -9,7 +9,7 @@ On several hosts every process runs the same program. Each reads the rows of a b
 a checkpoint.
 """
 
-# ruff: noqa: F401  what other rooms and gin files name
+# ruff: noqa: F401  what other subpackages and gin files name
 from t5xpg.distributed.group import ALONE, Group, Processes
 from t5xpg.distributed.joining import join
 from t5xpg.distributed.mesh import (

@@ -232,15 +232,15 @@ def _write_history(
 
 def _losses_table(by_task: Mapping[str, Summary]) -> list[str]:
     names = ("loss", "nats_per_byte", "bits_per_byte", "accuracy", "target_tokens")
-    rows = [[task, *(metric_values.shown(values[name]) for name in names)] for task, values in by_task.items()]
+    rows = [[task, *(metric_values.format_value(values[name]) for name in names)] for task, values in by_task.items()]
     return aligned(["task", *(name.replace("_", " ") for name in names)], rows, numbers_from=1)
 
 
 def _metrics_table(measured: Sequence[TaskMetrics], trivial: Mapping[str, Trivial]) -> list[str]:
     ways = [way for way in TRIVIAL if any(way in found for found in trivial.values())]
     rows = [
-        [one.task, f"{one.examples:,}", name, metric_values.shown(value)]
-        + [metric_values.shown(trivial.get(one.task, {}).get(way, {}).get(name)) for way in ways]
+        [one.task, f"{one.examples:,}", name, metric_values.format_value(value)]
+        + [metric_values.format_value(trivial.get(one.task, {}).get(way, {}).get(name)) for way in ways]
         for one in measured
         for name, value in one.metrics.items()
     ]

@@ -117,7 +117,7 @@ class TaskMetrics:
     def __str__(self) -> str:
         """One line: the metrics that are one number."""
         numbers = {name: value for name, value in self.metrics.items() if metric_values.is_number(value)}
-        shown = ", ".join(f"{name} {metric_values.shown(value)}" for name, value in numbers.items())
+        shown = ", ".join(f"{name} {metric_values.format_value(value)}" for name, value in numbers.items())
         return f"{self.task}: {shown or 'no numbers'} ({self.examples:,} examples)"
 
 

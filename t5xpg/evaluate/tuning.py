@@ -11,7 +11,7 @@ from t5xpg.base import paths
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import write_json
 from t5xpg.base.markdown import aligned
-from t5xpg.base.metric_values import is_number, shown
+from t5xpg.base.metric_values import format_value, is_number
 from t5xpg.data.batch import MASKED_LM
 from t5xpg.data.stream.client import DataService
 from t5xpg.evaluate.evaluation import check_and_prepare
@@ -91,7 +91,9 @@ def tune(
     result = {"step": at, "split": config.split, "tried": tried, "by": by, "best": best, "gin": gin}
     write_json(directory.path / "tuning.json", to_json(result))
     rows = [[str(one["decoding"][name]) for name in _TUNED] for one in tried]
-    rows = [[*row, *(shown(one["metrics"][name]) for name in names)] for row, one in zip(rows, tried, strict=True)]
+    rows = [
+        [*row, *(format_value(one["metrics"][name]) for name in names)] for row, one in zip(rows, tried, strict=True)
+    ]
     print(f"{loaded.name} after step {at:,} on {config.split}:")
     print("\n".join(aligned([*_TUNED, *names], rows)))
     of_step = "" if step is None else f" STEP={step}"

@@ -8,11 +8,11 @@ import types
 from typing import Any
 
 
-class _Room(types.ModuleType):
+class _CallableModule(types.ModuleType):
     def __call__(self, name: str) -> Any:
         import t5xpg
 
         return t5xpg.__getattr__("experiment")(name)
 
 
-sys.modules[__name__].__class__ = _Room
+sys.modules[__name__].__class__ = _CallableModule

@@ -54,7 +54,7 @@ def require_commit(what: str, training: Sequence[Git], evaluation: Sequence[Git]
         )
 
 
-def shown(git: Git) -> str:
+def format_commit(git: Git) -> str:
     """A state of the code as a page names it."""
     if git is None:
         return "no git checkout"

@@ -207,7 +207,9 @@ def _start(initial: Mapping[str, Any] | None) -> str:
 
 
 def _source(results: Results) -> str:
-    training, evaluation = (list(dict.fromkeys(map(provenance.shown, used))) for used in provenance.of_results(results))
+    training, evaluation = (
+        list(dict.fromkeys(map(provenance.format_commit, used))) for used in provenance.of_results(results)
+    )
     later = ", ".join(name for name in evaluation if name not in training)
     return ", ".join(training) + (f"; evaluated with {later}" if later else "")
 

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from t5xpg.base.metric_values import Generic, Histogram, Image, MetricValue, is_number, shown, to_record
+from t5xpg.base.metric_values import Generic, Histogram, Image, MetricValue, format_value, is_number, to_record
 from t5xpg.run.records import to_json
 
 PICTURES = np.arange(12, dtype=np.uint8).reshape(1, 2, 2, 3)
@@ -42,5 +42,5 @@ def test_records_are_json() -> None:
     ],
 )  # fmt: skip
 def test_values_for_people(value: MetricValue, text: str) -> None:
-    assert shown(value) == text
+    assert format_value(value) == text
     assert is_number(value) == isinstance(value, int | float)

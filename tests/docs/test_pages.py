@@ -39,10 +39,10 @@ def test_the_readme_is_short_and_shows_the_tree() -> None:
     lines = README.read_text(encoding="utf-8").splitlines()
     assert len(lines) <= 220
     top = [match[1] for line in lines if (match := re.match(r"(\w+)/ ", line))]
-    rooms = [match[1] for line in lines if (match := re.match(r"  (\w+)/ ", line))]
+    subpackages = [match[1] for line in lines if (match := re.match(r"  (\w+)/ ", line))]
     assert all((REPOSITORY / name).is_dir() for name in top)
     folders = {file.parent.name for file in (REPOSITORY / "t5xpg").glob("*/__init__.py")}
-    assert sorted(rooms) == sorted(folders)
+    assert sorted(subpackages) == sorted(folders)
 
 
 def test_every_page_says_who_needs_it_and_is_in_the_index() -> None:

@@ -203,7 +203,7 @@ def test_later_seeds_join_what_is_published(tmp_path: Path, home: Path) -> None:
         publish(None, home, seeds=[run])
     assert (page.read_bytes(), (home / "results.json").read_bytes()) == together
     text = page.read_text(encoding="utf-8")
-    assert f"{provenance.shown(environment.git_state())}, commit aaaaaaaaaaaa" in text
+    assert f"{provenance.format_commit(environment.git_state())}, commit aaaaaaaaaaaa" in text
     assert "**Not the code of one commit:** what is shown was trained with several commits (0123456789" in text
     with pytest.raises(UserError, match=r"2 and .*results\.json have the same seed, 2: name runs of other seeds"):
         publish(None, home, seeds=[third])

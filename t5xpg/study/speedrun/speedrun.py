@@ -127,7 +127,7 @@ class Speedrun(PlannedExperiment):
             board["entries"] += [{
                 "name": name,
                 "file": str(self.entries[name].relative_to(self.home)),
-                "commit": provenance.shown(record["sources"]["training"][-1]),
+                "commit": provenance.format_commit(record["sources"]["training"][-1]),
                 "cpu": record["hardware"]["cpu"],
                 "seeds": [{each: one[each] for each in _SHOWN} for one in record["seeds"]],
                 "time_left_out": again or ("" if _alone(record) else "other programs were running"),
