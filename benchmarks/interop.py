@@ -9,7 +9,6 @@ docs/interop.md.
 """
 
 import functools
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -20,7 +19,7 @@ from safetensors.numpy import load_file
 
 from benchmarks.interop_common import imported, logits_of, sizes
 from t5xpg.exchange import to_transformers
-from t5xpg.exchange.huggingface.transformers_check import python_with_torch
+from t5xpg.exchange.huggingface.transformers_check import python_with_torch, run_with
 from t5xpg.models.decoding import greedy
 
 THEIRS = Path(__file__).with_name("interop_transformers.py")
@@ -30,7 +29,7 @@ FAMILIES = Path(__file__).parent.parent / "tests" / "goldens" / "families"
 def made(size: str, python: Path, scratch: Path) -> Path:
     """Make a checkpoint of this size and what transformers answers with it; returns the folder."""
     given = scratch / "given"
-    subprocess.run([str(python), "-P", str(THEIRS), size, str(given)], check=True, stderr=subprocess.DEVNULL)
+    run_with(python, THEIRS, size, given).check_returncode()
     return given
 
 

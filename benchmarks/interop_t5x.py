@@ -10,7 +10,6 @@ Prints the rows of the table in docs/interop.md.
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -25,6 +24,7 @@ from t5xpg.data.batch import LM
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.exchange import to_t5x
 from t5xpg.exchange.formats.t5x_writer import write_checkpoint
+from t5xpg.exchange.huggingface.transformers_check import run_with
 from t5xpg.exchange.t5x.adafactor import new_param_states
 from t5xpg.exchange.t5x.networks import in_t5x, model_gin
 from t5xpg.models.config import T5Config
@@ -36,7 +36,7 @@ LAYOUTS = ("tensorstore", "orbax")
 
 def theirs(python: str, *arguments: str) -> None:
     """Run the other program; what it says is shown where it fails."""
-    done = subprocess.run([python, "-P", str(THEIRS), *arguments], capture_output=True, text=True)
+    done = run_with(python, THEIRS, *arguments)
     if done.returncode:
         sys.exit(f"T5X: {' '.join(arguments)}\n{done.stderr[-3000:]}")
 

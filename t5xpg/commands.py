@@ -60,9 +60,9 @@ class Option:
     def arguments(self, variables: Mapping[str, str]) -> list[str]:
         """The program's argument, if any, for the value of Make's variable."""
         text = variables.get(self.variable) or self.make_default
+        if not text and (self.is_argument or self.required):
+            raise UserError(f"{self.variable}={self.value} has to be given: {self.help}.")
         if self.is_argument:
-            if not text:
-                raise UserError(f"{self.variable}={self.value} has to be given.")
             return [text]
         if not self.flag or not text:
             return []

@@ -35,6 +35,9 @@ def hold(path: Path, *, doing: str, instead: str, wait: Callable[[str], None] | 
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError as error:
+                with contextlib.suppress(BlockingIOError):
+                    fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                    continue  # nobody holds it: another process is just asking `is_held`
                 if wait is None:
                     raise UserError(f"{_holder(file)} {instead}") from error
             except OSError:  # this file system has no locks

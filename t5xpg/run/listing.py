@@ -67,8 +67,8 @@ def print_runs(folder: Path, *, as_json: bool = False) -> None:
 def remove(folder: Path, patterns: Sequence[str], *, yes: bool = False) -> int:
     """Delete the runs that the patterns name ("*", "mine_*"), after a yes on the terminal (`yes`: without asking).
 
-    A run that a process works in is kept. Returns the exit code: 1 where nobody could be asked or the answer was no.
-    Raises UserError for a pattern that names no run.
+    A run that a process works in is kept. Returns the exit code: 1 where one was kept, where nobody could be asked, or
+    where the answer was no. Raises UserError for a pattern that names no run.
     """
     runs = list(listed(folder))
     names = [run.name for run in runs]
@@ -80,10 +80,7 @@ def remove(folder: Path, patterns: Sequence[str], *, yes: bool = False) -> int:
         print(f"  {run.name}  {run.bytes / _MB:,.1f} MB  {run.state}, step {run.step:,}")
     if not _agreed(f"Delete {'it' if len(chosen) == 1 else f'these {len(chosen)}'}?", yes):
         return 1
-    for run in chosen:
-        directory = RunDirectory(folder / run.name)
-        _delete(directory, [directory.path])
-    return 0
+    return max(_delete(RunDirectory(path), [path]) for path in (folder / run.name for run in chosen))
 
 
 def thin(folder: Path, *, yes: bool = False) -> int:
@@ -108,9 +105,7 @@ def thin(folder: Path, *, yes: bool = False) -> int:
         return 0
     if not _agreed("Delete them?", yes):
         return 1
-    for directory, steps in found:
-        _delete(directory, [directory.checkpoints / str(step) for step in steps])
-    return 0
+    return max(_delete(directory, [directory.checkpoints / str(step) for step in steps]) for directory, steps in found)
 
 
 def _listed(run: RunDirectory) -> Listed:
@@ -161,11 +156,13 @@ def _agreed(question: str, yes: bool) -> bool:
     return agreed
 
 
-def _delete(run: RunDirectory, folders: Sequence[Path]) -> None:
-    """Delete folders of a run unless a process works in it."""
+def _delete(run: RunDirectory, folders: Sequence[Path]) -> int:
+    """Delete folders of a run unless a process works in it. Returns 1 where one does, or else 0."""
     try:
         with run.lock(), run.evaluation_lock(wait=False):
             for folder in folders:
                 rmtree(folder)
     except UserError as error:
         print(f"kept: {error}")
+        return 1
+    return 0

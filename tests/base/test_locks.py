@@ -1,7 +1,9 @@
 """Locks on folders. Two opened files of one process hold flock against each other, as two processes do."""
 
+import fcntl
 import os
 import re
+import threading
 from pathlib import Path
 
 import pytest
@@ -36,3 +38,12 @@ def test_the_second_waits(tmp_path: Path) -> None:
     with locks.hold(tmp_path / ".lock", doing="caching y", instead="", wait=wait):
         assert len(said) == 1
     assert re.fullmatch(r"Process \d+ is caching x, since .*\. Waiting for it …", said[0])
+
+
+def test_one_who_asks_whether_it_is_held_does_not_hold_it(tmp_path: Path) -> None:
+    with (tmp_path / ".lock").open("a+b") as asking:  # in the middle of `is_held`
+        fcntl.flock(asking, fcntl.LOCK_SH)
+        threading.Timer(0.05, asking.close).start()
+        with locks.hold(tmp_path / ".lock", doing="caching x", instead=""):
+            assert locks.is_held(tmp_path / ".lock")
+    assert not locks.is_held(tmp_path / ".lock")

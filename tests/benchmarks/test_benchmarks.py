@@ -1,6 +1,7 @@
 """`make bench`: rows, contestants in turn, tables and pages; and that contestants do the same job."""
 
 import dataclasses
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ from benchmarks.harness import (
     output_of,
     report_of,
 )
+from benchmarks.interop import made
+from benchmarks.interop_t5x import theirs
 from benchmarks.jobs import BYTE_OFFSET, END, JOBS, SEGMENTS, TEXT, Z_LOSS, Job
 from t5xpg.base import environment
 from t5xpg.base.errors import UserError
@@ -109,6 +112,15 @@ def test_t5x_has_to_be_where_its_variable_says(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv(step.T5X_PYTHON, "/no/such/python")
     with pytest.raises(NotMeasuredError, match="in no package registry"):
         step.t5x([])
+
+
+def test_the_python_of_another_program_may_be_older(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Mock(return_value=Mock(returncode=0))
+    monkeypatch.setattr(subprocess, "run", run)
+    made("byt5-small", Path("python"), Path("scratch"))
+    theirs("python", "answer", "folder")
+    programs = [Path(call.args[0][1]).name for call in run.call_args_list]
+    assert programs == ["interop_transformers.py", "interop_t5x_theirs.py"], "without options that it may lack"
 
 
 def test_a_start_that_fails_leaves_the_other_rows(monkeypatch: pytest.MonkeyPatch) -> None:

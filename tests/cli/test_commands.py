@@ -98,8 +98,10 @@ def test_a_variable_that_a_command_has_not_is_refused() -> None:
 
 def test_what_a_command_is_about_has_to_be_given() -> None:
     assert "(has to be given)" in help_page(["import"])
-    with pytest.raises(UserError, match=r"FILE=FILE has to be given\."):
+    with pytest.raises(UserError, match=r"FILE=FILE has to be given: a gin file for T5X.*\."):
         from_make("convert-gin", {})
+    with pytest.raises(UserError, match=r"OTHER=FOLDER has to be given: the other run's directory"):
+        from_make("significance", {})
 
 
 @pytest.mark.parametrize("argument", ["--gin=--gin.TRAIN_STEPS=1", "--ru=mine"])

@@ -62,6 +62,16 @@ def python_with_torch() -> Path | None:
     return peers if peers.is_file() else None
 
 
+def run_with(python: Path | str, program: Path, *arguments: Path | str) -> subprocess.CompletedProcess[str]:
+    """Run a program of a single file with a Python of another environment, which may be older than this one."""
+    with tempfile.TemporaryDirectory() as scratch:
+        # a copy: what lies beside the program is not to be imported, and Python has -P since 3.11 only
+        command = [str(python), shutil.copy(program, scratch), *map(str, arguments)]
+        # without what would lead the other Python to this one's packages
+        environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
+        return subprocess.run(command, capture_output=True, text=True, env=environment)
+
+
 def check_in_transformers(
     folder: Path,
     exported: Exported,
@@ -155,12 +165,7 @@ def _theirs(
     with tempfile.TemporaryDirectory() as scratch:
         inputs, outputs = Path(scratch) / "inputs.safetensors", Path(scratch) / "outputs.safetensors"
         save_file(given, inputs, metadata={"settings": json.dumps(settings)})
-        # a copy: what lies beside the program is not to be imported, and Python has -P since 3.11 only
-        program = shutil.copy(Path(__file__).with_name("transformers_outputs.py"), scratch)
-        command = [str(python), program, str(folder), str(inputs), str(outputs)]
-        # without what would lead the other Python to this one's packages
-        environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
-        done = subprocess.run(command, capture_output=True, text=True, env=environment)
+        done = run_with(python, Path(__file__).with_name("transformers_outputs.py"), folder, inputs, outputs)
         if done.returncode != 0:
             lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
             raise UserError(

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from t5xpg.base import environment, paths
-from t5xpg.base.errors import UserError, printable
+from t5xpg.base.errors import UserError, nearest, printable
 from t5xpg.base.files import sha256_of_file, write_json
 from t5xpg.run.provenance import commit_of
 from t5xpg.run.report import RESULTS_FILE
@@ -64,8 +64,10 @@ def check(file: Path, signers: Path | None = None) -> int:
     """
     receipt = read(file)
     signed = _signature(file, receipt, signers)
-    claim, name = receipt["claim"], receipt["experiment"]
-    published = paths.experiments().get(name, paths.EXPERIMENTS / "none") / RESULTS_FILE
+    claim, name, known = receipt["claim"], receipt["experiment"], paths.experiments()
+    if name not in known:
+        raise UserError(f"{file} is of the experiment {name!r}, which is not here.{nearest(name, known)}")
+    published = known[name] / RESULTS_FILE
     results = read_results(published) if published.exists() else {}
     if not results or (claim["results"], claim["commit"]) != (sha256_of_file(published), commit_of(results)):
         raise UserError(

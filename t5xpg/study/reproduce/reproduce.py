@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, astuple
 from pathlib import Path
@@ -66,7 +67,9 @@ def reproduce(loaded: LoadedConfig, path: Path, *, steps: int | None = None) -> 
     with directory.lock():
         _check(directory, mark)
         _begin(directory, mark)
-    code = training.train(loaded, path, until=steps)
+    gin = " ".join(overrides_of(published["command"]))  # which are not arguments of this process
+    command = ["t5xpg", "train", loaded.typed, *([f"--gin-overrides={gin}"] if gin else []), f"--run={shown(path)}"]
+    code = training.train(loaded, path, until=steps, command=shlex.join(command))
     if code:
         return code
     measured = published.get("evaluation") or {}

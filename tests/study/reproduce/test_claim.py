@@ -83,6 +83,12 @@ def test_what_is_no_receipt_is_refused(tmp_path: Path, change: object) -> None:
         receipts.read(tmp_path / "b.json")
 
 
+def test_a_receipt_of_an_experiment_that_is_not_here(tmp_path: Path) -> None:
+    write_json(tmp_path / "a.json", {**receipt(), "experiment": "demmo"})
+    with pytest.raises(UserError, match=r"is of the experiment 'demmo', which is not here\. Did you mean demo"):
+        receipts.check(tmp_path / "a.json")
+
+
 @pytest.fixture
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """One commit that trains, and one with its results, which are of the first."""

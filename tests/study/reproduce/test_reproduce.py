@@ -6,12 +6,14 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from tests.study.test_reproduce_comparison import Results, changed, results
 
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import read_json, sha256_of_file, write_json
+from t5xpg.base.paths import shown
 from t5xpg.evaluate.predicting import decoding_settings
 from t5xpg.experiment import config
 from t5xpg.study.reproduce import reproduce
@@ -171,6 +173,17 @@ def test_predictions_are_decoded_as_the_published_ones(experiment: Path) -> None
     masks = {"predicted": {"t": {"examples": 1, "decoding": {"method": "fill_masks"}}, "scored": {"decoding": {}}}}
     for without in ({}, masks):
         assert reproduce._decoding_as(without, greedy) == greedy
+
+
+def test_its_record_has_the_overrides_of_the_published_run(experiment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    published = read_json(experiment.parent / "results.json")
+    write_json(experiment.parent / "results.json", {**published, "command": "t5xpg train x --gin.BATCH_SIZE=8 --run=y"})
+    train = Mock(return_value=1)
+    monkeypatch.setattr(reproduce.training, "train", train)
+    monkeypatch.setattr(reproduce, "_identity", lambda *_: published["identity"])
+    assert reproduce.reproduce(config.load(str(experiment)), Path("runs", "again")) == 1
+    expected = f"t5xpg train {shown(experiment)} --gin-overrides=--gin.BATCH_SIZE=8 --run=runs/again"
+    assert train.call_args.kwargs.get("command") == expected
 
 
 def test_overrides_and_steps_that_were_not_published_are_refused(experiment: Path) -> None:
