@@ -144,7 +144,8 @@ def main() -> None:
     python = make_environment(folder)
     # One environment holds one lock; the Makefile goes on with the kind of machine that it finds here.
     for other in (*folder.glob(".installed-*"), *folder.glob(".installing-*")):
-        other.unlink()
+        if options.part != "project" or other.name != ".installed-dev":  # the project alone changes no package
+            other.unlink()
     begun = folder / f".installing-{lock.stem}"
     begun.write_text("")
     install(python, lock, options.part)

@@ -64,6 +64,7 @@ class Model:
         search = {"method": "greedy"} if num_beams == 1 else {"method": "beam", "num_decodes": num_beams}
         predictor = self._predictor(DecodingConfig(**{**search, **options}))
         size, found = predictor.batch_size, []
+        _require_list(texts)
         for start in range(0, len(texts), size):
             part = texts[start : start + size]
             answers = predictor.answers(predictor.encode(part, rows=size), first_row=start)
@@ -107,8 +108,15 @@ class Model:
 
     def _tokens(self, texts: Sequence[str]) -> np.ndarray:
         """Each text with its end token, as `padded` rows."""
+        _require_list(texts)
         ids = [[*self.vocabulary.encode(text), self.vocabulary.eos_id] for text in texts]
         return padded(self.experiment, ids, self.vocabulary.pad_id)
+
+
+def _require_list(texts: Sequence[str]) -> None:
+    """Raise UserError for a single text, of which each character would count as a text."""
+    if isinstance(texts, str):
+        raise UserError(f"Expected a list of texts: [{texts!r}].")
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ def overrides(options: Namespace) -> tuple[list[str], list[str]]:
     """The overrides ("NAME=value", …) and the gin files that were given for the experiment."""
     from t5xpg.experiment import config
 
-    laid_over, files = config.split_overrides(" ".join([options.gin_overrides, *options.overrides]))
+    laid_over, files = config.split_overrides(" ".join([getattr(options, "gin_overrides", ""), *options.overrides]))
     chosen, first = config.chosen_loggers(getattr(options, "logger", None) or "")
     return [*chosen, *laid_over], [*first, *files]
 

@@ -109,10 +109,9 @@ _COMMON = (
 )
 _GIN = Option("GIN", "--gin-overrides", "TEXT", "'--gin.X=1 --gin.Y=2' as one text", default="")
 _RUN = Option("RUN", "--run", "FOLDER", "the run directory, or a name in runs/")
-_WITHOUT_RUN = (
-    Option("EXP", "experiment", "NAME", "a folder of experiments/, or a gin file", make_default="byt5_tiny_demo"),
-    _GIN,
-)
+_EXP = Option("EXP", "experiment", "NAME", "a folder of experiments/, or a gin file", make_default="byt5_tiny_demo")
+_FIXED = (_EXP, _RUN)  # what is trained is published, or in a plan file: no overrides
+_WITHOUT_RUN = (_EXP, _GIN)
 _EXPERIMENT = (*_WITHOUT_RUN, _RUN)
 _RECORDED = Option("RECORDED", "--recorded", "FOLDER", "take the batches from a recording")
 _JSON = Option("JSON", "--json", "1", "print it for a program to read", bool)
@@ -324,7 +323,7 @@ GROUPS: dict[str, tuple[Command, ...]] = {
         ),
         _command("watch", "show the page of an experiment at an address of this machine while it trains", *_EXPERIMENT),
         _command(
-            "reproduce", "train again in a clean run directory and compare with the published results", *_EXPERIMENT,
+            "reproduce", "train again in a clean run directory and compare with the published results", *_FIXED,
             Option("STEPS", "--steps", "N", "only so many updates of it", count),
             one_process=True, computes=True,
         ),
@@ -339,7 +338,7 @@ GROUPS: dict[str, tuple[Command, ...]] = {
             one_process=True,
         ),
         _command(
-            "sweep", "train the runs of a sweep or a matrix, or those that are left of it", *_EXPERIMENT,
+            "sweep", "train the runs of a sweep or a matrix, or those that are left of it", *_FIXED,
             Option("JOBS", "--jobs", "N", "runs at a time, sharing the cores", count, default=1),
             Option("LAUNCHER", "--launcher", "NAME", "slurm: each run is a job, by submitit", default="here"),
             Option("LAUNCHER_OPTIONS", "--launcher-options", "TEXT", "submitit's: 'timeout_min=600 slurm_partition=a'",

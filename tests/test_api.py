@@ -65,6 +65,9 @@ def test_a_run_is_trained_and_asked(workplace: Workplace, monkeypatch: pytest.Mo
         model.generate(texts, method="bream")
     with pytest.raises(UserError, match="num_decodes"):
         model.generate(texts, num_beams=0)
+    for function in (model.generate, model.encode):
+        with pytest.raises(UserError, match=r"Expected a list of texts: \['a'\]"):
+            function("a")
 
     encoded = model.encode(texts)
     lengths = [len(model.vocabulary.encode(text)) + 1 for text in texts]

@@ -36,6 +36,8 @@ def test_training_says_what_it_does_in_few_lines(unbroken: tuple[Path, str]) -> 
     assert first < 30
     assert "small: 49,504 parameters, float32, AdamW, batch 4 x 64/32 tokens, 12 steps, seed 7" in lines
     assert any(line.startswith("step 0: validation loss") for line in lines)
+    (last,) = re.findall(r"^step 12: validation loss (\S+)", printed, re.M)
+    assert re.search(rf"^train  12 steps .* validation {last}$", printed, re.M)
     assert not [line for line in lines if "warning" in line.lower()], printed
     assert {path.name for path in folder.iterdir()} >= {
         "config.gin", "operative.gin", "run.json", "metrics.jsonl", "timing.jsonl", "checkpoints", "tensorboard",

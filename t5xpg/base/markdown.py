@@ -100,4 +100,5 @@ def block_of(text: str, begin: str, end: str, file: Path) -> str:
 def with_block(text: str, new: str, begin: str, end: str, file: Path) -> str:
     """The page with `new`, markers included, in place of its block, or at its end under "Results". Raises UserError."""
     old = block_of(text, begin, end, file)
-    return text.replace(old, new) if old else f"{text.rstrip()}\n\n## Results\n\n{new}\n"
+    heading = "## Results"
+    return text.replace(old, new) if old else f"{text.rstrip().removesuffix(heading).rstrip()}\n\n{heading}\n\n{new}\n"

@@ -13,7 +13,7 @@ _REDRAW_SECONDS = 0.1  # on a terminal
 _LINE_SECONDS = 5.0  # elsewhere
 _FIRST_LINE_SECONDS = 1.0  # elsewhere, too: short work prints only its last line, long work soon shows that it moves
 _RATE_SECONDS = 30.0  # the rate is that of the last half minute
-_BAR_WIDTH = 24
+_BAR_WIDTH, _SHORT_BAR = 24, 8
 _FALLBACK_COLUMNS = 80
 
 
@@ -114,10 +114,13 @@ class Progress:
         self._next_drawing = now + self._interval
         rate = self._recent_rate(now)
         if self._terminal:
-            line = self._line(rate, bar=True)[: _columns(self._stream) - 1]
-            self._write("\r" + line + "\x1b[K")
+            width = _columns(self._stream) - 1
+            line = self._line(rate, _BAR_WIDTH)
+            if len(line) > width:  # the numbers say more than the bar
+                line = self._line(rate, _SHORT_BAR)
+            self._write("\r" + line[:width] + "\x1b[K")
         else:
-            self._write(self._line(rate, bar=False) + "\n")
+            self._write(self._line(rate, 0) + "\n")
 
     def _recent_rate(self, now: float) -> float:
         if not self._samples:
@@ -129,12 +132,12 @@ class Progress:
         since, count = self._samples[0]
         return (self.count - count) / (now - since) if now > since else 0.0
 
-    def _line(self, rate: float, *, bar: bool) -> str:
+    def _line(self, rate: float, bar: int) -> str:
         parts = [self.label]
         if self.total is not None:
             share = min(1.0, self.count / self.total) if self.total > 0 else 1.0
             if bar:
-                parts.append(_bar(share, self._stream))
+                parts.append(_bar(share, bar, self._stream))
             parts.append(f"{int(100 * share):3d}%")
             parts.append(f"{self.count:,}/{self.total:,} {self.unit}")
         else:
@@ -197,14 +200,14 @@ def _rate_text(rate: float, unit: str) -> str:
     return f"{duration(1 / rate)} each"
 
 
-def _bar(share: float, stream: TextIO) -> str:
-    full = int(share * _BAR_WIDTH)
+def _bar(share: float, width: int, stream: TextIO) -> str:
+    full = int(share * width)
     done, rest = "━", "─"
     try:
         (done + rest).encode(getattr(stream, "encoding", None) or "ascii")
     except (UnicodeEncodeError, LookupError):
         done, rest = "#", "-"
-    return done * full + rest * (_BAR_WIDTH - full)
+    return done * full + rest * (width - full)
 
 
 def _one_line(text: str) -> str:

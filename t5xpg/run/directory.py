@@ -31,7 +31,7 @@ def to_train(run: str) -> str:
     for folder in paths.experiments().values():
         if (file := folder / f"{run}.gin").is_file():
             named = run if folder.name == run else shown(file)
-            return f" To train it, type: make train EXP={named} RUN={run}"
+            return f" To train it, type `make train EXP={named} RUN={run}`."
     return ""
 
 

@@ -39,11 +39,9 @@ class Listed:
 
 
 def listed(folder: Path) -> Iterator[Listed]:
-    """The runs in a folder, by name. A folder without a run.json is not a run."""
-    for path in sorted(folder.glob("*")):
-        run = RunDirectory(path)
-        if run.exists():
-            yield _listed(run)
+    """The runs in a folder, and those of sweeps and matrices in theirs, by name ("mine", "sweep/run")."""
+    for path in sorted(file.parent for files in ("*/run.json", "*/*/run.json") for file in folder.glob(files)):
+        yield _listed(RunDirectory(path), path.relative_to(folder).as_posix())
 
 
 def print_runs(folder: Path, *, as_json: bool = False) -> None:
@@ -89,8 +87,7 @@ def thin(folder: Path, *, yes: bool = False) -> int:
     Those that a run began from or has as its teacher stay, too.
     """
     found, runs = [], list(listed(folder))
-    files = [*folder.glob("*/run.json"), *folder.glob("*/*/run.json")]  # those of a sweep are in its folder
-    identities = [json_object_if_any(file).get("identity", {}) for file in files]
+    identities = [json_object_if_any(RunDirectory(folder / run.name).run_json).get("identity", {}) for run in runs]
     origins = [one[name] for one in identities for name in ("initial", "teacher") if name in one]
     for run in runs:
         directory = RunDirectory(folder / run.name)
@@ -108,8 +105,8 @@ def thin(folder: Path, *, yes: bool = False) -> int:
     return max(_delete(directory, [directory.checkpoints / str(step) for step in steps]) for directory, steps in found)
 
 
-def _listed(run: RunDirectory) -> Listed:
-    name, size = run.path.name, _size(run.path)
+def _listed(run: RunDirectory, name: str) -> Listed:
+    size = _size(run.path)
     steps = tuple(saved_steps(run.checkpoints))
     try:
         record = run.read()
@@ -125,6 +122,7 @@ def _listed(run: RunDirectory) -> Listed:
     state = _IMPORTED if run.imported() else _FINISHED if finished else _STOPPED
     if run.is_locked():
         state = _BUSY
+    step = max((step, *steps))
     return Listed(name, record["experiment"], state, step, total, losses[-1] if losses else None, steps, size)
 
 

@@ -156,11 +156,10 @@ def publish(
     if references:
         results["references"] = list(references)
     require_references(results, options_of(run) if run else f"EXP={results['experiment']}")
-    if run and not allow_changed:
-        provenance.require_commit(
-            " and ".join(shown(one.path) for one in (run, *seeds)), *provenance.of_results(results)
-        )
-    elif not allow_changed:
-        for one, found in zip(seeds, others, strict=True):
+    if not allow_changed:
+        each = [*([(run, {**results, "seeds": ()})] if run else []), *zip(seeds, others, strict=True)]
+        for one, found in each:
             provenance.require_commit(shown(one.path), *provenance.of_results(found))
+        if run:
+            provenance.require_commit(" and ".join(shown(one.path) for one, _ in each), *provenance.of_results(results))
     return _write(run, experiment_dir, results) if run else PAGE.write(experiment_dir, results)

@@ -45,8 +45,11 @@ def watch(experiment: str, run: Path, folder: Path) -> int:
     if run.resolve().parent != paths.runs_directory().resolve():
         raise UserError(f"The site shows the runs in {paths.shown(paths.runs_directory())}, and {run} is elsewhere.")
     try:
-        while why := _missing(run):
-            print(f"waiting for the first validation of {paths.shown(run)}: {why}", flush=True)
+        printed = ""
+        while reason := _missing(run):
+            if reason != printed:
+                print(f"waiting for the first validation of {paths.shown(run)}: {reason}", flush=True)
+            printed = reason
             time.sleep(_PATIENCE)
     except KeyboardInterrupt:
         return 0
@@ -57,10 +60,11 @@ def watch(experiment: str, run: Path, folder: Path) -> int:
 
 def _missing(run: Path) -> str | None:
     """Why a run cannot be shown, or not yet."""
+    directory = RunDirectory(run)
     try:
-        collect(RunDirectory(run))
+        collect(directory)
     except UNREADABLE as error:
-        return first_line(error)
+        return "it trains" if directory.is_locked() else first_line(error)
     return None
 
 

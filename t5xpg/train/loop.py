@@ -132,7 +132,7 @@ def _skip_update(run: Run, state: RunState, found: nonfinite.NonFinite, metrics:
     """Keep the batch of an update that is not finite; raise UserError if there were too many of them."""
     kept, allowed = shown(run.records.keep_nonfinite(found, metrics)), run.experiment.skip_nonfinite
     if state.skipped >= allowed:
-        raise nonfinite.too_many(found, allowed, kept)
+        raise nonfinite.too_many(found, allowed, kept, type(run.experiment.optimizer).__name__)
     state.skipped += 1
     run.records.skipped(found)
     run.progress.updated(None, run.records.trail.batch_of(state.step))

@@ -81,13 +81,14 @@ def require_finite(params: Params, step: int) -> None:
         )
 
 
-def too_many(found: NonFinite, allowed: int, kept: str) -> UserError:
-    """The error where more updates than `allowed` were not finite. kept: where the batch of the last one lies."""
+def too_many(found: NonFinite, allowed: int, kept: str, optimizer: str) -> UserError:
+    """The error where more updates than `allowed` were not finite. kept: where the batch of the last one lies.
+    optimizer: its name in gin."""
     before = f" SKIP_NONFINITE={allowed} such steps were passed over before it." if allowed else ""
     return UserError(
         f"{found} ({found.where()}); nothing of that step was saved, and its batch lies in {kept}.{before} "
-        "Lower LEARNING_RATE, clip with max_gradient_norm, or set SKIP_NONFINITE to pass over some steps "
-        "(these change the run: name another run directory with RUN=…)."
+        f"Lower LEARNING_RATE, clip gradients (--gin.{optimizer}.max_gradient_norm=1.0), or pass over some such steps "
+        "(--gin.SKIP_NONFINITE=3). These change the run: name another run directory with RUN=…"
     )
 
 

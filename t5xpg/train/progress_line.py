@@ -39,7 +39,7 @@ class ProgressLine:
         self._mean_seconds: float | None = None
         self._mean_waited = 0.0
         self._waited_shown = stream.waited
-        self._validation, self._prediction = "", ""
+        self._update, self._validation, self._prediction = "", "", ""
 
     def __enter__(self) -> Self:
         self._line.__enter__()
@@ -73,17 +73,21 @@ class ProgressLine:
             return
         tokens = max(metrics["weights"], 1.0)
         loss, accuracy = metrics["cross_entropy"] / tokens, metrics["correct"] / tokens
-        self._line.advance(
-            1, f"loss {loss:.3f}  accuracy {accuracy:.3f}{self._rates()}{self._validation}{self._prediction}"
-        )
+        self._update = f"loss {loss:.3f}  accuracy {accuracy:.3f}{self._rates()}"
+        self._line.advance(1, self._note())
 
     def validated(self, summary: Mapping[str, Any]) -> None:
         """Show a measurement of the validation split from now on."""
         self._validation = f"  validation {summary['loss']:.3f}"
+        self._line.note = self._note()
 
     def predicted(self, seconds: float) -> None:
         """Show how long the metrics of the tasks took, from now on."""
         self._prediction = f"  metrics took {duration(seconds)}"
+        self._line.note = self._note()
+
+    def _note(self) -> str:
+        return f"{self._update}{self._validation}{self._prediction}".strip()
 
     def _rates(self) -> str:
         """For the last updates: tokens a second, share of the hardware's peak (MFU), share of time waiting for data."""

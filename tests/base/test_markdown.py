@@ -1,4 +1,6 @@
-from t5xpg.base.markdown import aligned
+from pathlib import Path
+
+from t5xpg.base.markdown import aligned, with_block
 
 
 def test_cells_stay_on_their_line() -> None:
@@ -6,3 +8,8 @@ def test_cells_stay_on_their_line() -> None:
     assert "\n" not in line
     assert len(line) == 60
     assert line.endswith("…")
+
+
+def test_a_new_block_stands_under_one_heading() -> None:
+    for page in ("# mine\n", "# mine\n\n## Results\n"):
+        assert with_block(page, "<b>1<e>", "<b>", "<e>", Path("README.md")) == "# mine\n\n## Results\n\n<b>1<e>\n"

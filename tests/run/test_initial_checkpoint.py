@@ -43,7 +43,7 @@ def test_by_name_and_by_path(runs: Path, named: str, step: int | None) -> None:
         ("pretraind", "there is no run runs/pretraind. Did you mean pretrained?"),
         (
             "csharp_java",
-            "there is no run runs/csharp_java. To train it, type: make train "
+            "there is no run runs/csharp_java. To train it, type `make train "
             f"EXP={paths.EXPERIMENTS}/java_csharp/csharp_java.gin RUN=csharp_java",
         ),
         ("elsewhere/pretrained", "there is no run elsewhere/pretrained."),

@@ -46,6 +46,16 @@ def test_runs_are_listed(runs: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "no run directories" in capsys.readouterr().out
 
 
+def test_runs_of_a_sweep_and_checkpoints_behind_the_last_record_are_listed(runs: Path) -> None:
+    make_run(runs / "sweep" / "first", steps=600)
+    saved = runs / "sweep" / "first" / "checkpoints" / "601"
+    saved.mkdir(parents=True)
+    (saved / "commit_success.txt").touch()
+    assert [(run.name, run.state, run.step) for run in listed(runs)][-1] == ("sweep/first", "stopped", 601)
+    assert remove(runs, ["sweep/*"], yes=True) == 0
+    assert [run.name for run in listed(runs)] == ["begun", "mine", "mine_2"]
+
+
 def test_an_unreadable_run_is_listed(runs: Path) -> None:
     (runs / "mine_2" / "run.json").write_text("{")
     assert [run.experiment for run in listed(runs)] == ["tiny", "tiny", "-"]

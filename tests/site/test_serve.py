@@ -13,6 +13,7 @@ from unittest import mock
 import pytest
 
 from t5xpg.base.errors import UserError
+from t5xpg.run.directory import RunDirectory
 from t5xpg.run.records import JsonlWriter
 from t5xpg.site import serve
 from t5xpg.site.records import headline, local_runs
@@ -84,11 +85,14 @@ def test_a_run_elsewhere_is_not_watched(tmp_path: Path, runs: Path) -> None:
 def test_what_a_run_waits_for(
     tmp_path: Path, runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(serve.time, "sleep", mock.Mock(side_effect=KeyboardInterrupt))
+    monkeypatch.setattr(serve.time, "sleep", mock.Mock(side_effect=[None, KeyboardInterrupt] * 3))
     assert watch("tiny", runs / "mine", tmp_path / "site") == 0
     make_run(runs / "mine").metrics_jsonl.write_text("")
     assert watch("tiny", runs / "mine", tmp_path / "site") == 0
-    first, second = capsys.readouterr().out.splitlines()
+    with RunDirectory(runs / "mine").lock():
+        assert watch("tiny", runs / "mine", tmp_path / "site") == 0
+    first, second, third = capsys.readouterr().out.splitlines()
+    assert third.endswith("mine: it trains")
     assert "mine holds no run" in first
     assert "mine has no validation loss" in second
 

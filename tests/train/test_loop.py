@@ -96,7 +96,7 @@ class Noted:
         """`loop` with nothing real but the arguments."""
         periods = {"stats_period": 3, "eval_period": 4, "infer_eval_period": None}
         experiment = SimpleNamespace(
-            **{"total_steps": TOTAL, "selection": None, "skip_nonfinite": 0, **periods, **settings},
+            **{"total_steps": TOTAL, "selection": None, "skip_nonfinite": 0, "optimizer": None, **periods, **settings},
             checkpoints=SimpleNamespace(period=2),
         )
         first_update = threading.Event()

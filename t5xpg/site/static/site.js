@@ -76,7 +76,8 @@ const t5xpg = (() => {
         for (const _ of [0, 1]) series.push({ show: true, stroke: "transparent", spanGaps: true, points: { show: false }, class: "edge" });
       }
       series.push({
-        label: line.name, stroke: colour, width: 2, spanGaps: true, dash: n >= COLOURS.length ? [6, 4] : undefined,
+        label: line.name + (n >= COLOURS.length ? " (dashed)" : ""), stroke: colour, width: 2, spanGaps: true,
+        dash: n >= COLOURS.length ? [6, 4] : undefined,
         points: { show: line.x.length <= 60, size: 5 }, value: (_, value) => number(value),
       });
     });
