@@ -21,11 +21,11 @@ class Progress:
     """Shows how far some work is; a context manager.
 
     On a terminal one line is rewritten, cut to its width: label, bar, percent, count, rate, time left and the note.
-    Elsewhere (a file, a pipe, TERM=dumb) a plain line comes at most every five seconds, the first after a second,
-    and one at the end. Rate and time left begin with the first count: what takes long before it, such as compilation,
-    says nothing about the rest. total: the count at the end, None where unknown. unit: the plural of what is counted
-    ("steps"). initial: the count at the start where earlier work is continued. stream: by default the standard error
-    at the time.
+    Elsewhere (a file, a pipe, TERM=dumb) a plain line comes at most every five seconds, where the count or the note is
+    another one, the first after a second, and one at the end. Rate and time left begin with the first count: what takes
+    long before it, such as compilation, says nothing about the rest. total: the count at the end, None where unknown.
+    unit: the plural of what is counted ("steps"). initial: the count at the start where earlier work is continued.
+    stream: by default the standard error at the time.
     """
 
     _active: ClassVar[list["Progress"]] = []  # the innermost is last: the one whose line stands on the terminal
@@ -52,6 +52,7 @@ class Progress:
         self._lock = threading.RLock()
         self._started = time.monotonic()
         self._next_drawing = self._started
+        self._written = (-1, "")  # elsewhere than on a terminal: count and note of the last line
         self._first = (0.0, 0)  # time and count
         self._samples: collections.deque[tuple[float, int]] = collections.deque()
 
@@ -119,7 +120,8 @@ class Progress:
             if len(line) > width:  # the numbers say more than the bar
                 line = self._line(rate, _SHORT_BAR)
             self._write("\r" + line[:width] + "\x1b[K")
-        else:
+        elif (self.count, self.note) != self._written:
+            self._written = self.count, self.note
             self._write(self._line(rate, 0) + "\n")
 
     def _recent_rate(self, now: float) -> float:

@@ -66,6 +66,15 @@ def test_plain_lines_come_at_most_every_interval_and_once_at_the_end(clock: Fake
     assert "\r" not in stream.getvalue()
 
 
+def test_a_plain_line_that_says_nothing_new_is_left_out(clock: FakeClock) -> None:
+    stream = io.StringIO()
+    with Progress("sweep", 100, "steps", stream=stream) as progress:
+        for second in range(60):
+            clock.now += 1
+            progress.advance(50 if second == 30 else 0, note="muon")
+    assert [line.split()[2] for line in stream.getvalue().splitlines()[:-1]] == ["0/100", "50/100"]
+
+
 def test_the_rate_is_that_of_the_own_counts_after_the_first(clock: FakeClock) -> None:
     stream = io.StringIO()
     with Progress("train", 1000, "steps", stream=stream, initial=500) as progress:
