@@ -18,7 +18,7 @@ from t5xpg.data.tasks import task_names
 from t5xpg.data.tasks.lengths import problems, span_numbers
 from t5xpg.data.text.manifest import find_manifests, read_manifest
 from t5xpg.data.vocab.vocabulary import Vocabulary
-from t5xpg.evaluate.predicting import InferEval, TaskMetrics, metric_names, model_outputs
+from t5xpg.evaluate.infer_eval import InferEval, TaskMetrics, metric_names, model_outputs
 from t5xpg.evaluate.validation import AnyStream, EvalStep, TaskValidation, Validation, task_configs
 from t5xpg.experiment.assembly import Assembly
 from t5xpg.run.best import BestMetric, validation_names
@@ -71,7 +71,7 @@ def _with_objective(part: task_names.Part, objective: Objective | None) -> Objec
 
 @dataclass(frozen=True)
 class Measurements:
-    """Functions of parameters. metrics: of (parameters, step), as `predicting.InferEval.measure`."""
+    """Functions of parameters. metrics: of (parameters, step), as `infer_eval.InferEval.measure`."""
 
     loss: Callable[[Any], Mapping[str, Any]]
     loss_by_task: Callable[[Any], Mapping[str, Mapping[str, Any]]]

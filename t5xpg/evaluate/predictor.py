@@ -17,7 +17,7 @@ from t5xpg.data.batch import LM, MASKED_LM
 from t5xpg.data.vocab.sentinels import CLS
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.evaluate.consensus import ranked
-from t5xpg.evaluate.predicting import check_predicts, predict
+from t5xpg.evaluate.prediction import check_predicts, predict
 from t5xpg.evaluate.trained_model import (
     Step,
     check_same_model,

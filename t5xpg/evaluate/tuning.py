@@ -15,8 +15,8 @@ from t5xpg.base.metric_values import format_value, is_number
 from t5xpg.data.batch import MASKED_LM
 from t5xpg.data.stream.client import DataService
 from t5xpg.evaluate.evaluation import check_and_prepare
+from t5xpg.evaluate.infer_eval import InferEval, model_outputs
 from t5xpg.evaluate.infer_sources import changed
-from t5xpg.evaluate.predicting import InferEval, model_outputs
 from t5xpg.evaluate.trained_model import Step, check_same_vocabulary, parameters_and_vocabulary
 from t5xpg.experiment import assembly
 from t5xpg.experiment.config import LoadedConfig

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from t5xpg.evaluate.predicting import SPLIT, TaskMetrics
+from t5xpg.evaluate.infer_eval import SPLIT, TaskMetrics
 from t5xpg.run.batch_trail import BatchTrail
 from t5xpg.run.directory import RunDirectory
 from t5xpg.run.loggers import Logger, StartedRun

@@ -12,7 +12,7 @@ from tests.study.test_reproduce_comparison import Results, changed, results
 
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import read_json, sha256_of_file, write_json
-from t5xpg.evaluate.predicting import decoding_settings
+from t5xpg.evaluate.prediction import decoding_settings
 from t5xpg.experiment import config
 from t5xpg.study.reproduce import reproduce
 from t5xpg.study.reproduce.comparison import DIFFERENT, NOT_COMPARED, SAME, compare
