@@ -20,7 +20,7 @@ from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.evaluate import blanks, samples
 from t5xpg.evaluate.baselines import unigram_of_training
 from t5xpg.evaluate.infer_eval import SPLIT, InferEval, TaskMetrics, model_outputs
-from t5xpg.evaluate.infer_sources import changed
+from t5xpg.evaluate.infer_sources import replace_fields
 from t5xpg.evaluate.prediction import predicts
 from t5xpg.evaluate.trained_model import (
     Step,
@@ -68,9 +68,9 @@ def evaluate(
     directory.read()
     config, folder = experiment.eval_dataset, directory.evaluation
     if task is not None and task != config.mixture_or_task_name:
-        config, folder = of_task(config, task), folder / task
+        config, folder = with_task(config, task), folder / task
     if split is not None and split != config.split:
-        config, folder = changed(config, f"SPLIT={split}", split=split), folder / split
+        config, folder = replace_fields(config, f"SPLIT={split}", split=split), folder / split
     with directory.evaluation_lock():
         return _evaluate(loaded, directory, config, folder, step, task)
 
@@ -122,8 +122,7 @@ def _evaluate(
         **summary,
         **_optional_parts(checkpoint_step, filled, unigram, by_task, measured, trivial),
     }
-    prefix = "validation" if is_default else config.split
-    _write_history(directory, folder, prefix, checkpoint_step, mean_of, summary, by_task, measured)
+    _write_history(directory, folder, config.split, checkpoint_step, mean_of, summary, by_task, measured)
     file = directory.evaluation_json if is_default else folder / directory.evaluation_json.name
     replaced = replaced_metrics(read_json(file), result) if file.exists() else []
     write_json(folder / blanks.FILE, examples)
@@ -201,9 +200,9 @@ def _optional_parts(
     return parts
 
 
-def of_task(config: DatasetConfig, task: str) -> DatasetConfig:
+def with_task(config: DatasetConfig, task: str) -> DatasetConfig:
     """The dataset with another task in it, with that task's own objective and metrics."""
-    return changed(config, f"TASK={task}", mixture_or_task_name=task, objective=None, metrics=())
+    return replace_fields(config, f"TASK={task}", mixture_or_task_name=task, objective=None, metrics=())
 
 
 def _write_history(
@@ -220,6 +219,7 @@ def _write_history(
 
     mean_of: the number of checkpoints whose mean was measured; 0 for the checkpoint of the step itself.
     """
+    split = "validation" if folder == directory.evaluation else split
     mean = {"mean_of_checkpoints": mean_of} if mean_of else {}
     of_split = {"step": step, "split": split, **mean}
     records = [

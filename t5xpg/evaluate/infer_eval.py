@@ -20,7 +20,7 @@ from t5xpg.data.batch import ENC_DEC, PREFIX_LM, Batch, inputs_and_targets, with
 from t5xpg.data.spec import unpacked
 from t5xpg.data.stream.remote_evaluator import EvaluatedTask, RemoteEvaluator
 from t5xpg.data.vocab.vocabulary import Vocabulary
-from t5xpg.evaluate.consensus import ranked
+from t5xpg.evaluate.consensus import rank_sequences
 from t5xpg.evaluate.prediction import decoding_settings, predict
 from t5xpg.experiment.assembly import Assembly
 from t5xpg.models import decoding
@@ -194,6 +194,6 @@ def model_outputs(built: Assembly, vocabulary: Vocabulary) -> ModelOutputs:
 
     def predict_rows(params: Params, batch: Batch, row_numbers: np.ndarray) -> np.ndarray:
         tokens: Any = predictions(params, {"inputs": inputs_and_targets(batch, spec)[0]}, row_numbers)
-        return np.asarray(ranked(Decoded(tokens, None), experiment.decoding, vocabulary).tokens[:, 0])
+        return np.asarray(rank_sequences(Decoded(tokens, None), experiment.decoding, vocabulary).tokens[:, 0])
 
     return ModelOutputs(predict_rows, on_host(score), decoding_settings(experiment))

@@ -29,7 +29,7 @@ def require_tasks(runs: Sequence[Run], tasks: Sequence[str]) -> None:
             own.setdefault(run.experiment.train_dataset.mixture_or_task_name, run.experiment)
     if not own:
         return
-    judged = [(name, evaluation.of_task(one.eval_dataset, task)) for name, one in own.items() for task in tasks]
+    judged = [(name, evaluation.with_task(one.eval_dataset, task)) for name, one in own.items() for task in tasks]
     for name, dataset in (*((name, one.train_dataset) for name, one in own.items()), *judged):
         needs = own[name].needs
         state = data_state.state_of(dataset, needs)
