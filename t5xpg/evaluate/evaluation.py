@@ -298,7 +298,7 @@ def _evaluation_identity(
 
 
 def is_up_to_date(directory: RunDirectory, step: int, mean_of: int | None = None) -> bool:
-    """Tells whether evaluation.json and samples.json are of the checkpoint of `step`, or of the mean of the last
+    """True if evaluation.json and samples.json are of the checkpoint of `step`, or of the mean of the last
     `mean_of` checkpoints up to it."""
     if not directory.evaluation_json.exists() or not directory.samples_json.exists():
         return False

@@ -14,7 +14,7 @@ from t5xpg.models.decoding import Decoded, decode, fill_masks
 
 
 def predicts(experiment: Experiment) -> bool:
-    """Whether anything can be predicted with the experiment's model."""
+    """True if the experiment's model can predict."""
     converter = experiment.eval_dataset.converter
     if converter not in batch.BUILT_IN_CONVERTERS:
         return False
@@ -22,7 +22,7 @@ def predicts(experiment: Experiment) -> bool:
 
 
 def check_predicts(experiment: Experiment) -> None:
-    """Raise UserError where nothing can be predicted with the experiment's model."""
+    """Raise UserError if the experiment's model cannot predict."""
     if not predicts(experiment):
         raise UserError(
             f"A {type(experiment.model).__name__} of batches of {experiment.eval_dataset.converter} predicts no text: "
