@@ -63,11 +63,11 @@ class Processes:
             cores = sorted(os.sched_getaffinity(0))
             self._shares = [set(cores[number::jobs]) or set(cores) for number in range(jobs)]
 
-    def launch(self, command: Sequence[str], log: Path, place: int) -> "_Process":
+    def launch(self, command: Sequence[str], log: Path, slot: int) -> "_Process":
         """Start a command whose output and errors are appended to `log`. place: its number among those under way."""
         # a session of its own: Ctrl-C is passed on once, by `stop`
         process = start_logged(command, log, start_new_session=True)
-        cores = self._shares[place]
+        cores = self._shares[slot]
         if cores is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.sched_setaffinity(process.pid, cores)
@@ -102,7 +102,7 @@ class Jobs:
         except (RuntimeError, NameError, ValueError, AssertionError, TypeError) as error:
             raise UserError(f"submitit does not take LAUNCHER={cluster} with {dict(options)}: {error}") from None
 
-    def launch(self, command: Sequence[str], log: Path, place: int) -> "_Job":
+    def launch(self, command: Sequence[str], log: Path, slot: int) -> "_Job":
         """As `Processes.launch`."""
         return _Job(self._executor.submit(Work(command, log)), log)
 

@@ -46,10 +46,10 @@ class Plan(Table):
         yield from ()
 
 
-def _existing_gin_file(file: str) -> str:
+def _check_gin_file(file: str) -> str:
     if not any((folder / file).is_file() for folder in (Path(), paths.REPOSITORY)):
-        known = [str(path.relative_to(paths.REPOSITORY)) for path in paths.GIN.rglob("*.gin")]
-        raise ValueError(f"there is no gin file {file}.{nearest(file, known)}")
+        known_files = [str(path.relative_to(paths.REPOSITORY)) for path in paths.GIN.rglob("*.gin")]
+        raise ValueError(f"there is no gin file {file}.{nearest(file, known_files)}")
     return file
 
 
@@ -62,7 +62,7 @@ def binding(text: str) -> str:
 
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
 Text = Annotated[str, Field(min_length=1)]
-GinFile = Annotated[str, AfterValidator(_existing_gin_file)]
+GinFile = Annotated[str, AfterValidator(_check_gin_file)]
 Binding = Annotated[str, AfterValidator(binding)]
 Steps = Annotated[int, Field(ge=1)]
 Seed = Annotated[int, Field(ge=0)]

@@ -64,7 +64,7 @@ class Study(PlannedExperiment):
         """Yield groups of runs that are trained together; make what a group needs before it, and measure after it."""
 
     @abstractmethod
-    def collect(self, wanted: Sequence[Run]) -> Board:
+    def collect(self, runs: Sequence[Run]) -> Board:
         """The board of these runs."""
 
     @abstractmethod
@@ -80,8 +80,8 @@ class Study(PlannedExperiment):
         """
         self.check_cells(cells)
         trained: list[Run] = []
-        instead = "Wait for it, or name another with RUN=…"
-        with locks.hold(self.folder / ".lock", doing=f"working in {self.folder}", instead=instead):
+        advice = "Wait for it, or name another with RUN=…"
+        with locks.hold(self.folder / ".lock", doing=f"working in {self.folder}", instead=advice):
             for stage in self.stages(cells):
                 for run in stage:
                     run.check()
@@ -99,12 +99,12 @@ class Study(PlannedExperiment):
         `allow_changed`, where a run was not trained with the code of one commit (`run.provenance`); runs may have
         different ones.
         """
-        wanted = self.runs()
-        for run in wanted if not allow_changed else ():
+        planned_runs = self.runs()
+        for run in planned_runs if not allow_changed else ():
             if run.directory.exists():
                 starts = provenance.counting_starts(run.directory.read())
                 provenance.require_commit(shown(run.path), [start["git"] for start in starts])
-        board = self.collect(wanted)
+        board = self.collect(planned_runs)
         if not board["runs_done"]:
             options = options_for(self.experiment, self.folder)
             raise UserError(f"No run of {self.name} is done in {shown(self.folder)}. Train: make sweep {options}")

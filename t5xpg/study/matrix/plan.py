@@ -112,8 +112,8 @@ class MatrixPlan(Plan):
                 reasons = self._reasons(architecture, objective)
                 times = len(reasons) + (objective in self.trained.get(architecture, ()))
                 if times != 1:
-                    what = "said more than once" if times else "neither trained nor left out with a reason"
-                    yield Mistake(("trained", architecture), f"{architecture} with {objective} is {what}.")
+                    problem = "said more than once" if times else "neither trained nor left out with a reason"
+                    yield Mistake(("trained", architecture), f"{architecture} with {objective} is {problem}.")
 
     def _names(self) -> Iterator[tuple[str, str, tuple[str | int, ...]]]:
         """(axis, name, place) of every entry that `trained` and `left_out` name."""
@@ -126,8 +126,8 @@ class MatrixPlan(Plan):
 
     def _reasons(self, architecture: str, objective: str) -> list[str]:
         """Why a pair is not trained."""
-        found = (one for one in self.left_out if architecture in one.architectures and objective in one.objectives)
-        return [one.reason for one in found]
+        entries = (one for one in self.left_out if architecture in one.architectures and objective in one.objectives)
+        return [one.reason for one in entries]
 
     def left_out_pairs(self) -> list[dict[str, str]]:
         """All pairs that are not trained, as the board has them."""
@@ -164,8 +164,8 @@ class MatrixPlan(Plan):
         if train is None:
             return None
         words = ["make", "vocab", f"DATASET={self.dataset}", f"SIZE={train.settings.size}"]
-        for name, usual in vars(VocabularySettings()).items():
+        for name, default in vars(VocabularySettings()).items():
             value = getattr(train.settings, name)
-            if name != "size" and value != usual:
+            if name != "size" and value != default:
                 words.append(f"{name.upper()}={1 if value is True else value}")
         return " ".join([*words, *([f"VOCAB={train.name}"] if train.name != train.settings.name else [])])

@@ -23,7 +23,7 @@ class ScalingLaw(NamedTuple):
         return self.irreducible + self.coefficient * parameters**-self.exponent
 
 
-def fitted(parameters: Sequence[int], losses: Sequence[float]) -> ScalingLaw:
+def fit(parameters: Sequence[int], losses: Sequence[float]) -> ScalingLaw:
     """Fit the law by least squares, with exponents from 0.01 to 2 in steps of 0.001, and an E of at least 0.
 
     parameters, losses: of at least three sizes. For each exponent, fitting the rest is a linear problem.

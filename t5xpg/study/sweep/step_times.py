@@ -57,8 +57,8 @@ class _Turn:
         """Seconds of each update but the first."""
         seconds = []
         for _ in range(STEPS):
-            began = time.perf_counter()
+            start = time.perf_counter()
             self._state, metrics = self._step(self._state, self._batch, self._token_bytes)
             jax.block_until_ready((self._state, metrics))
-            seconds.append(time.perf_counter() - began)
+            seconds.append(time.perf_counter() - start)
         return seconds[1:]

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.study.test_reproduce_comparison import Results, changed, results
 
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import read_json, sha256_of_file, write_json
@@ -16,6 +15,7 @@ from t5xpg.evaluate.prediction import decoding_settings
 from t5xpg.experiment import config
 from t5xpg.study.reproduce import reproduce
 from t5xpg.study.reproduce.comparison import DIFFERENT, NOT_COMPARED, SAME, compare
+from tests.study.reproduce.test_comparison import Results, changed, results
 from tests.workplace import EXPERIMENT, Workplace, wait_until
 
 
