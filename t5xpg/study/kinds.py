@@ -1,4 +1,4 @@
-"""The kinds of experiments with a plan, and which one an experiment is."""
+"""The kinds of experiments with a plan, and the kind of an experiment."""
 
 from pathlib import Path
 

@@ -20,7 +20,7 @@ _HEADER = re.compile(r"\s*(?P<opening>\[{1,2})\s*(?P<name>[^\[\]#]+?)\s*\]{1,2}\
 _KEY = re.compile(r"\s*(?P<name>[A-Za-z0-9_-]+|\"[^\"]*\"|'[^']*')\s*=")
 _BINDING = re.compile(r"[\w./]+=.+")
 
-# Where in a plan: keys of tables and numbers in lists, such as ("left_out", 1, "objectives", 0).
+# A place in a plan: keys of tables and numbers in lists, such as ("left_out", 1, "objectives", 0).
 Place: TypeAlias = Sequence[str | int]
 
 
@@ -31,7 +31,7 @@ class Table(BaseModel):
 
 
 class Mistake(NamedTuple):
-    """What is wrong, and where. value: the string in the file that is wrong, if it is one; it shows the line."""
+    """A mistake and its place. value: the wrong string in the file, if it is one; it shows the line."""
 
     place: Place
     text: str

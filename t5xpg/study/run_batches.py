@@ -1,4 +1,4 @@
-"""The batches that a run was trained on: their hashes, the batches made again, and how much text is in them."""
+"""The batches that a run was trained on: their hashes, the batches made again, and the size of their text."""
 
 import contextlib
 import hashlib
@@ -32,7 +32,7 @@ def training_batches_digest(run: Run) -> str:
 
 
 def training_batches(run: Run, service: DataService) -> Iterator[Batch]:
-    """The batches that a run was trained on, made again. Raises UserError where their hashes have changed."""
+    """Yields the batches that a run was trained on, made again. Raises UserError if their hashes have changed."""
     train = data_config(run.experiment.train_dataset, run.experiment.random_seed)
     hashes = training_batch_hashes(run)
     with contextlib.closing(service.open(train)) as stream:
@@ -66,7 +66,7 @@ def count_text(run: Run) -> None:
 
 
 def count_bytes(batch: Batch, layout: BatchLayout, token_bytes: np.ndarray) -> int:
-    """The bytes that the tokens of a batch stand for: its targets and, if these are a decoder's, the encoder's inputs.
+    """The number of text bytes in a batch: in its targets and, if these are a decoder's, in the encoder's inputs.
 
     token_bytes: int [V], the bytes of every id. Where inputs and targets have the same positions, as in a masked
     language model, all text is in the targets.
@@ -84,6 +84,6 @@ def text_bytes(run: Run) -> int | None:
 
 
 def read_sidecar(run: Run, kind: str) -> dict[str, Any]:
-    """What is stored beside a run about its batches; {} where it has been trained on others since."""
+    """The record of a kind beside a run about its batches; {} if the run has been trained on others since."""
     record = json_object_if_any(run.file_beside(f"{kind}.json"))
     return record if record.get("batches") == training_batches_digest(run) else {}

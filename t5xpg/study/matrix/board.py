@@ -21,7 +21,7 @@ _Cell = Mapping[str, Any]
 
 
 def collect(experiment: str, plan: MatrixPlan, runs: Sequence[Run]) -> Board:
-    """Everything that the page shows.
+    """The board: everything that the page shows.
 
     A cell counts as done once it was compared, or has diverged. It has learned where its loss on the held-out batches
     is lower than the unigram model's, both over all targets and over the text alone. Raises UserError where cells were
@@ -49,7 +49,7 @@ def collect(experiment: str, plan: MatrixPlan, runs: Sequence[Run]) -> Board:
 
 
 def with_published(board: Board, published: Board, runs: Sequence[Run]) -> Board:
-    """The board, in which cells without a run here are taken from an earlier board, where they are done there.
+    """The board in which cells without a run here are taken from an earlier board, if they are done there.
 
     A cell is taken only if it belongs here: if its settings, text and vocabulary are the same.
     """
@@ -93,7 +93,7 @@ def settings_digest(experiment: Experiment) -> str:
 
 
 def _with_cells(cells: Sequence[_Cell], vocabularies: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """The cells, and what follows from them: how many have learned, how many ids the tasks of a vocabulary have."""
+    """The cells and counts over them: of cells that have learned, and of ids of the tasks of a vocabulary."""
     ids = {one["name"]: {cell["ids"] for cell in cells if cell["vocabulary"] == one["name"]} for one in vocabularies}
     return {
         "vocabularies": [{**one, "ids": sorted(ids[one["name"]] - {None})} for one in vocabularies],

@@ -50,7 +50,7 @@ class Matrix(Study):
         return Run(self.experiment, path, "matrix", labels, [*settings, *bindings], gin_files)
 
     def _has_vocabulary(self, vocabulary: str) -> bool:
-        """Whether a vocabulary was made, or does not have to be, as for bytes."""
+        """True if a vocabulary was made, or does not have to be, as for bytes."""
         name = self.plan.task_ending(vocabulary)
         return not name or name in find_vocabularies(paths.data_directory())
 
@@ -97,7 +97,7 @@ class Matrix(Study):
         yield f"{board['learned']} of {board['runs']} cells have learned"
 
     def check(self, *, as_json: bool = False) -> int:
-        """Print what each cell needs and whether it is there; returns 0 where all can be trained, 1 otherwise.
+        """Print the needs of each cell and whether they are met; returns 0 if all can be trained, 1 otherwise.
 
         A missing vocabulary is no problem, as it is trained first; the cells that need it are checked as far as they do
         not depend on it. Raises UserError where the plan cannot be read.
@@ -120,7 +120,7 @@ class Matrix(Study):
         return report(findings, as_json=as_json)
 
     def _preparations(self) -> Iterator[Finding]:
-        """The plan, and what `make sweep` makes before it trains."""
+        """Yields findings on the plan, and on what `make sweep` makes before it trains."""
         plan = self.plan
         counts = ", ".join(f"{len(getattr(plan, axis))} {axis}" for axis in AXES.values())
         left = f"{len(plan.left_out_pairs())} pairs left out, each with its reason"
@@ -132,7 +132,7 @@ class Matrix(Study):
                 yield Finding("vocabs", f"{entry.train.name} is trained first: {plan.vocabulary_command(name)}")
 
     def _findings_of_run(self, run: Run) -> Iterator[Finding]:
-        """The problems of a cell, or a line that says what it is."""
+        """Yields the problems of a cell, or a line with its facts."""
         loaded, mistakes = run.examined
         if loaded is None or mistakes:
             yield from (Finding("cells", mistake, problem=True) for mistake in mistakes)

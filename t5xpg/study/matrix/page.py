@@ -104,7 +104,7 @@ def _matrix(board: Board, measure: str) -> str:
 
 
 def _superscript(number: int) -> str:
-    """As a mark of a note, in characters: the site shows no HTML of a page."""
+    """The number in superscript characters, as the mark of a note: the site shows no HTML of a page."""
     return str(number).translate(str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹"))
 
 
@@ -118,7 +118,7 @@ def _values(cell: Cell, measure: str) -> str:
 
 
 def _reasons(board: Board) -> list[str]:
-    """Why pairs are left out, in the order of their footnotes."""
+    """The reasons for pairs that are left out, in the order of their footnotes."""
     return list(dict.fromkeys(one["reason"] for one in board["left_out"]))
 
 

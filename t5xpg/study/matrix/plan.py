@@ -1,4 +1,4 @@
-"""What a matrix trains: matrix.toml in an experiment's folder, beside the gin file that all of its cells share.
+"""The plan of a matrix: matrix.toml in an experiment's folder, beside the gin file that all of its cells share.
 
 dataset = "pydocs"
 
@@ -87,7 +87,7 @@ class LeftOut(Table):
 
 
 class MatrixPlan(Plan):
-    """What matrix.toml holds."""
+    """The contents of matrix.toml."""
 
     dataset: Text
     architectures: Annotated[dict[Name, Entry], AtLeastOne]
@@ -125,7 +125,7 @@ class MatrixPlan(Plan):
             yield from (("objective", name, ("left_out", index, "objectives")) for name in one.objectives)
 
     def _reasons(self, architecture: str, objective: str) -> list[str]:
-        """Why a pair is not trained."""
+        """The reasons why a pair is not trained."""
         entries = (one for one in self.left_out if architecture in one.architectures and objective in one.objectives)
         return [one.reason for one in entries]
 
@@ -159,7 +159,7 @@ class MatrixPlan(Plan):
         return "" if train is None else task_name(self.dataset, train.name)
 
     def vocabulary_command(self, vocabulary: str) -> str | None:
-        """The command that makes a vocabulary, as one types it; None for bytes."""
+        """The command that makes a vocabulary; None for bytes."""
         train = self.vocabularies[vocabulary].train
         if train is None:
             return None

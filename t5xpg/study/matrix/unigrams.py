@@ -1,4 +1,4 @@
-"""What each cell of a matrix is compared with: the unigram model of its training targets, on its held-out batches.
+"""The baseline of each cell of a matrix: the unigram model of its training targets, on its held-out batches.
 
 It counts the targets of exactly the batches that the run was trained on, and is measured on the batches of the run's
 validation: over all targets, and over the text alone. Sentinels and ends follow from how targets are made, and can be
@@ -62,7 +62,7 @@ def compare(runs: Sequence[Run]) -> None:
 
 
 def comparison_of(run: Run) -> Mapping[str, Any] | None:
-    """What a run was compared with; None where it was not compared, or has been trained on other batches since.
+    """The comparison of a run with its baseline; None if it is missing, or if the run has other batches since.
 
     {"batches": what was counted, as a digest, "training_tokens", "unigram": {"loss" in nats a target token, "accuracy",
     "bits_per_byte", "target_tokens"}, "of_text": {"unigram", "model"}: the same, of the text alone}
@@ -80,7 +80,7 @@ def text_only(batch: Batch, layout: BatchLayout, token_bytes: np.ndarray) -> Bat
 def unigram_of_text(
     unigram: Unigram, batches: Iterable[Batch], layout: BatchLayout, token_bytes: np.ndarray
 ) -> dict[str, Any]:
-    """`Unigram.measure` on the text alone. The unigrams are told where text is: no other token has a probability."""
+    """`Unigram.measure` on the text alone. The unigrams know the places of text: no other token has a probability."""
     is_text = token_bytes > 0
     text_index = np.maximum(np.cumsum(is_text) - 1, 0)  # of a token among those of text
     of_text = (text_only(batch, layout, token_bytes) for batch in batches)
@@ -89,7 +89,7 @@ def unigram_of_text(
 
 
 def _count(run: Run, service: DataService) -> tuple[dict[str, Any], Vocabulary, Sequence[Batch]]:
-    """What runs on the same data share: the record without the model's part, the vocabulary, the held-out batches."""
+    """The parts that runs on the same data share: the record without the model's part, vocabulary, held-out batches."""
     experiment = run.experiment
     vocabulary = describe(service, experiment.train_dataset).vocabulary
     layout, sizes = layout_of(experiment.train_dataset.converter), np.asarray(vocabulary.token_bytes())

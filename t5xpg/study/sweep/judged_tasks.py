@@ -19,7 +19,7 @@ from t5xpg.study.runs import Run, outcome
 
 
 def require_tasks(runs: Sequence[Run], tasks: Sequence[str]) -> None:
-    """Raise UserError, before training and not hours later, where a run could not be measured on a task.
+    """Raise UserError, before training and not hours later, if a run could not be measured on a task.
 
     Missing exports and caches are made. Runs that were measured on every task are not checked again.
     """
@@ -62,7 +62,7 @@ def measure(runs: Iterable[Run], tasks: Sequence[str]) -> None:
 
 
 def evaluation_on(run: Run, task: str) -> Mapping[str, Any] | None:
-    """The evaluation of a run's last step on a task, as `evaluation.evaluate` writes it; None where there is none."""
+    """The evaluation of a run's last step on a task, as `evaluation.evaluate` writes it; None if there is none."""
     own_file = run.directory.evaluation_json  # for the task of the run's own validation
     for file in (run.directory.evaluation / task / own_file.name, own_file):
         record = json_object_if_any(file)

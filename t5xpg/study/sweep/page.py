@@ -77,7 +77,7 @@ def _ranked(board: Board) -> list[Entry]:
 
 
 def _label(board: Board) -> str:
-    """What is measured, for people."""
+    """The plan's metric as a phrase."""
     if board["measure"] == _LOSS:
         return f"validation loss{_task_phrase(board)}, nats per target byte"
     task, _, name = board["measure"].rpartition("/")
@@ -96,7 +96,7 @@ def _curves(board: Board, seconds: Mapping[str, float] | None) -> Iterator[Curve
 
 
 def _name(board: Board) -> str:
-    """What is measured, in a word."""
+    """The plan's metric in a word."""
     return "loss" if board["measure"] == _LOSS else escape(board["measure"].rpartition("/")[2])
 
 
@@ -107,12 +107,12 @@ def _validated_on(board: Board) -> list[str]:
 
 
 def _comparable(board: Board) -> bool:
-    """Whether the validation losses of the recipes are of one task."""
+    """True if the validation losses of the recipes are of one task."""
     return len(_validated_on(board)) <= 1
 
 
 def _task_phrase(board: Board) -> str:
-    """Which task the recipes are validated on, as the end of a phrase; empty where it is not recorded."""
+    """The tasks that the recipes are validated on, as the end of a phrase; empty if they are not recorded."""
     tasks = _validated_on(board)
     return f" on {', '.join(tasks)}" if tasks else ""
 
@@ -201,7 +201,7 @@ def _search_row(trial: Mapping[str, Any]) -> list[str]:
 
 
 def _judged(board: Board) -> Iterator[str]:
-    """The tables of losses on every judged task and of what the recipes were trained on, each below a sentence."""
+    """Yields the tables of losses on every judged task and of the recipes' training data, each below a sentence."""
     if board.get("judged") is None:
         return
     tasks, facts_by_recipe = board["judged"]["tasks"], board["judged"]["recipes"]

@@ -1,4 +1,4 @@
-"""What a sweep trains: sweep.toml in an experiment's folder, beside the gin file that all of its runs share.
+"""The plan of a sweep: sweep.toml in an experiment's folder, beside the gin file that all of its runs share.
 
 metric = "validation/accuracy"    # optional: what decides, as BEST_METRIC; else "validation/nats_per_byte"
 mode = "max"                      # of the metric of a task: whether "min" or "max" is better
@@ -87,7 +87,7 @@ class Fit(Table):
 
 
 class Recipe(Table):
-    """What runs differ in: an optimiser with its settings, a task.
+    """The part in which runs differ: an optimiser with its settings, a task.
 
     gin_file: laid over the experiment's. candidates: bindings that are tried on top of it, such as
     "LEARNING_RATE=0.02", separated by single spaces.
@@ -99,7 +99,7 @@ class Recipe(Table):
 
 
 class SweepPlan(Plan):
-    """What sweep.toml holds."""
+    """The contents of sweep.toml."""
 
     metric: str = "validation/nats_per_byte"
     mode: Literal["min", "max"] | None = None
@@ -112,7 +112,7 @@ class SweepPlan(Plan):
 
     @property
     def decides(self) -> BestMetric:
-        """What runs are compared by. Raises UserError for what is no metric."""
+        """The metric that runs are compared by. Raises UserError for an unknown one."""
         return BestMetric(self.metric, self.mode)
 
     @property

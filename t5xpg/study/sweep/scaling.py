@@ -1,4 +1,4 @@
-"""What a model of another size would reach: the law loss = E + A / N^alpha through the recipes of a sweep.
+"""A scaling law for the loss of a model of another size: loss = E + A / N^alpha through the recipes of a sweep.
 
 The law is that of Hoffmann et al. 2022 (arXiv 2203.15556, section 3.3) without the term of the tokens: all sizes see
 equally many.

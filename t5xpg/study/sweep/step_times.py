@@ -1,4 +1,4 @@
-"""How long a step of each recipe takes, measured in one process in which the recipes take turns.
+"""The time of a step of each recipe, measured in one process in which the recipes take turns.
 
 The runs of a sweep share the machine with each other and with other programs, so their own times say little.
 """

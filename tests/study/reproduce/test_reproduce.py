@@ -166,11 +166,11 @@ def test_predictions_are_decoded_as_the_published_ones(experiment: Path) -> None
     )  # fmt: skip
     measured = {"predicted": {"t": {"examples": 1, "decoding": decoding_settings(beams.experiment)}}}
     greedy = config.load(str(experiment))
-    as_published = reproduce._decoding_as(measured, greedy)
+    as_published = reproduce._with_decoding(measured, greedy)
     assert decoding_settings(as_published.experiment) == decoding_settings(beams.experiment)
     masks = {"predicted": {"t": {"examples": 1, "decoding": {"method": "fill_masks"}}, "scored": {"decoding": {}}}}
     for without in ({}, masks):
-        assert reproduce._decoding_as(without, greedy) == greedy
+        assert reproduce._with_decoding(without, greedy) == greedy
 
 
 def test_overrides_and_steps_that_were_not_published_are_refused(experiment: Path) -> None:
