@@ -168,9 +168,8 @@ def _open(start: Start, best: Best, profiled: bool, request: StopRequest) -> Ite
         program_cache = compile_cache.kept_programs() if group.count == 1 else contextlib.nullcontext(lambda: None)
         keep_programs = stack.enter_context(program_cache)
 
-        state_future, step_future, eval_step_future, thread_end = _begin_in_background(
-            built, step, first_update, keep_programs
-        )
+        futures = _begin_in_background(built, step, first_update, keep_programs)
+        state_future, step_future, eval_step_future, thread_end = futures
         train_config = data_config(experiment.train_dataset, experiment.random_seed)
         eval_config = data_config(experiment.eval_dataset, experiment.random_seed)
         description = _describe(start.service, experiment, train_config, eval_config)
@@ -188,9 +187,7 @@ def _open(start: Start, best: Best, profiled: bool, request: StopRequest) -> Ite
         train_step = step_future.result()
         update: Update = lambda state, batch: train_step(state, batch, token_bytes)  # noqa: E731
         state = (
-            _restore_state(start, built, best, origins, stream)
-            if step
-            else RunState(0, state_future.result().state, best)
+            _restore(start, built, best, origins, stream) if step else RunState(0, state_future.result().state, best)
         )
         progress = ProgressLine(built, stream, step)
         if profiled:
@@ -273,7 +270,7 @@ def _describe(
     return description
 
 
-def _restore_state(start: Start, built: Assembly, best: Best, origins: Mapping[str, Any], stream: Any) -> RunState:
+def _restore(start: Start, built: Assembly, best: Best, origins: Mapping[str, Any], stream: Any) -> RunState:
     """The state of the last checkpoint; also moves the stream to its position."""
     experiment = start.loaded.experiment
     state, position = RunState.restore(start.checkpointer, start.step, built.abstract_state, best)
