@@ -18,7 +18,7 @@ from t5xpg.base.files import read_json
 from t5xpg.data.batch import with_targets
 from t5xpg.data.spec import unpacked
 from t5xpg.evaluate import evaluation
-from t5xpg.evaluate.predictor import Predictor, padded
+from t5xpg.evaluate.predictor import Predictor, pad_rows
 from t5xpg.evaluate.trained_model import Step, parameters_and_vocabulary
 from t5xpg.exchange import from_t5x, import_folders, importing
 from t5xpg.experiment import assembly, config
@@ -107,10 +107,10 @@ class Model:
         return self._predictors[chosen]
 
     def _tokens(self, texts: Sequence[str]) -> np.ndarray:
-        """Each text with its end token, as `padded` rows."""
+        """Each text with its end token, as `pad_rows` rows."""
         _require_list(texts)
         ids = [[*self.vocabulary.encode(text), self.vocabulary.eos_id] for text in texts]
-        return padded(self.experiment, ids, self.vocabulary.pad_id)
+        return pad_rows(self.experiment, ids, self.vocabulary.pad_id)
 
 
 def _require_list(texts: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""What the decoder looks at while it writes: its attention over the encoder, for some examples."""
+"""The decoder's attention over the encoder while it predicts, for some examples."""
 
 import functools
 import re
@@ -25,28 +25,29 @@ def of_examples(
 ) -> list[dict[str, Any]]:
     """{"inputs": [S pieces], "outputs": [T pieces], "weights": [T][S]} of the first examples that are short enough.
 
-    inputs int32 [B, S], predictions int32 [B, T], both padded with 0. weights: of attention while the prediction is
-    written, the mean over layers and heads, in hundredths. Empty for a model that is no encoder-decoder of T5's kind.
+    inputs int32 [B, S], predictions int32 [B, T], both padded with 0. weights: the attention of each predicted token,
+    the mean over layers and heads, in hundredths. Empty for a model that is no encoder-decoder of T5's kind.
     """
     if experiment.eval_dataset.converter != ENC_DEC or not hasattr(experiment.model, "source_attention"):
         return []
     input_lengths, output_lengths = ((tokens != 0).sum(axis=1) for tokens in (inputs, predictions))
-    short = (input_lengths <= _LONGEST) & (output_lengths <= _LONGEST) & (output_lengths > 0)
-    rows = np.flatnonzero(short)[:NUM_EXAMPLES]
+    is_short = (input_lengths <= _LONGEST) & (output_lengths <= _LONGEST) & (output_lengths > 0)
+    rows = np.flatnonzero(is_short)[:NUM_EXAMPLES]
     if not len(rows):
         return []
     spec = unpacked(experiment.eval_dataset).batch_spec()
     batch = with_targets({"encoder_input_tokens": inputs[rows]}, predictions[rows], spec)
     weights = np.asarray(jax.jit(functools.partial(_mean, experiment.model))(params, batch))
-    found = []
+    maps = []
     for row, weight in zip(rows, weights, strict=True):
         S, T = input_lengths[row], output_lengths[row]
         pieces = [
-            [_shown(vocabulary.piece(int(token))) for token in one] for one in (inputs[row, :S], predictions[row, :T])
+            [_shown(vocabulary.piece(int(token))) for token in tokens]
+            for tokens in (inputs[row, :S], predictions[row, :T])
         ]
         hundredths = np.rint(weight[:T, :S] * _WHOLE).astype(int).tolist()
-        found.append({"inputs": pieces[0], "outputs": pieces[1], "weights": hundredths})
-    return found
+        maps.append({"inputs": pieces[0], "outputs": pieces[1], "weights": hundredths})
+    return maps
 
 
 def _shown(piece: str) -> str:

@@ -1,4 +1,4 @@
-"""What the frequencies of tokens alone give: the loss and the accuracy that a model has to beat."""
+"""The unigram baseline: the loss and the accuracy of token frequencies alone, which a model has to beat."""
 
 import contextlib
 import dataclasses
@@ -14,14 +14,14 @@ from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.stream.client import DataService
 from t5xpg.data.vocab.vocabulary import Vocabulary
 
-_COUNTED = 100  # batches of training that are enough for frequencies
+_NUM_BATCHES = 100  # batches of training that are enough for frequencies
 
 
 @dataclass(frozen=True)
 class Unigram:
-    """A model that gives every token the probability that it has in training, wherever it stands.
+    """A model that gives every token its frequency in training, at every position.
 
-    counts: float64 [V], how often each id was a target: the sum of its weights.
+    counts: float64 [V], the number of times that each id was a target: the sum of its weights.
     """
 
     counts: np.ndarray
@@ -41,15 +41,15 @@ class Unigram:
         """Measure other batches, with the names of `metrics.Window.summary`: loss (nats per target token), accuracy (of
         always predicting the most frequent token), nats_per_byte, target_tokens.
 
-        token_bytes: int [V], how many UTF-8 bytes each id has. Every id counts once more than it was seen (Laplace), so
-        that none is impossible. A value is None where there is nothing to divide by.
+        token_bytes: int [V], the number of UTF-8 bytes of each id. Every id counts once more than it was seen
+        (Laplace), so that none is impossible. A value is None if its denominator is 0.
         """
-        surprise = math.log(self.counts.sum() + len(self.counts)) - np.log(self.counts + 1.0)
+        surprisal = math.log(self.counts.sum() + len(self.counts)) - np.log(self.counts + 1.0)
         most_frequent = int(self.counts.argmax())
         nats = tokens = hits = byte_count = 0.0
         for batch in batches:
             targets, weights = batch[layout.targets], batch[layout.weights].astype(np.float64)
-            nats += float((surprise[targets] * weights).sum())
+            nats += float((surprisal[targets] * weights).sum())
             tokens += float(weights.sum())
             hits += float(weights[targets == most_frequent].sum())
             byte_count += float(np.where(weights > 0, token_bytes[targets], 0).sum())
@@ -63,7 +63,7 @@ class Unigram:
 
 def training_sample(held_out: DatasetConfig) -> DatasetConfig:
     """Batches from all over the training split that are enough for frequencies."""
-    return dataclasses.replace(held_out, split="train", shuffle=True, num_epochs=1, max_batches=_COUNTED)
+    return dataclasses.replace(held_out, split="train", shuffle=True, num_epochs=1, max_batches=_NUM_BATCHES)
 
 
 def unigram_of_training(

@@ -21,15 +21,15 @@ NUM_WORDS: Mapping[str, tuple[int, ...]] = {"word": (1,), "frequent word": (1,),
 FREQUENT = 100  # how many words count as frequent
 _BLANK = "<extra_id_0>"
 _WORD = re.compile(r"(?<!\w)\w{2,12}(?!\w)")
-_SPARED = 4  # tokens: a text may have more of them without a word than with it
+_SPARE = 4  # tokens: a text may have more of them without a word than with it
 _SEED = 0
 
-Blank = tuple[str, str]  # a text with <extra_id_0>, and what that stands for
+Blank = tuple[str, str]  # a text with <extra_id_0>, and the words that were removed there
 
 
-def windows(rows: Iterable[tuple[np.ndarray, np.ndarray]], vocabulary: Vocabulary, room: int) -> Iterator[str]:
-    """The texts that span corruption made the rows from (inputs [S], targets [T]), cut to inputs of `room` tokens. Rows
-    whose targets do not begin with a sentinel give none; packed rows give the text of their first example."""
+def windows(rows: Iterable[tuple[np.ndarray, np.ndarray]], vocabulary: Vocabulary, max_tokens: int) -> Iterator[str]:
+    """Yields the texts that span corruption made the rows (inputs [S], targets [T]) from, cut to inputs of `max_tokens`
+    tokens. Rows whose targets do not begin with a sentinel give none; packed rows give their first example's text."""
     for inputs, targets in rows:
         spans: dict[int, list[int]] = {}
         span: list[int] | None = None
@@ -40,37 +40,38 @@ def windows(rows: Iterable[tuple[np.ndarray, np.ndarray]], vocabulary: Vocabular
                 break
             else:
                 span.append(token)
-        ids = [one for token in inputs.tolist() for one in spans.get(token, [token])]
-        text = vocabulary.decode(ids[: room - _SPARED])
+        ids = [text_id for token in inputs.tolist() for text_id in spans.get(token, [token])]
+        text = vocabulary.decode(ids[: max_tokens - _SPARE])
         if spans and text and not blanks_of(text):
             yield text
 
 
 def places(text: str, words: int) -> list[tuple[int, int]]:
-    """The places of `words` words in a row, with one space between them. Each has 2 to 12 letters; the first and the
-    last word of the text, which may have been cut, are left out."""
-    found = [match.span() for match in _WORD.finditer(text)][1:-1]
-    rows = [(first[0], last[1]) for first, last in zip(found, found[words - 1 :], strict=False)]
-    parts = {row: text[slice(*row)].split(" ") for row in rows}
-    return [row for row, part in parts.items() if len(part) == words and all(map(str.isalpha, part))]
+    """The (start, end) of each `words` successive words with one space between them. Each word has 2 to 12 letters; the
+    first and the last word of the text, which may have been cut, are left out."""
+    spans = [match.span() for match in _WORD.finditer(text)][1:-1]
+    ranges = [(first[0], last[1]) for first, last in zip(spans, spans[words - 1 :], strict=False)]
+    parts = {place: text[slice(*place)].split(" ") for place in ranges}
+    return [place for place, part in parts.items() if len(part) == words and all(map(str.isalpha, part))]
 
 
 def counts_of(texts: Iterable[str], words: int) -> Counter[str]:
-    """How often each answer of `words` words occurs in the texts."""
+    """The number of times that each answer of `words` words occurs in the texts."""
     return Counter(text[start:end] for text in texts for start, end in places(text, words))
 
 
-def draw_blanks(texts: Sequence[str], words: Sequence[int], among: Collection[str] | None = None) -> list[Blank]:
+def draw_blanks(texts: Sequence[str], words: Sequence[int], allowed: Collection[str] | None = None) -> list[Blank]:
     """One blank for each text that has a place for it, drawn uniformly with a fixed seed. No answer is used for more
-    than one text in 25, so that a constant answer is right no more often. among: the only answers allowed."""
+    than one text in 25, so that a constant answer is right no more often. words: the lengths of answers in words.
+    allowed: the only answers allowed; None for all."""
     draw, blanks = np.random.default_rng(_SEED), []
-    times: Counter[str] = Counter()
+    uses: Counter[str] = Counter()
     for text in texts:
-        found = {place: text[slice(*place)] for count in words for place in places(text, count)}
-        kept = [place for place, answer in found.items() if among is None or answer in among]
-        if possible := [place for place in kept if times[found[place]] < max(1, len(texts) // 25)]:
-            start, end = possible[draw.integers(len(possible))]
-            times[text[start:end]] += 1
+        answers = {place: text[slice(*place)] for count in words for place in places(text, count)}
+        candidates = [place for place, answer in answers.items() if allowed is None or answer in allowed]
+        if free := [place for place in candidates if uses[answers[place]] < max(1, len(texts) // 25)]:
+            start, end = free[draw.integers(len(free))]
+            uses[text[start:end]] += 1
             blanks.append((text[:start] + _BLANK + text[end:], text[start:end]))
     return blanks
 
@@ -78,48 +79,53 @@ def draw_blanks(texts: Sequence[str], words: Sequence[int], among: Collection[st
 def measure(
     experiment: Experiment, params: Any, vocabulary: Vocabulary, held_out: Sequence[str], training: Sequence[str]
 ) -> tuple[dict[str, Any], list[dict[str, str]]]:
-    """`scored` for what a model predicts greedily. held_out, training: `windows` of those splits."""
+    """`score` of a model's greedy predictions. held_out, training: `windows` of those splits."""
     frequent = {answer for answer, _ in counts_of(training, 1).most_common(FREQUENT)}
-    among = {"frequent word": frequent}
-    asked = {kind: draw_blanks(held_out, words, among.get(kind)) for kind, words in NUM_WORDS.items()}
-    longest = max((len(vocabulary.encode_plain(right)) for blanks in asked.values() for _, right in blanks), default=0)
+    allowed = {"frequent word": frequent}
+    blanks_by_kind = {kind: draw_blanks(held_out, words, allowed.get(kind)) for kind, words in NUM_WORDS.items()}
+    answers = [answer for blanks in blanks_by_kind.values() for _, answer in blanks]
+    longest = max((len(vocabulary.encode_plain(answer)) for answer in answers), default=0)
     # room for a sentinel before the answer, one behind it, and white space: what is cut off is longer than any answer
     decoding = DecodingConfig(max_decode_length=longest + 4)
     predictor = Predictor(dataclasses.replace(experiment, decoding=decoding), params, vocabulary)
     size = predictor.batch_size
 
-    def say(texts: Sequence[str]) -> list[str]:
-        tokens = predictor.encode(texts, rows=-(-len(texts) // size) * size)
-        found = [row for start in range(0, len(tokens), size) for row in predictor.tokens(tokens[start : start + size])]
-        return [vocabulary.decode(row) for row in found[: len(texts)]]
+    def predict(texts: Sequence[str]) -> list[str]:
+        inputs = predictor.encode(texts, rows=-(-len(texts) // size) * size)
+        outputs = [
+            row for start in range(0, len(inputs), size) for row in predictor.tokens(inputs[start : start + size])
+        ]
+        return [vocabulary.decode(row) for row in outputs[: len(texts)]]
 
-    return scored(asked, say, training)
+    return score(blanks_by_kind, predict, training)
 
 
-def scored(
-    asked: Mapping[str, Sequence[Blank]], say: Callable[[Sequence[str]], Sequence[str]], training: Sequence[str]
+def score(
+    blanks_by_kind: Mapping[str, Sequence[Blank]],
+    predict: Callable[[Sequence[str]], Sequence[str]],
+    training: Sequence[str],
 ) -> tuple[dict[str, Any], list[dict[str, str]]]:
-    """{kind: {"exact_match", "exchanged", "unigram": in %, "examples"}}; and every blank with what was predicted.
+    """{kind: {"exact_match", "exchanged", "unigram": in %, "examples"}}; and every blank with its prediction.
 
-    say: returns predictions for texts. An answer is the text from <extra_id_0> to the next sentinel, without white
-    space around it. "exchanged": the model gets the text of the example before; for the first one, the last text.
-    "unigram": the answer is always the most frequent word of `training`, for spans the most frequent two words.
+    predict: returns a prediction for each text. Its answer is the text from <extra_id_0> to the next sentinel, without
+    white space around it. "exchanged": the model reads the text of the example before; for the first one, the last
+    text. "unigram": the answer is always the most frequent word of `training`, for spans the most frequent two words.
     """
     counts = {words: counts_of(training, words) for words in {words[0] for words in NUM_WORDS.values()}}
-    always = {words: max(found, key=lambda answer: found[answer], default="") for words, found in counts.items()}
+    most_frequent = {words: max(count, key=lambda answer: count[answer], default="") for words, count in counts.items()}
     numbers: dict[str, Any] = {}
     records: list[dict[str, str]] = []
-    for kind, blanks in asked.items():
+    for kind, blanks in blanks_by_kind.items():
         if not blanks:
             continue
-        texts, right = zip(*blanks, strict=True)
-        said = [predicted_spans(text).get(0, "").strip() for text in say(texts)]
-        # what is said depends on nothing but the text
-        constant = [always[NUM_WORDS[kind][0]]] * len(right)
-        answers = {"exact_match": said, "exchanged": [said[-1], *said[:-1]], "unigram": constant}
-        hits = {name: sum(map(str.__eq__, right, given)) for name, given in answers.items()}
-        numbers[kind] = {name: 100 * count / len(right) for name, count in hits.items()} | {"examples": len(right)}
-        for text, target, prediction in zip(texts, right, said, strict=True):
-            filled = {"target": _BLANK + target, "prediction": _BLANK + prediction}
+        texts, targets = zip(*blanks, strict=True)
+        answers = [predicted_spans(prediction).get(0, "").strip() for prediction in predict(texts)]
+        rotated = [answers[-1], *answers[:-1]]  # as an answer depends on its text alone
+        constant = [most_frequent[NUM_WORDS[kind][0]]] * len(targets)
+        columns = {"exact_match": answers, "exchanged": rotated, "unigram": constant}
+        hits = {name: sum(map(str.__eq__, targets, column)) for name, column in columns.items()}
+        numbers[kind] = {name: 100 * count / len(targets) for name, count in hits.items()} | {"examples": len(targets)}
+        for text, target, answer in zip(texts, targets, answers, strict=True):
+            filled = {"target": _BLANK + target, "prediction": _BLANK + answer}
             records.append({"kind": kind, "input": text, **filled})
     return numbers, records

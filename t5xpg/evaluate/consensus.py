@@ -15,14 +15,15 @@ from t5xpg.models.decoding import Decoded, DecodingConfig
 from t5xpg.models.decoding.config import CONSENSUS
 
 
-def ranked(found: Decoded, config: DecodingConfig, vocabulary: Vocabulary) -> Decoded:
-    """The sequences of each row that are wanted, the best first, as `config.ranked_by` says. found: NumPy arrays of
-    `decode`. Texts are compared without the white space around them; of equal ones the likeliest comes first."""
+def rank_sequences(decoded: Decoded, config: DecodingConfig, vocabulary: Vocabulary) -> Decoded:
+    """The sequences of each row, the best first, ranked by `config.ranked_by`; for a consensus, `config.returned` of
+    them. decoded: NumPy arrays of `decode`. Texts are compared without the white space around them; of equal ones the
+    likeliest comes first."""
     if config.ranked_by != CONSENSUS:
-        return found
-    tokens: Any = found.tokens
-    scores: Any = found.scores
-    means = np.array([mean_similarities([vocabulary.decode(one).strip() for one in row]) for row in tokens])
+        return decoded
+    tokens: Any = decoded.tokens
+    scores: Any = decoded.scores
+    means = np.array([mean_similarities([vocabulary.decode(sequence).strip() for sequence in row]) for row in tokens])
     order = np.argsort(-means, axis=1, kind="stable")[:, : config.returned]
     tokens = np.take_along_axis(tokens, order[..., None], axis=1)
     if scores is not None:
@@ -35,9 +36,9 @@ def mean_similarities(texts: Sequence[str]) -> list[float]:
     counts = Counter(texts)
     distinct = list(counts)
     sums = {text: 100.0 * count for text, count in counts.items()}
-    for index, one in enumerate(distinct):
-        for other in distinct[:index]:
-            alike = edit_similarity([one], [other])["edit_similarity"]
-            sums[one] += counts[other] * alike
-            sums[other] += counts[one] * alike
+    for index, text in enumerate(distinct):
+        for previous in distinct[:index]:
+            similarity = edit_similarity([text], [previous])["edit_similarity"]
+            sums[text] += counts[previous] * similarity
+            sums[previous] += counts[text] * similarity
     return [sums[text] / len(texts) for text in texts]

@@ -25,25 +25,25 @@ from t5xpg.run.directory import RunDirectory
 def fill_in(
     loaded: LoadedConfig, path: Path, text: str, step: Step = None, prompt: str = "", *, as_json: bool = False
 ) -> None:
-    """Print the prediction for one text, and the text with its blanks filled in, where it has some.
+    """Print the prediction for one text and, if it has blanks, the text with its blanks filled in.
 
     step: see `parameters_and_vocabulary`, here and below. prompt: is put before the text. as_json: print the record
     that `predict_file` writes. Raises UserError for a text without blanks where the model was trained to fill in some.
     """
     if isinstance(loaded.experiment.eval_dataset.objective, SpanCorruption | IidDenoising):
         _check_blanks(text)
-    predictor, at = Predictor.from_run(loaded, path, step)
+    predictor, checkpoint_step = Predictor.from_run(loaded, path, step)
     _check_tokens(predictor, prompt + text, "The prompt")
     answer = predictor.answers(predictor.encode([prompt + text]))[0]
     if as_json:
         print(json_line(_record(Row({"inputs": text}, text), answer)).decode(), end="", flush=True)
         return
-    print(f"{loaded.name} after step {at:,}")
+    print(f"{loaded.name} after step {checkpoint_step:,}")
     print_filled(prompt + text, *answer.texts)
 
 
 def print_filled(prompt: str, *predictions: str) -> None:
-    """Print the prompt; and each prediction, with the prompt whose blanks it fills in, where the prompt has some."""
+    """Print the prompt and each prediction; if the prompt has blanks, also the prompt filled in by each prediction."""
     print(f"input       {one_line(prompt)}")
     for prediction in predictions:
         print(f"prediction  {one_line(prediction)}", flush=True)
@@ -52,7 +52,7 @@ def print_filled(prompt: str, *predictions: str) -> None:
 
 
 def print_sample(text: str, prediction: str, target: str) -> None:
-    """Print the text with its blanks as predicted, and as they were; without blanks, the prediction and the target."""
+    """Print the text with the predicted and with the original blanks; without blanks, the prediction and the target."""
     if blanks_of(text):
         print(f"\nfilled in  {_filled(text, prediction)}")
         print(f"was        {_filled(text, target)}", flush=True)
@@ -69,7 +69,7 @@ def _filled(text: str, prediction: str) -> str:
 
 
 def prompt_of(loaded: LoadedConfig, task: str) -> str:
-    """What a task puts in front of its inputs. Raises UserError where that is nothing, or is not known."""
+    """The text that a task puts in front of its inputs. Raises UserError if there is none, or if it is not known."""
     row = data_state.row_of(task, loaded.experiment.needs)
     if row is None:
         get = task_names.how_to_get(task, data_state.vocabularies(loaded.experiment.needs))
@@ -100,7 +100,7 @@ def predict_file(
 
 def predict_split(loaded: LoadedConfig, path: Path, split: str, target: Path | None, step: Step = None) -> None:
     """As `predict_file`, for every row of a split of the task that the experiment evaluates on: {"inputs", "targets",
-    "prediction"}, and "filled" where the inputs have blanks. What the split needs is made where it is missing.
+    "prediction"}, and "filled" if the inputs have blanks. Makes the data of the split if they are missing.
     """
     target = _output_file(target)
     directory = RunDirectory(path)
@@ -115,18 +115,18 @@ def predict_split(loaded: LoadedConfig, path: Path, split: str, target: Path | N
 
 def _predict(predictor: Predictor, source: Source, target: Path | None) -> None:
     if target is None:
-        _write(predictor, source, sys.stdout.buffer, done=0)
+        _write(predictor, source, sys.stdout.buffer, num_done=0)
         return
     identity = {**predictor.identity, "input": source.identity}
-    with open_partial(target, identity, predictor.batch_size) as (file, done):
-        count = _write(predictor, source, file, done)
+    with open_partial(target, identity, predictor.batch_size) as (file, num_done):
+        count = _write(predictor, source, file, num_done)
     print(f"{count:,} predictions in {target}", file=sys.stderr)
 
 
-def _write(predictor: Predictor, source: Source, file: BinaryIO, done: int) -> int:
-    """Predict from row `done` on, and write each batch as soon as it is there. Returns the number of all records."""
-    with Progress("predict", source.total, "records", initial=done) as progress:
-        for batch in source.batches(done):
+def _write(predictor: Predictor, source: Source, file: BinaryIO, num_done: int) -> int:
+    """Predict from row `num_done` on, and write each batch as soon as it is done. Returns the number of all records."""
+    with Progress("predict", source.total, "records", initial=num_done) as progress:
+        for batch in source.batches(num_done):
             answers = predictor.answers(batch.tokens, progress.count)
             for row, answer in zip(batch.rows, answers, strict=False):
                 file.write(json_line(_record(row, answer)))
@@ -137,34 +137,39 @@ def _write(predictor: Predictor, source: Source, file: BinaryIO, done: int) -> i
 
 def _record(row: Row, answer: Answer) -> dict[str, object]:
     best = answer.texts[0]
-    several = {"predictions": list(answer.texts), "scores": answer.scores} if len(answer.texts) > 1 else {}
-    return {**row.content, "prediction": best, **({"filled": fill(row.text, best)} if row.fills else {}), **several}
+    alternatives = {"predictions": list(answer.texts), "scores": answer.scores} if len(answer.texts) > 1 else {}
+    return {
+        **row.content,
+        "prediction": best,
+        **({"filled": fill(row.text, best)} if row.fills else {}),
+        **alternatives,
+    }
 
 
-def _output_file(given: Path | None) -> Path | None:
-    """The file to write, links followed. Raises UserError for what cannot be replaced by a file."""
-    if given is None:
+def _output_file(target: Path | None) -> Path | None:
+    """The file to write, links followed. Raises UserError for a path that cannot be replaced by a file."""
+    if target is None:
         return None
-    if given.is_dir():
-        raise UserError(f"OUTPUT={given} is a folder. Expected a file, for instance {given / 'out.jsonl'}")
-    if given.exists() and not given.is_file():
-        raise UserError(f"OUTPUT={given} is no regular file. Leave it out to write to the terminal.")
-    return Path(os.path.realpath(given))
+    if target.is_dir():
+        raise UserError(f"OUTPUT={target} is a folder. Expected a file, for instance {target / 'out.jsonl'}")
+    if target.exists() and not target.is_file():
+        raise UserError(f"OUTPUT={target} is no regular file. Leave it out to write to the terminal.")
+    return Path(os.path.realpath(target))
 
 
-def _check_tokens(predictor: Predictor, text: str, what: str) -> None:
-    """Raise UserError for a text with a blank that has no sentinel, or longer than what the model was trained on."""
+def _check_tokens(predictor: Predictor, text: str, subject: str) -> None:
+    """Raise UserError for a text with a blank that has no sentinel, or one longer than the inputs in training."""
     try:
         count = len(predictor.ids(text))
     except UserError as error:
-        raise UserError(f"{what} {error}") from error
+        raise UserError(f"{subject} {error}") from error
     if count > predictor.longest_input:
         feature = "inputs" if "inputs" in predictor.lengths else "targets"
-        of_both = predictor.converter == MASKED_LM  # whose lengths are equal
-        enough = dict.fromkeys(predictor.lengths, count) if of_both else {**predictor.lengths, feature: count}
+        same_lengths = predictor.converter == MASKED_LM  # its lengths are equal
+        lengths = dict.fromkeys(predictor.lengths, count) if same_lengths else {**predictor.lengths, feature: count}
         raise UserError(
-            f"{what} has {count} tokens with its end, and the model was trained on at most "
-            f'{predictor.longest_input}. Shorten it, or allow more: GIN="--gin.TASK_FEATURE_LENGTHS={enough}"'
+            f"{subject} has {count} tokens with its end, and the model was trained on at most "
+            f'{predictor.longest_input}. Shorten it, or allow more: GIN="--gin.TASK_FEATURE_LENGTHS={lengths}"'
         )
 
 

@@ -1,4 +1,4 @@
-"""A file of JSON lines that takes hours: lines that have been written stay, and the next start continues after them.
+"""Resumable writing of a file of JSON lines, which may take hours: the next start continues after the written lines.
 
 The lines are in `<name>.partial` until all are there. Its first line records what they are made from. Only whole
 batches count: the other rows of a batch may decide the last bits of a row, so an unfinished batch is made again.
@@ -27,25 +27,26 @@ _SHOWN = 5
 
 @contextlib.contextmanager
 def open_partial(target: Path, identity: Mapping[str, Any], batch_size: int) -> Iterator[tuple[BinaryIO, int]]:
-    """Open the lines of `target` that an earlier process has written, to add more; with their number, in whole batches.
+    """Yields the file of the lines of `target` that are written already, to append to, and their number, a multiple of
+    the batch size.
 
     At the end of the block they become `target`, whole or not at all; after an error they stay for the next start.
-    identity: what determines every line, as JSON. Raises UserError where the existing file was made from something
-    else, is not ours, or is being written by another process.
+    identity: what determines every line, as JSON. Raises UserError if the existing file was made from something else,
+    is not ours, or is being written by another process.
     """
     path = target.with_name(target.name + SUFFIX)
     path.parent.mkdir(parents=True, exist_ok=True)
     header = (json.dumps({_HEADER: _FORMAT, **to_json(identity)}, ensure_ascii=False) + "\n").encode()
-    with _locked(path) as file:
-        done = _seek_resume_point(path, file, header, batch_size)
-        if done:
-            print(f"{path}: {done:,} records are done, going on behind them", file=sys.stderr)
+    with _open_locked(path) as file:
+        num_done = _seek_resume_point(path, file, header, batch_size)
+        if num_done:
+            print(f"{path}: {num_done:,} records are done, going on behind them", file=sys.stderr)
         try:
-            yield file, done
+            yield file, num_done
             file.flush()
             file.seek(len(header))
-            with write_atomically(target) as whole:
-                shutil.copyfileobj(file, whole)
+            with write_atomically(target) as output:
+                shutil.copyfileobj(file, output)
             path.unlink()
         except BaseException as error:
             if isinstance(error, OSError) and error.filename is None:
@@ -60,8 +61,8 @@ def open_partial(target: Path, identity: Mapping[str, Any], batch_size: int) -> 
 
 
 @contextlib.contextmanager
-def _locked(path: Path) -> Iterator[BinaryIO]:
-    """Open the file for reading and writing, for this process alone; make it where it is missing."""
+def _open_locked(path: Path) -> Iterator[BinaryIO]:
+    """Open the file for reading and writing, for this process alone; make it if it is missing."""
     if path.exists() and not path.is_file():
         raise UserError(f"{path} is no regular file, and predictions are kept there until all are made. Remove it.")
     while True:
@@ -79,38 +80,38 @@ def _locked(path: Path) -> Iterator[BinaryIO]:
 
 
 def _seek_resume_point(path: Path, file: BinaryIO, header: bytes, batch_size: int) -> int:
-    """Go to the end of the lines of whole batches; returns their number. Raises UserError where the header differs."""
-    found = file.readline()
-    if found != header:
-        if not header.startswith(found):  # else its first write was cut off
-            raise UserError(_other(path, found, header))
+    """Go to the end of the lines of whole batches; returns their number. Raises UserError if the header differs."""
+    first_line = file.readline()
+    if first_line != header:
+        if not header.startswith(first_line):  # else its first write was cut off
+            raise UserError(_other_header_message(path, first_line, header))
         file.seek(0)
         file.truncate()
         file.write(header)
         return 0
-    end, count, done = len(header), 0, 0
-    keep = end
+    end, count, num_whole = len(header), 0, 0
+    whole_end = end
     for line in file:
         if not line.endswith(b"\n"):
             break
         end, count = end + len(line), count + 1
         if count % batch_size == 0:
-            keep, done = end, count
-    file.seek(keep)
+            whole_end, num_whole = end, count
+    file.seek(whole_end)
     file.truncate()
-    return done
+    return num_whole
 
 
-def _other(path: Path, found: bytes, header: bytes) -> str:
+def _other_header_message(path: Path, first_line: bytes, header: bytes) -> str:
     """The message about a file with another header."""
     try:
-        theirs = json.loads(found)
-        is_ours = isinstance(theirs, dict) and _HEADER in theirs
+        recorded = json.loads(first_line)
+        is_ours = isinstance(recorded, dict) and _HEADER in recorded
     except (ValueError, RecursionError):
         is_ours = False
     if not is_ours:
         return f"{path} is in the way: predictions are kept there until all are made, and it holds something else."
-    differences = list(differing(theirs, json.loads(header)).items())
+    differences = list(differing(recorded, json.loads(header)).items())
     lines = [f"  {name}: {short(old)} there, {short(new)} now" for name, (old, new) in differences[:_SHOWN]]
     more = [f"  and {len(differences) - _SHOWN} more"] if len(differences) > _SHOWN else []
     last = f"Set them back to go on, name another OUTPUT, or delete {path} to start over."

@@ -1,4 +1,4 @@
-"""Where the rows that are predicted come from: a file of JSON lines, or a split of the experiment's task."""
+"""The sources of the rows to predict for: a file of JSON lines, or a split of the experiment's task."""
 
 import contextlib
 import dataclasses
@@ -32,7 +32,7 @@ _RECORD = '{"inputs": "a text with <extra_id_0>"}'
 
 @dataclass(frozen=True)
 class Record:
-    """A line of an input file: its number, all that it holds, and the text with blanks."""
+    """A line of an input file: its number, its whole JSON object, and the text with blanks."""
 
     number: int
     content: dict[str, Any]
@@ -40,7 +40,7 @@ class Record:
 
 
 def read_records(source: Path) -> Iterator[Record]:
-    """The records of a JSONL file. Raises UserError naming file and line for a line that is no record."""
+    """Yields the records of a JSONL file. Raises UserError naming file and line for a line that is no record."""
     if not source.is_file():
         kind = "no regular file" if source.exists() else "not there"
         raise UserError(f"INPUT: {source} is {kind}. Expected a file of JSON lines: {_RECORD}.")
@@ -62,7 +62,7 @@ def json_line(value: dict[str, Any]) -> bytes:
 
 @dataclass(frozen=True)
 class Row:
-    """One input: all that its record holds, and its text. fills: whether the answer fills in blanks of the text."""
+    """One input: its record's JSON object, and its text. fills: whether the answer fills in blanks of the text."""
 
     content: Mapping[str, Any]
     text: str
@@ -71,7 +71,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Rows:
-    """A batch. tokens: what the model reads, int32 [B, S]; B may be larger than the number of rows."""
+    """A batch. tokens: the model's inputs, int32 [B, S]; B may be larger than the number of rows."""
 
     rows: list[Row]
     tokens: np.ndarray
@@ -79,9 +79,9 @@ class Rows:
 
 @dataclass(frozen=True)
 class Source:
-    """Rows in batches. identity: what they are, as JSON. total: how many rows there are; None where it is not known.
+    """Rows in batches. identity: what determines the rows, as JSON. total: the number of rows; None if not known.
 
-    batches: returns the batches from a row on, a multiple of the batch size. Batches are the same wherever one starts.
+    batches: returns the batches from a row on, a multiple of the batch size. Batches are the same from every start.
     """
 
     identity: Mapping[str, Any]
@@ -90,15 +90,15 @@ class Source:
 
 
 def file_source(source: Path, records: list[Record], predictor: Predictor, prompt: str = "") -> Source:
-    """The records of a JSONL file. prompt: what is put in front of each."""
+    """The records of a JSONL file as a source. prompt: a text that is put in front of each."""
     size = predictor.batch_size
 
-    def batches(done: int) -> Iterator[Rows]:
-        for start in range(done, len(records), size):
-            part = records[start : start + size]
-            # The last part is filled up, so that its shape is one that is compiled already.
-            tokens = predictor.encode([prompt + record.text for record in part], rows=size if start else None)
-            yield Rows([Row(record.content, record.text) for record in part], tokens)
+    def batches(first_row: int) -> Iterator[Rows]:
+        for row in range(first_row, len(records), size):
+            batch_records = records[row : row + size]
+            # the last batch is filled up, so that its shape is one that is compiled already
+            tokens = predictor.encode([prompt + record.text for record in batch_records], rows=size if row else None)
+            yield Rows([Row(record.content, record.text) for record in batch_records], tokens)
 
     identity = {"sha256": sha256_of_file(source), **({"prompt": prompt} if prompt else {})}
     return Source(identity, len(records), batches)
@@ -120,37 +120,37 @@ def _rows(batch: Mapping[str, np.ndarray], stream: Stream, predictor: Predictor,
 def open_split(
     config: DatasetConfig, directory: RunDirectory, data: prepare.DataIdentity, predictor: Predictor
 ) -> Iterator[Source]:
-    """A split, as the data process reads it. config: of `split_config`. data: the identity of what was prepared for it.
+    """A split as a source, read by the data process. config: of `split_config`. data: the identity of its data.
 
-    Raises UserError where there is none, or where its ids mean something else than in the run's vocabulary.
+    Raises UserError if there is no such split, or if the task has another vocabulary than the run.
     """
     with DataService(log=directory.inference_log) as service:
         check_same_vocabulary(service.describe(config).vocabulary, predictor.vocabulary, directory)
         stream = service.open(config)
 
-        def batches(done: int) -> Iterator[Rows]:
-            following, start = next(stream, None), 0
-            while (batch := following) is not None:
-                following = next(stream, None)
-                if start >= done:
-                    yield _rows(batch, stream, predictor, is_last=following is None)
-                start += config.batch_size
+        def batches(first_row: int) -> Iterator[Rows]:
+            next_batch, row = next(stream, None), 0
+            while (batch := next_batch) is not None:
+                next_batch = next(stream, None)
+                if row >= first_row:
+                    yield _rows(batch, stream, predictor, is_last=next_batch is None)
+                row += config.batch_size
 
-        # preprocessing may make several rows of one document: nobody has counted them
+        # preprocessing may make several rows of one document: their number is not known
         yield Source({"stream": dict(stream.identity), "data": data.data, "cache": data.cache}, None, batches)
 
 
-def changed(config: DatasetConfig, typed: str, **changes: Any) -> DatasetConfig:
-    """The dataset with these changes. Raises UserError that names the option, as it was `typed`, where one is wrong."""
+def replace_fields(config: DatasetConfig, option: str, **changes: Any) -> DatasetConfig:
+    """The dataset with these changes. Raises UserError that names the option, as it was typed, if a value is wrong."""
     try:
         return dataclasses.replace(config, **changes)
     except UserError as error:
-        raise UserError(f"{typed}: {error}") from None
+        raise UserError(f"{option}: {error}") from None
 
 
 def split_config(loaded: LoadedConfig, split: str) -> DatasetConfig:
-    """The experiment's evaluation data, but all of another split, in the order of that split, unpacked."""
+    """The experiment's evaluation dataset, but for the whole of another split, in the split's order, unpacked."""
     experiment = loaded.experiment
-    config = changed(experiment.eval_dataset, f"SPLIT={split}", split=split, num_virtual_shards=1)
+    config = replace_fields(experiment.eval_dataset, f"SPLIT={split}", split=split, num_virtual_shards=1)
     config = data_config(config, experiment.random_seed)
     return dataclasses.replace(config, max_batches=None, num_epochs=1, shuffle=False, pack=False)

@@ -1,9 +1,9 @@
 """Log-likelihoods of continuations, as evaluation harnesses ask for them: texts in, sums of log-probabilities out.
 
-An encoder-decoder can be asked for a continuation in several ways, its scorings. C is the tokens of the context, X
-those of the continuation, E the end token, M the first sentinel, 0 the padding id, with which T5's decoder starts:
+An encoder-decoder can score a continuation in several ways. C is the tokens of the context, X those of the
+continuation, E the end token, M the first sentinel, 0 the padding id, with which T5's decoder starts:
 
-| scoring | the encoder reads | the decoder reads | counted |
+| scoring | the encoder reads | the decoder reads | scored |
 |---|---|---|---|
 | plain | C E | 0 X | X |
 | prefix | C M E | 0 M X | X |
@@ -13,7 +13,7 @@ those of the continuation, E the end token, M the first sentinel, 0 the padding 
 enc_dec_prefix and enc_dec_mask of the BabyLM challenge (babylm/evaluation-pipeline-2025,
 sentence_zero_shot/dataset.py), for a tokenizer without CLS; the decoder reads 0 as BOS. `mask` is a
 pseudo-log-likelihood: the sum over single tokens, each given all others. A language model reads 0 C X; a prefix
-language model 0 C E X, with C E as the prefix; X is counted. The end is never counted.
+language model 0 C E X, with C E as the prefix; X is scored. The end is never scored.
 """
 
 import functools
@@ -38,11 +38,11 @@ SCORINGS = (PLAIN, PREFIX, MASK)
 
 
 class Row(NamedTuple):
-    """Token ids of a row: what the encoder reads, what the decoder is given, and the tokens after that, which count."""
+    """Token ids of a row: the encoder's inputs, the decoder's prefix, and the tokens after it, which are scored."""
 
     inputs: list[int]
-    given: list[int]
-    counted: list[int]
+    prefix: list[int]
+    scored: list[int]
 
 
 class Score(NamedTuple):
@@ -55,9 +55,9 @@ class Score(NamedTuple):
 class LikelihoodScorer:
     """Scores texts with a model. converter: the feature converter of the batches that the model was trained on.
 
-    batch_size: rows at a time; with `mask` every token is a row. inputs_length: the length of inputs in training, which
-    inputs for a delete gate are padded to: it keeps a share of a row's positions. Raises UserError for an unknown
-    scoring, a scoring that the model does not have, and a model that gives texts no probability.
+    batch_size: rows at a time; with `mask` every token is a row. inputs_length: the length of inputs in training. The
+    inputs for a delete gate are padded to it, because the gate keeps a share of a row's positions. Raises UserError for
+    an unknown scoring, a scoring that the model does not have, and a model that gives texts no probability.
     """
 
     def __init__(
@@ -106,18 +106,20 @@ class LikelihoodScorer:
     def score_rows(self, rows: Sequence[Row]) -> list[Score]:
         """The score of each row of token ids. Rows of similar lengths are computed together."""
         order = sorted(range(len(rows)), key=lambda n: [*map(len, rows[n])])
-        found: dict[int, Score] = {}
+        scores: dict[int, Score] = {}
         for start in range(0, len(rows), self._batch_size):
-            part = order[start : start + self._batch_size]
-            sums, greedy = jax.device_get(self._score(self._params, self._batch([rows[n] for n in part])))
-            found |= {n: Score(float(sums[at]), bool(greedy[at])) for at, n in enumerate(part)}
-        return [found[n] for n in range(len(rows))]
+            batch = order[start : start + self._batch_size]
+            sums, greedy = jax.device_get(self._score(self._params, self._batch([rows[n] for n in batch])))
+            scores |= {n: Score(float(sums[index]), bool(greedy[index])) for index, n in enumerate(batch)}
+        return [scores[n] for n in range(len(rows))]
 
     def _sums(self, rows: Sequence[Sequence[Row]]) -> list[Score]:
-        """One score for each request, from all of its rows together."""
-        scores = iter(self.score_rows([row for some in rows for row in some]))
-        parts = [[next(scores) for _ in some] for some in rows]
-        return [Score(sum(one.log_likelihood for one in some), all(one.is_greedy for one in some)) for some in parts]
+        """The score of each request: the sum over its rows."""
+        scores = iter(self.score_rows([row for request in rows for row in request]))
+        by_request = [[next(scores) for _ in request] for request in rows]
+        return [
+            Score(sum(one.log_likelihood for one in parts), all(one.is_greedy for one in parts)) for parts in by_request
+        ]
 
     def _rows(self, context: str, continuation: str) -> list[Row]:
         stripped = context.rstrip()
@@ -125,13 +127,12 @@ class LikelihoodScorer:
         encode, end = self._vocabulary.encode, self._vocabulary.eos_id
         if self._converter == LM or self._scoring == MASK:
             whole = encode(context + continuation)
-            # up to the first token that the continuation changes: a token across the border is counted
+            # up to the first token that the continuation changes: a token across the border is scored
             first = sum(accumulate(map(operator.eq, encode(context), whole), operator.and_))
             if self._converter == LM:
                 return [Row([], whole[:first], whole[first:])]
             mask = self._vocabulary.sentinel_id(0)
-            places = range(first, len(whole))
-            return [Row([*whole[:at], mask, *whole[at + 1 :], end], [mask], [whole[at]]) for at in places]
+            return [Row([*whole[:i], mask, *whole[i + 1 :], end], [mask], [whole[i]]) for i in range(first, len(whole))]
         masks = [self._vocabulary.sentinel_id(0)] if self._scoring == PREFIX else []
         return [Row([*encode(context), *masks, end], masks, encode(continuation))]
 
@@ -142,15 +143,13 @@ class LikelihoodScorer:
 
     def _batch(self, rows: Sequence[Row]) -> dict[str, np.ndarray]:
         """The arrays of `batch_size` rows. Lengths are rounded up to powers of two, so that few shapes are compiled."""
-        prefixes = [row.inputs if self._converter == PREFIX_LM else [] for row in rows]
-        targets = self._padded(
-            [[*prefix, *row.given, *row.counted] for prefix, row in zip(prefixes, rows, strict=True)]
-        )
+        prefix_inputs = [row.inputs if self._converter == PREFIX_LM else [] for row in rows]
+        targets = self._padded([[*ids, *row.prefix, *row.scored] for ids, row in zip(prefix_inputs, rows, strict=True)])
         weights, attention = np.zeros_like(targets), np.zeros_like(targets)
-        for at, (prefix, row) in enumerate(zip(prefixes, rows, strict=True)):
-            first = len(prefix) + len(row.given)
-            weights[at, first : first + len(row.counted)] = 1
-            attention[at, : len(prefix) + 1] = 1
+        for index, (ids, row) in enumerate(zip(prefix_inputs, rows, strict=True)):
+            first = len(ids) + len(row.prefix)
+            weights[index, first : first + len(row.scored)] = 1
+            attention[index, : len(ids) + 1] = 1
         return {
             "encoder_input_tokens": self._padded([row.inputs for row in rows], self._inputs_length),
             "decoder_target_tokens": targets,
@@ -160,7 +159,7 @@ class LikelihoodScorer:
         }
 
     def _padded(self, rows: Sequence[list[int]], length: int = 0) -> np.ndarray:
-        """Rows of ids, padded to the batch size and to `length`, or where they are longer to a power of two."""
+        """Rows of ids, padded to the batch size and to `length`; if they are longer, to a power of two."""
         longest = max(1, *map(len, rows))
         T = length if longest <= length else 1 << (longest - 1).bit_length()
         tokens = np.full((self._batch_size, T), self._vocabulary.pad_id, np.int32)
@@ -170,7 +169,7 @@ class LikelihoodScorer:
 
 
 def _score(model: Model, params: Params, batch: Batch) -> tuple[jax.Array, jax.Array]:
-    """For each row [B]: the log-likelihood (float32) of the counted tokens, and whether all are the most probable."""
+    """The log-likelihood (float32) of each row's scored tokens, and whether all are the most probable; both [B]."""
     logits, targets = model.logits(params, batch), batch["decoder_target_tokens"]
     weights = token_weights(batch)
     losses = cross_entropy_with_logits(logits, targets)

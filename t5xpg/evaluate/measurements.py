@@ -1,4 +1,4 @@
-"""How a run measures its state: the loss of the held-out split, that of each of its tasks, and the tasks' metrics."""
+"""The measurements of a run: the loss of the held-out split, that of each of its tasks, and the tasks' metrics."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -18,17 +18,17 @@ from t5xpg.data.tasks import task_names
 from t5xpg.data.tasks.lengths import problems, span_numbers
 from t5xpg.data.text.manifest import find_manifests, read_manifest
 from t5xpg.data.vocab.vocabulary import Vocabulary
-from t5xpg.evaluate.predicting import InferEval, TaskMetrics, metric_names, model_outputs
+from t5xpg.evaluate.infer_eval import InferEval, TaskMetrics, metric_names, model_outputs
 from t5xpg.evaluate.validation import AnyStream, EvalStep, TaskValidation, Validation, task_configs
 from t5xpg.experiment.assembly import Assembly
 from t5xpg.run.best import BestMetric, validation_names
 
 
 def describe_task(config: DatasetConfig, data_dir: Path) -> TaskDescription | None:
-    """What `DataService.describe` says about a readable task of the table; None where the data process has to be asked.
+    """The description that `DataService.describe` gives, for a readable task of the table, without the data process.
 
-    It has to be asked about tasks that users registered, and where something is in the way. The caller has to make sure
-    that the text and the cache exist and are whole.
+    None for tasks that users registered, and if something is in the way: then the data process has to be asked. The
+    caller has to make sure that the text and the cache exist and are whole.
     """
     name = config.mixture_or_task_name
     folders = find_manifests(data_dir)
@@ -63,7 +63,7 @@ def describe_task(config: DatasetConfig, data_dir: Path) -> TaskDescription | No
 
 
 def _with_objective(part: task_names.Part, objective: Objective | None) -> Objective | None:
-    """The objective of a part: the experiment's where it sets one; None where that is not of the part's kind."""
+    """The objective of a part: the experiment's if it sets one; None if that is not of the part's kind."""
     if objective is None:
         return part.objective
     return objective if name_of(objective) == name_of(part.objective) else None
@@ -71,7 +71,7 @@ def _with_objective(part: task_names.Part, objective: Objective | None) -> Objec
 
 @dataclass(frozen=True)
 class Measurements:
-    """Functions of parameters. metrics: of (parameters, step), as `predicting.InferEval.measure`."""
+    """Functions of parameters. metrics: of (parameters, step), as `infer_eval.InferEval.measure`."""
 
     loss: Callable[[Any], Mapping[str, Any]]
     loss_by_task: Callable[[Any], Mapping[str, Mapping[str, Any]]]
@@ -107,13 +107,13 @@ def measurements(
 
 
 def describe(service: DataService | RecordedData, config: DatasetConfig) -> TaskDescription:
-    """What is known of the task: without waiting for the data process, where that is possible."""
+    """The description of the task, if possible without waiting for the data process."""
     known = describe_task(config, paths.data_directory()) if isinstance(service, DataService) else None
     return known or service.describe(config)
 
 
 def require_metrics(service: DataService | RecordedData, config: DatasetConfig) -> None:
-    """Raise UserError where a run that has INFER_EVAL_PERIOD cannot compute metrics of its tasks."""
+    """Raise UserError if a run that has INFER_EVAL_PERIOD cannot compute metrics of its tasks."""
     if not isinstance(service, DataService):
         raise UserError(
             "INFER_EVAL_PERIOD is set, and a recording holds no metrics of tasks: train from the live data, or set "
@@ -124,7 +124,7 @@ def require_metrics(service: DataService | RecordedData, config: DatasetConfig) 
 
 
 def require_selection(service: DataService | RecordedData, config: DatasetConfig, selection: BestMetric) -> None:
-    """Raise UserError, with the nearest names, where a run does not measure the metric that it is selected by."""
+    """Raise UserError, with the nearest names, if a run does not measure the metric that it is selected by."""
     if selection.of_validation:
         tasks = [task.mixture_or_task_name for task in task_configs(config, describe(service, config))]
         selection.require(validation_names(tasks))
@@ -134,5 +134,5 @@ def require_selection(service: DataService | RecordedData, config: DatasetConfig
 
 
 def no_metrics(task: str) -> str:
-    """The message about a task without metrics where INFER_EVAL_PERIOD asks for them."""
+    """The message about a task without metrics although INFER_EVAL_PERIOD asks for them."""
     return f"INFER_EVAL_PERIOD is set, and {task} has no metrics (metric_fns): set INFER_EVAL_PERIOD=None."

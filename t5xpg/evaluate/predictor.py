@@ -1,4 +1,4 @@
-"""A model that answers: it takes texts or token ids, and returns the sequences that decoding finds."""
+"""The predictor: a model with its vocabulary, which decodes sequences for texts or token ids."""
 
 import functools
 import os
@@ -16,8 +16,8 @@ from t5xpg.base.files import sha256_of_file
 from t5xpg.data.batch import LM, MASKED_LM
 from t5xpg.data.vocab.sentinels import CLS
 from t5xpg.data.vocab.vocabulary import Vocabulary
-from t5xpg.evaluate.consensus import ranked
-from t5xpg.evaluate.predicting import check_predicts, predict
+from t5xpg.evaluate.consensus import rank_sequences
+from t5xpg.evaluate.prediction import check_predicts, predict
 from t5xpg.evaluate.trained_model import (
     Step,
     check_same_model,
@@ -35,30 +35,30 @@ from t5xpg.run.directory import RunDirectory
 LENGTH_MULTIPLE = 64
 
 
-def padded(experiment: Experiment, ids: Sequence[Sequence[int]], pad_id: int, rows: int | None = None) -> np.ndarray:
-    """Rows of ids as int32 [B, S]. rows: B, if rows of padding are to be added. A delete gate keeps a share of a row's
-    positions, padding among them: its rows are as long as in training."""
-    longest, inputs = max(map(len, ids), default=1), experiment.lengths.get("inputs", 0)
-    as_in_training = experiment.model.config.delete_gate_layer is not None and longest <= inputs
-    S = inputs if as_in_training else -(-longest // LENGTH_MULTIPLE) * LENGTH_MULTIPLE
+def pad_rows(experiment: Experiment, ids: Sequence[Sequence[int]], pad_id: int, rows: int | None = None) -> np.ndarray:
+    """Rows of ids as int32 [B, S]. rows: B, if rows of padding are to be added. For a delete gate, which keeps a share
+    of a row's positions with its padding, rows are as long as in training."""
+    longest, trained_length = max(map(len, ids), default=1), experiment.lengths.get("inputs", 0)
+    as_in_training = experiment.model.config.delete_gate_layer is not None and longest <= trained_length
+    S = trained_length if as_in_training else -(-longest // LENGTH_MULTIPLE) * LENGTH_MULTIPLE
     tokens = np.full((rows or len(ids), S), pad_id, np.int32)
-    for row, one in zip(tokens, ids, strict=False):
-        row[: len(one)] = one
+    for row, row_ids in zip(tokens, ids, strict=False):
+        row[: len(row_ids)] = row_ids
     return tokens
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What decoding found for one input, as texts, the best first; and their scores, where the method has any."""
+    """The decoded sequences for one input as texts, the best first; and their scores, if the method has any."""
 
     texts: Sequence[str]
     scores: Sequence[float] | None = None
 
 
 class Predictor:
-    """Predictions by the experiment's method of decoding. Texts name sentinels `<extra_id_N>`, whatever their ids are.
+    """Predicts by the experiment's method of decoding. Texts name sentinels `<extra_id_N>`, whatever their ids are.
 
-    identity: what determines the predictions, as JSON: checkpoint, method, machine; {} where it is not known.
+    identity: what determines the predictions, as JSON: checkpoint, method, machine; {} if it is not known.
     parameters: can be replaced by others of the same shapes.
     """
 
@@ -67,14 +67,14 @@ class Predictor:
         self.vocabulary = vocabulary
         self.batch_size = experiment.eval_dataset.batch_size
         self.lengths = dict(experiment.lengths)
-        self._padded = functools.partial(padded, experiment)
+        self._pad_rows = functools.partial(pad_rows, experiment)
         self.decoding = experiment.decoding
         self.parameters = params
         check_predicts(experiment)
         self.converter = experiment.eval_dataset.converter
-        # what the tasks put around the inputs; after an end token, a language model would begin another text
-        self._before = [vocabulary.named_id(CLS)] if self.converter == MASKED_LM else []
-        self._behind = [] if self.converter == LM else [vocabulary.eos_id]
+        # ids that the tasks put around the inputs; after an end token, a language model would begin another text
+        self._prefix_ids = [vocabulary.named_id(CLS)] if self.converter == MASKED_LM else []
+        self._suffix_ids = [] if self.converter == LM else [vocabulary.eos_id]
         self._decode: Callable[..., Decoded] = jax.jit(functools.partial(predict, experiment, vocabulary))
 
     @classmethod
@@ -86,14 +86,14 @@ class Predictor:
         directory, experiment = RunDirectory(path), loaded.experiment
         check_same_model(directory, experiment)
         built = assembly.assemble(experiment)
-        params, vocabulary, at = parameters_and_vocabulary(directory, experiment, built, step)
+        params, vocabulary, checkpoint_step = parameters_and_vocabulary(directory, experiment, built, step)
         predictor = cls(experiment, params, vocabulary)
-        digests = directory.checkpoints / str(at) / DIGESTS
+        digests = directory.checkpoints / str(checkpoint_step) / DIGESTS
         versions = environment.versions()
         predictor.identity = {
             "experiment": loaded.name,
-            "step": at,
-            **({"mean_of_checkpoints": count} if (count := checkpoints_in_mean(step)) else {}),
+            "step": checkpoint_step,
+            **({"mean_of_checkpoints": num_checkpoints} if (num_checkpoints := checkpoints_in_mean(step)) else {}),
             "checkpoint": sha256_of_file(digests) if digests.is_file() else None,
             "model": settings(experiment.model),
             "feature_converter": predictor.converter,
@@ -104,7 +104,7 @@ class Predictor:
             "versions": {name: versions[name] for name in ("t5xpg", "jax", "jaxlib")},
             "xla_flags": os.environ.get("XLA_FLAGS", ""),  # they decide the last bits
         }
-        return predictor, at
+        return predictor, checkpoint_step
 
     def decode(self, inputs: np.ndarray, first_row: int = 0) -> Decoded:
         """Decode inputs, int32 [B, S] padded with 0, into `decoding.Decoded` with NumPy arrays.
@@ -112,8 +112,8 @@ class Predictor:
         first_row: the number of the first row; sampling draws by the numbers of rows.
         """
         row_numbers = np.arange(first_row, first_row + len(inputs), dtype=np.int32)
-        found = jax.device_get(self._decode(self.parameters, inputs, row_numbers=row_numbers))
-        return ranked(found, self.decoding, self.vocabulary)
+        decoded = jax.device_get(self._decode(self.parameters, inputs, row_numbers=row_numbers))
+        return rank_sequences(decoded, self.decoding, self.vocabulary)
 
     def tokens(self, inputs: np.ndarray) -> np.ndarray:
         """As `decode`, but only the best sequence of each row: int32 [B, T], each row up to its end token, then 0."""
@@ -121,19 +121,19 @@ class Predictor:
 
     def answers(self, inputs: np.ndarray, first_row: int = 0) -> list[Answer]:
         """An answer for each row. first_row: see `decode`."""
-        found = self.decode(inputs, first_row)
+        decoded = self.decode(inputs, first_row)
         return [
             Answer(
                 [self.vocabulary.decode(sequence) for sequence in sequences],
-                None if found.scores is None else [float(score) for score in found.scores[row]],
+                None if decoded.scores is None else [float(score) for score in decoded.scores[row]],
             )
-            for row, sequences in enumerate(found.tokens)
+            for row, sequences in enumerate(decoded.tokens)
         ]
 
     def ids(self, text: str) -> list[int]:
         """The ids that the model reads for a text. Raises UserError for a blank that the vocabulary has no id for, and
-        for a text without any: a language model has nothing to continue."""
-        ids = [*self._before, *self.vocabulary.encode(text), *self._behind]
+        for a text without ids: a language model has nothing to continue."""
+        ids = [*self._prefix_ids, *self.vocabulary.encode(text), *self._suffix_ids]
         if not ids:
             raise UserError("The text is empty, and a language model continues one: begin it.")
         return ids
@@ -144,5 +144,5 @@ class Predictor:
         return self.lengths["targets" if self.converter == LM else "inputs"]
 
     def encode(self, texts: Sequence[str], rows: int | None = None) -> np.ndarray:
-        """Texts as int32 [B, S], with what the tasks put around them. rows: B, if rows of padding are to be added."""
-        return self._padded([self.ids(text) for text in texts], self.vocabulary.pad_id, rows)
+        """Texts as int32 [B, S], with the ids that tasks put around them. rows: B, if padding rows are to be added."""
+        return self._pad_rows([self.ids(text) for text in texts], self.vocabulary.pad_id, rows)

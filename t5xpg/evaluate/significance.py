@@ -1,7 +1,7 @@
-"""Whether two runs differ by more than chance: a paired bootstrap of their predictions (Koehn 2004).
+"""A test of whether two runs differ by more than chance: a paired bootstrap of their predictions (Koehn 2004).
 
 Examples are drawn with replacement, the same examples for both runs. p, as in sacrebleu, is the share of draws whose
-absolute difference exceeds the mean absolute difference of all draws by more than the difference that was found.
+absolute difference exceeds the mean absolute difference of all draws by more than the measured difference.
 """
 
 import json
@@ -29,33 +29,36 @@ _MEANS: Mapping[str, Callable[..., Mapping[str, float]]] = {
 
 
 def compare(run: RunDirectory, other: RunDirectory, split: str | None = None) -> dict[str, Any]:
-    """Compare what two runs predicted in their last `make eval` of a split (None: validation), metric by metric.
+    """Compare the predictions of two runs in their last `make eval` of a split (None: validation), metric by metric.
 
     Writes the result into the run's evaluation/[<split>/]significance.json, prints it and returns it. Leaves out
-    metrics that the saved predictions of either run do not reproduce. Raises UserError where none is left, or where the
-    examples are others.
+    metrics that the saved predictions of either run do not reproduce. Raises UserError if none is left, or if the
+    examples of the runs differ.
     """
-    folders = [one.evaluation / (split or "") for one in (run, other)]
-    file, others_file = (
-        one.evaluation / split / "evaluation.json" if split else one.evaluation_json for one in (run, other)
+    folders = [each.evaluation / (split or "") for each in (run, other)]
+    file, other_file = (
+        each.evaluation / split / "evaluation.json" if split else each.evaluation_json for each in (run, other)
     )
     if not file.exists():
-        named = f"{options_of(run)}{f' SPLIT={split}' if split else ''}"
-        raise UserError(f"{file} is missing: make eval {named} writes it.")
-    evaluated, theirs = read_json(file), json_object_if_any(others_file).get("metrics", {})
+        options = f"{options_of(run)}{f' SPLIT={split}' if split else ''}"
+        raise UserError(f"{file} is missing: make eval {options} writes it.")
+    evaluation, other_metrics = read_json(file), json_object_if_any(other_file).get("metrics", {})
     facts = {"run": run.path.name, "other": other.path.name}
-    facts |= {name: evaluated[name] for name in ("step", "split", "mean_of_checkpoints") if name in evaluated}
+    facts |= {name: evaluation[name] for name in ("step", "split", "mean_of_checkpoints") if name in evaluation}
     tasks: dict[str, dict[str, Any]] = {}
-    for task, values in evaluated.get("metrics", {}).items():
-        own, others = (_lines(folder / "predictions" / f"{task.replace(':', '_')}.jsonl") for folder in folders)
-        if [(one["inputs"], one["target"]) for one in own] != [(one["inputs"], one["target"]) for one in others]:
+    for task, values in evaluation.get("metrics", {}).items():
+        lines, other_lines = (_lines(folder / "predictions" / f"{task.replace(':', '_')}.jsonl") for folder in folders)
+        if [(one["inputs"], one["target"]) for one in lines] != [(one["inputs"], one["target"]) for one in other_lines]:
             raise UserError(f"{folders[0]} and {folders[1]} are of other inputs or targets of {task}: evaluate anew.")
-        said = [[line.get("prediction") for line in lines] for lines in (own, others)]
-        for name, value in values.items() if "prediction" in own[0] else ():
-            found = paired(name, values.get(f"{name}_signature"), [line["target"] for line in own], *said)
-            said_of = value, theirs.get(task, {}).get(name)
-            if found and None not in said_of and np.allclose(said_of, (found["score"], found["other_score"]), 0, 1e-6):
-                tasks.setdefault(task, {})[name] = found
+        predictions = [[line.get("prediction") for line in of_run] for of_run in (lines, other_lines)]
+        for name, value in values.items() if "prediction" in lines[0] else ():
+            signature, targets = values.get(f"{name}_signature"), [line["target"] for line in lines]
+            compared = paired_bootstrap(name, signature, targets, *predictions)
+            published = value, other_metrics.get(task, {}).get(name)
+            if compared is None or None in published:
+                continue
+            if np.allclose(published, (compared["score"], compared["other_score"]), 0, 1e-6):
+                tasks.setdefault(task, {})[name] = compared
     if not tasks:
         raise UserError(f"{file} has no metric that can be resampled: BLEU, chrF, {', '.join(_MEANS)}.")
     result = {**facts, "samples": SAMPLES, "seed": SEED, "tasks": tasks}
@@ -65,44 +68,49 @@ def compare(run: RunDirectory, other: RunDirectory, split: str | None = None) ->
     return result
 
 
-def paired(
-    name: str, signature: str | None, targets: Sequence[Any], said: Sequence[Any], others: Sequence[Any]
+def paired_bootstrap(
+    name: str,
+    signature: str | None,
+    targets: Sequence[Any],
+    predictions: Sequence[Any],
+    other_predictions: Sequence[Any],
 ) -> dict[str, Any] | None:
     """The bootstrap of a metric: {"score", "other_score", "mean", …}; None for a metric that is not known here.
 
     signature: sacrebleu's, for a corpus metric. "mean", "other_mean" and "difference" (this run minus the other) are
     over the draws, each as [mean, lower end, upper end of the middle 95%].
     """
+    both = (predictions, other_predictions)
     if (mean := _MEANS.get(name)) is not None:
-        pairs = [zip(targets, made, strict=True) for made in (said, others)]
-        stats = [[[mean([target], [answer])[name]] for target, answer in of_run] for of_run in pairs]
+        pairs = [zip(targets, answers, strict=True) for answers in both]
+        statistics = [[[mean([target], [answer])[name]] for target, answer in of_run] for of_run in pairs]
 
         def score(total: np.ndarray) -> float:
             return float(total[0]) / len(targets)
     elif signature or name == "codexglue_bleu":
-        metric = _of_signature(signature or "tok:none|smooth:none|case:mixed")
+        metric = _metric_of_signature(signature or "tok:none|smooth:none|case:mixed")
         text = metrics.joined if name == "token_bleu" else str
         references = [[one and text(one) for one in stream] for stream in metrics.reference_streams(targets)]
-        stats = [metric._extract_corpus_statistics(list(map(text, made)), references) for made in (said, others)]
+        statistics = [metric._extract_corpus_statistics(list(map(text, answers)), references) for answers in both]
 
         def score(total: np.ndarray) -> float:
-            found = metric._compute_score_from_stats(total.tolist())
-            return metrics.one_added(found) if name == "codexglue_bleu" else float(found.score)
+            bleu_or_chrf = metric._compute_score_from_stats(total.tolist())
+            return metrics.one_added(bleu_or_chrf) if name == "codexglue_bleu" else float(bleu_or_chrf.score)
     else:
         return None
-    sums = [np.asarray(one, np.float64) for one in stats]
+    arrays = [np.asarray(of_run, np.float64) for of_run in statistics]
     draws = np.random.default_rng(SEED).choice(len(targets), size=(SAMPLES, len(targets)))
-    drawn = [np.array([score(one[draw].sum(0)) for draw in draws]) for one in sums]
-    own, other = (score(one.sum(0)) for one in sums)
+    drawn = [np.array([score(array[draw].sum(0)) for draw in draws]) for array in arrays]
+    own, other = (score(array.sum(0)) for array in arrays)
     distances = np.abs(drawn[0] - drawn[1])
     beyond = int((distances - distances.mean() > abs(own - other)).sum())
     ends = [SAMPLES // 40, -SAMPLES // 40 - 1]  # as sacrebleu takes them
-    of_draws = zip(("mean", "other_mean", "difference"), [*drawn, drawn[0] - drawn[1]], strict=True)
-    means = {part: [float(scores.mean()), *np.sort(scores)[ends].tolist()] for part, scores in of_draws}
+    columns = zip(("mean", "other_mean", "difference"), [*drawn, drawn[0] - drawn[1]], strict=True)
+    means = {part: [float(scores.mean()), *np.sort(scores)[ends].tolist()] for part, scores in columns}
     return {"score": own, "other_score": other, **means, "p": (beyond + 1) / (SAMPLES + 1)}
 
 
-def _of_signature(signature: str) -> Any:
+def _metric_of_signature(signature: str) -> Any:
     """The sacrebleu metric that has this signature."""
     from sacrebleu.metrics import BLEU, CHRF
 

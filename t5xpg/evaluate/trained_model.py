@@ -1,4 +1,4 @@
-"""What a run has trained: the parameters of a checkpoint, and the vocabulary of their ids."""
+"""The model that a run has trained: the parameters of a checkpoint, and the run's vocabulary."""
 
 import re
 import sys
@@ -31,8 +31,8 @@ Origin = Mapping[str, Any]  # {"named": INITIAL_CHECKPOINT, "experiment", "step"
 def parameters_and_vocabulary(
     directory: RunDirectory, experiment: Experiment, built: Assembly, step: Step = None
 ) -> tuple[Any, Vocabulary, int]:
-    """The parameters of a run's checkpoint on the mesh, its vocabulary, and its step. Parameters of an adapter are
-    added to those that the run was started from.
+    """The parameters of a run's checkpoint on the mesh, its vocabulary, and its step. An adapter is merged into the
+    parameters that the run was started from.
 
     step: of the checkpoint, "best", None for the last one, or "mean:N" for the mean of the parameters of the last N,
     summed in float32 from the oldest on. Raises UserError where there is no such checkpoint, or fewer than N.
@@ -40,61 +40,65 @@ def parameters_and_vocabulary(
     directory.read()
     with Checkpointer(directory.checkpoints, experiment.checkpoints, read_only=True) as checkpointer:
         count = checkpoints_in_mean(step)
-        chosen = checkpointer.last(count) if count else [chosen_step(checkpointer, experiment, step)]
+        steps = checkpointer.last(count) if count else [chosen_step(checkpointer, experiment, step)]
         if count:
-            print(f"the mean of the parameters after steps {', '.join(map('{:,}'.format, chosen))}", file=sys.stderr)
-        params, meta = checkpointer.restore_params(chosen[0], built.abstract_state.params)
-        base = None if experiment.adapter is None else frozen_parameters(built, meta[INITIAL])
-        params = built.model_params(params, base)
-        for one in chosen[1:]:
-            more, _ = checkpointer.restore_params(one, built.abstract_state.params)
-            params = jax.tree.map(jnp.add, params, built.model_params(more, base))
-        if len(chosen) > 1:
-            params = jax.tree.map(lambda total: total / len(chosen), params)
-    at = chosen[-1]
-    assert at is not None
-    return params, vocabulary_of_record(meta["vocabulary"], directory.vocabulary_model), at
+            print(f"the mean of the parameters after steps {', '.join(map('{:,}'.format, steps))}", file=sys.stderr)
+        params, meta = checkpointer.restore_params(steps[0], built.abstract_state.params)
+        frozen = None if experiment.adapter is None else frozen_parameters(built, meta[INITIAL])
+        params = built.model_params(params, frozen)
+        for later_step in steps[1:]:
+            other_params, _ = checkpointer.restore_params(later_step, built.abstract_state.params)
+            params = jax.tree.map(jnp.add, params, built.model_params(other_params, frozen))
+        if len(steps) > 1:
+            params = jax.tree.map(lambda total: total / len(steps), params)
+    last_step = steps[-1]
+    assert last_step is not None
+    return params, vocabulary_of_record(meta["vocabulary"], directory.vocabulary_model), last_step
 
 
 def frozen_parameters(built: Assembly, recorded: Origin) -> Params:
     """The frozen parameters of a run, read again onto the mesh: its teacher's, or those that an adapter is added to.
 
-    recorded: what a checkpoint of the run says about them. Raises UserError where they are not there, or are others.
+    recorded: their origin in a checkpoint of the run. Raises UserError if they are missing, or are others.
     """
     frozen, teacher = built.abstract_state.frozen, built.experiment.teacher
     source, setting = (teacher, "TEACHER_CHECKPOINT") if teacher else (built.experiment.initial, "INITIAL_CHECKPOINT")
     assert frozen is not None
     assert source is not None
-    named = source.checkpoint
-    place = find(named, setting)
-    step = recorded["step"] if place.step is None and named == recorded["named"] else place.step
-    with Checkpointer(place.checkpoints, built.experiment.checkpoints, read_only=True) as checkpointer:
+    checkpoint = source.checkpoint
+    saved_step = find(checkpoint, setting)
+    step = recorded["step"] if saved_step.step is None and checkpoint == recorded["named"] else saved_step.step
+    with Checkpointer(saved_step.checkpoints, built.experiment.checkpoints, read_only=True) as checkpointer:
         params, _ = checkpointer.restore_params(step, frozen)
     if (digest := sha256_of_arrays({"params": params})) != recorded["sha256"]:
         raise UserError(
             f"The run was trained beside the parameters of {recorded['experiment']} after step {recorded['step']:,}, "
             f"{recorded['named']} (SHA-256 {recorded['sha256'][:12]}…), and those of {setting}="
-            f"{named} are others ({digest[:12]}…). Name where that checkpoint lies now."
+            f"{checkpoint} are others ({digest[:12]}…). Name where that checkpoint lies now."
         )
     return params
 
 
 def checkpoints_in_mean(step: Step) -> int:
-    """How many checkpoints "mean:N" names; 0 for any other step."""
-    named = _MEAN.fullmatch(str(step))
-    return int(named[1]) if named else 0
+    """The number N of "mean:N"; 0 for any other step."""
+    match = _MEAN.fullmatch(str(step))
+    return int(match[1]) if match else 0
 
 
 def chosen_step(checkpointer: Checkpointer, experiment: Experiment, step: Step) -> int | None:
-    """The number of the step that is asked for. Raises UserError for other words, and "best" where there is none."""
+    """The number of a step; None if nothing is saved. Raises UserError for unknown words, and if there is no best."""
     if step != "best":
         if isinstance(step, str):
             raise UserError(f"step {step!r} is neither a number nor best nor mean:N.")
         return checkpointer.latest() if step is None else step
     best = checkpointer.best()
     if best is None:
-        kept = experiment.checkpoints.best
-        why = f"{kept.metric} was measured of none of them" if kept.keep else "none is kept as the best (KEEP_BEST)"
+        selection = experiment.checkpoints.best
+        why = (
+            f"{selection.metric} was measured of none of them"
+            if selection.keep
+            else "none is kept as the best (KEEP_BEST)"
+        )
         raise UserError(f"STEP=best: {why}; there are: {checkpointer.steps()}.")
     return best
 
@@ -103,21 +107,24 @@ def check_same_model(directory: RunDirectory, experiment: Experiment) -> None:
     """Raise UserError if the run is of another model. Parameters may fit a model that computes something else."""
     record = directory.read()
     recorded = record["identity"].get("settings", {})
-    now = {name: value for name, value in identity_settings(experiment).items() if decides_predictions(name)}
-    others = {name: value for name, value in recorded.items() if not decides_predictions(name)}
-    directory.check(record["experiment"], {"settings": {**others, **now}})
+    settings = {name: value for name, value in identity_settings(experiment).items() if decides_predictions(name)}
+    unchecked = {name: value for name, value in recorded.items() if not decides_predictions(name)}
+    directory.check(record["experiment"], {"settings": {**unchecked, **settings}})
 
 
-def check_same_vocabulary(task: Vocabulary, trained: Vocabulary | Mapping[str, Any], directory: RunDirectory) -> None:
-    """Raise UserError if the task's ids mean something else than `trained`: the run's vocabulary, or its record."""
-    recorded = trained.to_json() if isinstance(trained, Vocabulary) else trained
-    differences = vocabulary_differences(task, recorded, "run")
+def check_same_vocabulary(
+    task_vocabulary: Vocabulary, trained_vocabulary: Vocabulary | Mapping[str, Any], directory: RunDirectory
+) -> None:
+    """Raise UserError if the task's vocabulary is another than the run's. trained_vocabulary: it, or its record."""
+    recorded = trained_vocabulary.to_json() if isinstance(trained_vocabulary, Vocabulary) else trained_vocabulary
+    differences = vocabulary_differences(task_vocabulary, recorded, "run")
     if differences:
         raise UserError(f"{directory.path} was trained with another vocabulary than the task has: {differences}.")
 
 
-def vocabulary_differences(task: Vocabulary, recorded: Mapping[str, Any], where: str) -> str:
-    """The differences of the task's vocabulary from a recorded one, as text; "" for none. where: what recorded it."""
-    theirs = {name: value for name, value in recorded.items() if name != "model_file"}
-    differences = differing(theirs, vocabulary_identity(task))
+def vocabulary_differences(task_vocabulary: Vocabulary, recorded: Mapping[str, Any], where: str) -> str:
+    """The differences of the task's vocabulary from a recorded one, as text; "" for none. where: the place of the
+    record, as messages name it."""
+    settings = {name: value for name, value in recorded.items() if name != "model_file"}
+    differences = differing(settings, vocabulary_identity(task_vocabulary))
     return ", ".join(f"{name} {old} in the {where}, {new} now" for name, (old, new) in differences.items())

@@ -15,8 +15,8 @@ from t5xpg.base.metric_values import format_value, is_number
 from t5xpg.data.batch import MASKED_LM
 from t5xpg.data.stream.client import DataService
 from t5xpg.evaluate.evaluation import check_and_prepare
-from t5xpg.evaluate.infer_sources import changed
-from t5xpg.evaluate.predicting import InferEval, model_outputs
+from t5xpg.evaluate.infer_eval import InferEval, model_outputs
+from t5xpg.evaluate.infer_sources import replace_fields
 from t5xpg.evaluate.trained_model import Step, check_same_vocabulary, parameters_and_vocabulary
 from t5xpg.experiment import assembly
 from t5xpg.experiment.config import LoadedConfig
@@ -39,69 +39,77 @@ def tune(
 ) -> dict[str, Any]:
     """Decode all of a split with each number of `beams` (None: the experiment's, or 4) and each of `alphas`.
 
-    Prints the metrics of every pair, and what to type for the best pair: the one with the highest value of the first
+    Prints the metrics of every pair, and the command for the best pair: the one with the highest value of the first
     metric of the first task with predictions. Writes this into the run's tuning.json, and returns it. split: in place
     of the experiment's validation split. step: see `parameters_and_vocabulary`. Raises UserError for a test split, and
-    where nothing is both decoded and measured.
+    if nothing is both decoded and measured.
     """
-    experiment, directory = loaded.experiment, RunDirectory(path)
+    experiment, directory, config = loaded.experiment, RunDirectory(path), loaded.experiment.eval_dataset
     directory.read()
-    config = experiment.eval_dataset
     if split is not None and split != config.split:
-        config = changed(config, f"SPLIT={split}", split=split)
+        config = replace_fields(config, f"SPLIT={split}", split=split)
     if config.split.lower().startswith("test"):
         raise UserError(
             f"The split {config.split!r} is for the result: decoding that was tuned on it tells nothing of other text. "
             "Tune on validation (leave SPLIT out)."
         )
-    decoding = experiment.decoding
-    own = decoding
-    if decoding.method != "beam":  # as gin/decoding/beam.gin makes it
-        own = DecodingConfig("beam", decoding.max_decode_length, extra_length=decoding.extra_length)
-    pairs = itertools.product(beams or [own.decodes], alphas)
-    # impossible values are refused before anything is made
-    decodings = [dataclasses.replace(own, num_decodes=count, alpha=alpha) for count, alpha in pairs]
+    decodings = _decodings(experiment.decoding, beams, alphas)  # refuses impossible values before anything is made
     check_and_prepare(loaded, directory, config)
     config = data_config(dataclasses.replace(config, max_batches=None), experiment.random_seed)
     built = assembly.assemble(experiment)
-    params, vocabulary, at = parameters_and_vocabulary(directory, experiment, built, step)
-    tried: list[dict[str, Any]] = []
+    params, vocabulary, checkpoint_step = parameters_and_vocabulary(directory, experiment, built, step)
+    trials: list[dict[str, Any]] = []
     with DataService(log=directory.evaluation_log) as service:
         check_same_vocabulary(service.describe(config).vocabulary, vocabulary, directory)
         evaluator = service.evaluator(config)
         if config.converter == MASKED_LM or not any(set(task.kinds) - {"score"} for task in evaluator.tasks):
             raise UserError(f"Nothing of {config.mixture_or_task_name} is decoded and measured: nothing can be tuned.")
-        for one_way in decodings:
-            with_it = dataclasses.replace(built, experiment=dataclasses.replace(experiment, decoding=one_way))
-            measured = InferEval(lambda: evaluator, model_outputs(with_it, vocabulary)).measure(params, at)
+        for decoding in decodings:
+            variant = dataclasses.replace(built, experiment=dataclasses.replace(experiment, decoding=decoding))
+            outputs = model_outputs(variant, vocabulary)
+            measured = InferEval(lambda: evaluator, outputs).measure(params, checkpoint_step)
             decoded = [(one.task, *pair) for one in measured if one.decoding for pair in one.metrics.items()]
             numbers = {f"{task} / {name}": value for task, name, value in decoded if is_number(value)}
-            tried.append({"decoding": one_way.settings(), "metrics": numbers})
-            if not (names := comparable([one["metrics"] for one in tried])):
+            trials.append({"decoding": decoding.settings(), "metrics": numbers})
+            if not (names := comparable([trial["metrics"] for trial in trials])):
                 raise UserError(
                     f"No metric of what {config.mixture_or_task_name} decodes is a number: nothing can be tuned."
                 )
-    by = names[0]
-    best = max(tried, key=lambda one: one["metrics"][by])["decoding"]
-    # the fragment resets what it does not name, whatever the experiment has
-    usual = DecodingConfig("beam").settings()
-    chosen = {name: value for name, value in best.items() if name in _TUNED or value != usual.get(name)}
-    options = [f"--gin.decoding.DecodingConfig.{name}={value}" for name, value in chosen.items()]
-    gin = " ".join(["--gin_file=gin/decoding/beam.gin", *options])
-    result = {"step": at, "split": config.split, "tried": tried, "by": by, "best": best, "gin": gin}
+    metric = names[0]
+    best = max(trials, key=lambda trial: trial["metrics"][metric])["decoding"]
+    gin = _gin_options(best)
+    result = {"step": checkpoint_step, "split": config.split, "tried": trials, "by": metric, "best": best, "gin": gin}
     write_json(directory.path / "tuning.json", to_json(result))
-    rows = [[str(one["decoding"][name]) for name in _TUNED] for one in tried]
     rows = [
-        [*row, *(format_value(one["metrics"][name]) for name in names)] for row, one in zip(rows, tried, strict=True)
+        [*(str(trial["decoding"][name]) for name in _TUNED), *(format_value(trial["metrics"][name]) for name in names)]
+        for trial in trials
     ]
-    print(f"{loaded.name} after step {at:,} on {config.split}:")
+    print(f"{loaded.name} after step {checkpoint_step:,} on {config.split}:")
     print("\n".join(aligned([*_TUNED, *names], rows)))
-    of_step = "" if step is None else f" STEP={step}"
-    print(f"best by {by}: make eval {options_of(directory, gin)}{of_step}")
+    print(f"best by {metric}: make eval {options_of(directory, gin)}{'' if step is None else f' STEP={step}'}")
     print(f"written to {paths.shown(directory.path / 'tuning.json')}", flush=True)
     return result
 
 
-def comparable(found: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The names of the metrics that are finite numbers in all of `found`, in the order of the first."""
-    return [name for name in found[0] if all(is_number(one.get(name)) and math.isfinite(one[name]) for one in found)]
+def _decodings(
+    decoding: DecodingConfig, beams: Sequence[int] | None, alphas: Sequence[float]
+) -> Sequence[DecodingConfig]:
+    """A beam search for each pair of a number of beams and a length penalty; otherwise as the experiment's `decoding`.
+    Raises UserError for impossible values."""
+    if decoding.method != "beam":  # as gin/decoding/beam.gin makes it
+        decoding = DecodingConfig("beam", decoding.max_decode_length, extra_length=decoding.extra_length)
+    pairs = itertools.product(beams or [decoding.decodes], alphas)
+    return [dataclasses.replace(decoding, num_decodes=count, alpha=alpha) for count, alpha in pairs]
+
+
+def _gin_options(settings: Mapping[str, Any]) -> str:
+    """The options of a command that set a beam search. The fragment resets the settings that they do not name."""
+    usual = DecodingConfig("beam").settings()
+    set_here = {name: value for name, value in settings.items() if name in _TUNED or value != usual.get(name)}
+    options = [f"--gin.decoding.DecodingConfig.{name}={value}" for name, value in set_here.items()]
+    return " ".join(["--gin_file=gin/decoding/beam.gin", *options])
+
+
+def comparable(trials: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The names of the metrics that are finite numbers in all trials, in the order of the first."""
+    return [name for name in trials[0] if all(is_number(one.get(name)) and math.isfinite(one[name]) for one in trials)]

@@ -16,8 +16,8 @@ from t5xpg.data.stream.client import Stream, TaskDescription
 from t5xpg.run.metrics import Window
 
 _INPUTS, _TARGETS = "encoder_input_tokens", "decoder_target_tokens"
-KEPT_BYTES = 64 * 2**20
-EXCHANGED_BATCHES = 8  # that are measured once more, with their encoder rows exchanged
+CACHE_BYTES = 64 * 2**20
+ROTATED_BATCHES = 8  # that are measured once more, with rotated inputs
 
 AnyStream = Stream | RecordedStream
 Summary = Mapping[str, float | int]
@@ -32,7 +32,7 @@ class NothingToMeasureError(UserError):
 class Validation:
     """Measures parameters on every batch of a finite stream; the same batches each time.
 
-    The batches are kept in memory where they fit into `kept_bytes`, and read again otherwise. stream: the stream, or a
+    The batches are kept in memory if they fit into `cache_bytes`, and read again otherwise. stream: the stream, or a
     function that returns it, which is called at the first measurement.
     """
 
@@ -41,33 +41,32 @@ class Validation:
         stream: AnyStream | Callable[[], AnyStream],
         eval_step: EvalStep,
         on_devices: OnDevices,
-        kept_bytes: int = KEPT_BYTES,
+        cache_bytes: int = CACHE_BYTES,
     ) -> None:
-        self._given = stream
+        self._source = stream
         self._eval_step = eval_step
         self._on_devices = on_devices
-        self._kept_bytes = kept_bytes
-        self._kept: list[Mapping[str, np.ndarray]] | None = None
+        self._cache_bytes = cache_bytes
+        self._cache: list[Mapping[str, np.ndarray]] | None = None
 
     def measure(self, params: Any, progress: Progress | None = None) -> dict[str, float | int]:
-        """`metrics.Window.summary` over the split, "batches", and the "encoder_use" of its first EXCHANGED_BATCHES.
+        """`metrics.Window.summary` over the split, "batches", and the "encoder_use" of its first ROTATED_BATCHES.
 
-        "encoder_use" says whether the model uses its encoder: the loss of batches whose encoder rows are `exchanged`,
-        minus their own loss, in nats per target token. About 0 means that the decoder is a language model of the
-        targets alone. Missing where no batch can be exchanged. progress: counts batches. Raises NothingToMeasureError
-        where the split gives no target.
+        "encoder_use" says whether the model uses its encoder: the loss of batches with `rotate_inputs`, minus their own
+        loss, in nats per target token. About 0 means that the decoder is a language model of the targets alone. Missing
+        if no batch can be rotated. progress: counts batches. Raises NothingToMeasureError if the split gives no target.
         """
         window = Window()
-        rise = exchanged_tokens = 0.0  # nats that exchanged rows cost, and the target tokens of these batches
+        rise = rotated_tokens = 0.0  # nats that rotated inputs cost, and the target tokens of these batches
         for batch in self._batches():
-            own = jax.device_get(self._eval_step(params, self._on_devices(batch)))
-            window.add(own)
+            sums = jax.device_get(self._eval_step(params, self._on_devices(batch)))
+            window.add(sums)
             if progress is not None:
                 progress.advance()
-            if window.steps <= EXCHANGED_BATCHES and (other := exchanged(batch)) is not None:
-                misled = jax.device_get(self._eval_step(params, self._on_devices(other)))
-                rise += float(misled["cross_entropy"]) - float(own["cross_entropy"])
-                exchanged_tokens += float(own["weights"])
+            if window.steps <= ROTATED_BATCHES and (rotated := rotate_inputs(batch)) is not None:
+                rotated_sums = jax.device_get(self._eval_step(params, self._on_devices(rotated)))
+                rise += float(rotated_sums["cross_entropy"]) - float(sums["cross_entropy"])
+                rotated_tokens += float(sums["weights"])
         if not window.values.get("weights"):
             config = self._stream.config
             raise NothingToMeasureError(
@@ -76,35 +75,36 @@ class Validation:
             )
         summary = window.summary()
         summary["batches"] = window.steps
-        if exchanged_tokens:
-            summary["encoder_use"] = rise / exchanged_tokens
+        if rotated_tokens:
+            summary["encoder_use"] = rise / rotated_tokens
         return summary
 
     @functools.cached_property
     def _stream(self) -> AnyStream:
-        return self._given() if callable(self._given) else self._given
+        return self._source() if callable(self._source) else self._source
 
     def _batches(self) -> Iterator[Mapping[str, np.ndarray]]:
-        if self._kept is not None:
-            yield from self._kept
+        if self._cache is not None:
+            yield from self._cache
             return
         if self._stream.batches_read:
             self._stream.rewind()
-        kept: list[Mapping[str, np.ndarray]] = []
+        batches: list[Mapping[str, np.ndarray]] = []
         size = 0
         for batch in self._stream:
             size += sum(array.nbytes for array in batch.values())
-            if size <= self._kept_bytes:
-                kept.append(batch)
+            if size <= self._cache_bytes:
+                batches.append(batch)
             yield batch
-        if size <= self._kept_bytes:
-            self._kept = kept
+        if size <= self._cache_bytes:
+            self._cache = batches
 
 
-def exchanged(batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray] | None:
-    """The batch with its encoder rows [S] exchanged: each example gets the row of the one before it, the first one that
-    of the last. Rows of padding, which have no targets, stay as they are. None with fewer than two examples, for packed
-    batches, for those without encoder and decoder, and on several hosts, which each hold a part of a batch."""
+def rotate_inputs(batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray] | None:
+    """The batch with its encoder inputs [B, S] rotated by one example: a control for how much the decoder uses its
+    encoder. The first example gets the inputs of the last. Rows of padding, which have no targets, stay as they are.
+    None with fewer than two examples, for packed batches, for batches without encoder and decoder, and on several
+    hosts, which each hold a part of a batch."""
     if not {_INPUTS, _TARGETS} <= set(batch) or "encoder_segment_ids" in batch or jax.process_count() > 1:
         return None
     rows = np.flatnonzero((batch[_TARGETS] != 0).any(axis=1))
@@ -116,7 +116,7 @@ def exchanged(batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray] | None:
 
 
 class TaskValidation:
-    """Measures parameters on the split of each task of a mixture by itself; measures nothing for a single task.
+    """Measures parameters on the split of each task of a mixture; measures nothing for a single task.
 
     streams: returns the stream of each task, by the names from `task_configs`; called at the first measurement.
     """
@@ -131,8 +131,10 @@ class TaskValidation:
     @functools.cached_property
     def _validations(self) -> dict[str, Validation]:
         streams = self._streams()
-        share = KEPT_BYTES // max(1, len(streams))
-        return {task: Validation(stream, self._eval_step, self._on_devices, share) for task, stream in streams.items()}
+        cache_bytes = CACHE_BYTES // max(1, len(streams))
+        return {
+            task: Validation(stream, self._eval_step, self._on_devices, cache_bytes) for task, stream in streams.items()
+        }
 
     def measure(self, params: Any, progress: Progress | None = None) -> dict[str, Summary]:
         """{task: as `Validation.measure`}. A task whose split gives no target is left out, with a message."""

@@ -1,8 +1,8 @@
 """Optimisers: frozen settings, each of which builds an optax transformation.
 
 Where an array stacks all layers, the rules for an array hold for each layer. `transformation(params_axes)` takes the
-logical axes of the parameters, a tree of tuples of names, because some rules depend on what a dimension stands for.
-`learning_rate` is a schedule; a number stands for a constant rate.
+logical axes of the parameters, a tree of tuples of names, because some rules depend on the meaning of a dimension.
+`learning_rate` is a schedule; a number is a constant rate.
 
 `relpos_bias_factor` multiplies the updates of the relative position biases and keys. Adam moves an entry by about the
 learning rate a step, whatever its size. These biases start near 0 and are added to attention logits unscaled. A head
@@ -31,11 +31,11 @@ TABLE_AXES = ("vocab", "relpos_buckets", "length")  # axes of lookup tables, sof
 
 
 def is_stacked(axes: Axes) -> bool:
-    """Whether an array with these logical axes holds all layers of a stack."""
+    """True for the logical axes of an array that holds all layers of a stack."""
     return axes[:1] == (LAYERS,)
 
 
-def of_layer(axes: Axes) -> Axes:
+def layer_axes(axes: Axes) -> Axes:
     """The logical axes of one layer of a stacked array; those of any other array unchanged."""
     return axes[1:] if is_stacked(axes) else axes
 
@@ -46,11 +46,11 @@ def by_layer(inner: optax.GradientTransformation, params_axes: AxesTree) -> opta
     inner: its state consists of trees with the parameters' structure, and of counts, which are scalars. params_axes:
     the tree of logical axes. The state is that of inner, with stacked arrays for stacked parameters.
     """
-    flags = [is_stacked(axes) for axes in jax.tree.leaves(params_axes, is_leaf=_is_axes)]
-    if not any(flags):
+    are_stacked = [is_stacked(axes) for axes in jax.tree.leaves(params_axes, is_leaf=_is_axes)]
+    if not any(are_stacked):
         return inner
 
-    def along(leaf: Any) -> Any:
+    def vmap_axes(leaf: Any) -> Any:
         """jax.vmap's axes for inner's state of one stacked array: the first axis of arrays, None for counts."""
         layer = jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype)
         return jax.tree.map(lambda part: 0 if part.ndim else None, jax.eval_shape(inner.init, layer))
@@ -59,8 +59,8 @@ def by_layer(inner: optax.GradientTransformation, params_axes: AxesTree) -> opta
         leaves: list[Any] = jax.tree.leaves(params)
         treedef: Any = jax.tree.structure(params)
         states = [
-            jax.vmap(inner.init, out_axes=along(leaf))(leaf) if stacked else inner.init(leaf)
-            for leaf, stacked in zip(leaves, flags, strict=True)
+            jax.vmap(inner.init, out_axes=vmap_axes(leaf))(leaf) if stacked else inner.init(leaf)
+            for leaf, stacked in zip(leaves, are_stacked, strict=True)
         ]
         return _join_states(states, treedef)
 
@@ -70,13 +70,15 @@ def by_layer(inner: optax.GradientTransformation, params_axes: AxesTree) -> opta
         treedef: Any = jax.tree.structure(params)
         states = _split_state(state, jax.tree.structure(jax.eval_shape(inner.init, leaves[0])), treedef)
         new_updates, new_states = [], []
-        for gradient, own, leaf, stacked in zip(treedef.flatten_up_to(updates), states, leaves, flags, strict=True):
-            one = inner.update
+        for gradient, leaf_state, leaf, stacked in zip(
+            treedef.flatten_up_to(updates), states, leaves, are_stacked, strict=True
+        ):
+            update_leaf = inner.update
             if stacked:
-                one = jax.vmap(one, in_axes=(0, along(leaf), 0), out_axes=(0, along(leaf)))
-            changed, own = one(gradient, own, leaf)
-            new_updates.append(changed)
-            new_states.append(own)
+                update_leaf = jax.vmap(update_leaf, in_axes=(0, vmap_axes(leaf), 0), out_axes=(0, vmap_axes(leaf)))
+            new_update, leaf_state = update_leaf(gradient, leaf_state, leaf)
+            new_updates.append(new_update)
+            new_states.append(leaf_state)
         return treedef.unflatten(new_updates), _join_states(new_states, treedef)
 
     return optax.GradientTransformation(init, update)
@@ -85,24 +87,24 @@ def by_layer(inner: optax.GradientTransformation, params_axes: AxesTree) -> opta
 def _join_states(states: list[Any], treedef: Any) -> Any:
     """One state from the states of all parameters: arrays become trees with the parameters' structure; of the counts,
     which are all equal, the first is kept."""
-    of_one: Any = jax.tree.structure(states[0])
-    columns = zip(*(of_one.flatten_up_to(state) for state in states), strict=True)
-    return of_one.unflatten([parts[0] if parts[0].ndim == 0 else treedef.unflatten(parts) for parts in columns])
+    structure: Any = jax.tree.structure(states[0])
+    columns = zip(*(structure.flatten_up_to(state) for state in states), strict=True)
+    return structure.unflatten([parts[0] if parts[0].ndim == 0 else treedef.unflatten(parts) for parts in columns])
 
 
-def _split_state(state: Any, of_one: Any, treedef: Any) -> list[Any]:
-    """The inverse of `_join_states`: a state with structure `of_one` for each parameter. treedef: of the parameters."""
-    number = treedef.num_leaves
+def _split_state(state: Any, structure: Any, treedef: Any) -> list[Any]:
+    """The inverse of `_join_states`: one state, of this structure, per parameter. treedef: of the parameters."""
+    num_leaves = treedef.num_leaves
     columns = [
-        [part] * number if isinstance(part, jax.Array) else treedef.flatten_up_to(part)
-        for part in of_one.flatten_up_to(state)
+        [part] * num_leaves if isinstance(part, jax.Array) else treedef.flatten_up_to(part)
+        for part in structure.flatten_up_to(state)
     ]
-    return [of_one.unflatten([column[index] for column in columns]) for index in range(number)]
+    return [structure.unflatten([column[index] for column in columns]) for index in range(num_leaves)]
 
 
 @dataclass(frozen=True)
 class Optimizer(abc.ABC):
-    """What the step needs of an optimiser."""
+    """The interface of an optimiser that `step.make_train_step` uses."""
 
     learning_rate: Schedule
 
@@ -144,10 +146,10 @@ class Adafactor(Optimizer):
 
     def transformation(self, params_axes: AxesTree) -> optax.GradientTransformation:
         """Raises UserError for parameters of more than two axes."""
-        deep = [axes for axes in jax.tree.leaves(params_axes, is_leaf=_is_axes) if len(of_layer(axes)) > 2]
-        if deep:
+        unsupported = [axes for axes in jax.tree.leaves(params_axes, is_leaf=_is_axes) if len(layer_axes(axes)) > 2]
+        if unsupported:
             raise UserError(
-                f"Adafactor factors arrays of at most two axes, and the model has one of {deep[0]}, as those of "
+                f"Adafactor factors arrays of at most two axes, and the model has one of {unsupported[0]}, as those of "
                 "T5Config.relative_attention_keys: take another optimiser (gin/optimizers)."
             )
         steps = _clip(self.max_gradient_norm)
@@ -192,7 +194,7 @@ class AdamW(Optimizer):
     width_factor: float = 1.0
 
     def transformation(self, params_axes: AxesTree) -> optax.GradientTransformation:
-        narrower = _scaled(1.0 / self.width_factor, params_axes, lambda axes: is_hidden_matrix(axes) or _is_head(axes))
+        narrower = _scale(1.0 / self.width_factor, params_axes, lambda axes: is_hidden_matrix(axes) or _is_head(axes))
         return _adam(self, params_axes, after=narrower)
 
 
@@ -217,18 +219,20 @@ class AdamWScale(Optimizer):
 
 
 def _adam(
-    of: AdamW | AdamWScale,
+    optimizer: AdamW | AdamWScale,
     params_axes: AxesTree,
     scaling: Sequence[optax.GradientTransformation] = (),
     after: Sequence[optax.GradientTransformation] = (),
 ) -> optax.GradientTransformation:
     return optax.chain(
-        *_clip(of.max_gradient_norm),
-        optax.scale_by_adam(of.b1, of.b2, of.epsilon),
+        *_clip(optimizer.max_gradient_norm),
+        optax.scale_by_adam(optimizer.b1, optimizer.b2, optimizer.epsilon),
         *scaling,
-        optax.add_decayed_weights(of.weight_decay, _by_axes(lambda axes: len(of_layer(axes)) > 1, params_axes)),
-        optax.scale_by_learning_rate(of.learning_rate),
-        *_scaled(of.relpos_bias_factor, params_axes, _is_table_of_positions),
+        optax.add_decayed_weights(
+            optimizer.weight_decay, _map_axes(lambda axes: len(layer_axes(axes)) > 1, params_axes)
+        ),
+        optax.scale_by_learning_rate(optimizer.learning_rate),
+        *_scale(optimizer.relpos_bias_factor, params_axes, _is_table_of_positions),
         *after,
     )
 
@@ -276,21 +280,21 @@ class Muon(Optimizer):
             adam_b1=self.b1,
             adam_b2=self.b2,
             adam_learning_rate=self.adam_learning_rate,
-            muon_weight_dimension_numbers=_by_axes(_muon_dimensions, params_axes),
+            muon_weight_dimension_numbers=_map_axes(_muon_dimensions, params_axes),
             consistent_rms=self.consistent_rms,
         )
         return optax.chain(
             *_clip(self.max_gradient_norm),
             muon,
-            *_scaled(self.relpos_bias_factor, params_axes, _is_table_of_positions),
-            *_scaled(self.embedding_factor, params_axes, lambda axes: "vocab" in axes and not _is_head(axes)),
-            *_scaled(1.0 / self.width_factor, params_axes, _is_head),
+            *_scale(self.relpos_bias_factor, params_axes, _is_table_of_positions),
+            *_scale(self.embedding_factor, params_axes, lambda axes: "vocab" in axes and not _is_head(axes)),
+            *_scale(1.0 / self.width_factor, params_axes, _is_head),
         )
 
 
 def is_hidden_matrix(axes: Axes) -> bool:
-    """Whether an array with these logical axes maps hidden units to hidden units: no embedding, head, bias or norm."""
-    return len(of_layer(axes)) == 2 and not any(name in TABLE_AXES for name in axes)
+    """True for the logical axes of a matrix from hidden units to hidden units: no embedding, head, bias or norm."""
+    return len(layer_axes(axes)) == 2 and not any(name in TABLE_AXES for name in axes)
 
 
 def _muon_dimensions(axes: Axes) -> MuonDimensionNumbers | None:
@@ -306,7 +310,7 @@ def _clip(max_gradient_norm: float | None) -> list[optax.GradientTransformation]
 
 
 def _is_head(axes: Axes) -> bool:
-    """Whether these are the axes of the output head, [embed, vocab], and not of an embedding, tied or not."""
+    """True for the axes of the output head, [embed, vocab], not for those of an embedding, tied or not."""
     return axes[-1:] == ("vocab",)
 
 
@@ -314,12 +318,12 @@ def _is_table_of_positions(axes: Axes) -> bool:
     return "relpos_buckets" in axes
 
 
-def _scaled(factor: float, params_axes: AxesTree, where: Callable[[Axes], bool]) -> list[optax.GradientTransformation]:
+def _scale(factor: float, params_axes: AxesTree, where: Callable[[Axes], bool]) -> list[optax.GradientTransformation]:
     """Multiply the updates of the arrays that `where` chooses by their axes; an empty list where the factor is 1."""
-    return [] if factor == 1.0 else [optax.masked(optax.scale(factor), _by_axes(where, params_axes))]
+    return [] if factor == 1.0 else [optax.masked(optax.scale(factor), _map_axes(where, params_axes))]
 
 
-def _by_axes(function: Callable[[Axes], Any], params_axes: AxesTree) -> Any:
+def _map_axes(function: Callable[[Axes], Any], params_axes: AxesTree) -> Any:
     return jax.tree.map(function, params_axes, is_leaf=_is_axes)
 
 

@@ -18,14 +18,14 @@ class TrainState:
     """A pytree. Random keys are not in it: they derive from the seed and the step (see `rng`).
 
     The leaves are arrays, or descriptions of arrays: shapes, shardings, axes. average: an exponential moving average of
-    the parameters (`step.make_train_step`), with which the model is measured, used and exported; None where there is
-    none. frozen: parameters that no update changes and no checkpoint holds. With an adapter, they are those of the
-    model, and `params` are the adapter's. With a teacher, they are the teacher's. Otherwise None.
+    the parameters (`step.make_train_step`), with which the model is measured, used and exported; None without one.
+    frozen: parameters that no update changes and no checkpoint holds. With an adapter, they are those of the model, and
+    `params` are the adapter's. With a teacher, they are the teacher's. Otherwise None.
     """
 
-    step: Any  # int32 scalar: how many updates have been made
+    step: Any  # int32 scalar: the number of updates made
     params: Params  # float32
-    opt_state: Any  # what the optimiser's transformation keeps
+    opt_state: Any  # the state of the optimiser's transformation
     average: Params | None = None  # float32
     frozen: Params | None = None  # float32
 
@@ -46,7 +46,7 @@ def of_parameters(
 ) -> TrainState:
     """The state before the first update of `params`. Can be jitted.
 
-    averaged: the average begins as a copy of `params`. adapter: `params` are what it trains, `frozen` the model's own.
+    averaged: the average begins as a copy of `params`. adapter: `params` are its own, `frozen` the model's.
     """
     transformation = optimizer.transformation(trained_axes(model, adapter))
     average = jax.tree.map(jnp.copy, params) if averaged else None

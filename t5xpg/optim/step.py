@@ -23,6 +23,8 @@ Metrics = dict[str, jax.Array]
 GradientFunction = Callable[[Params, Batch, jax.Array, jax.Array], tuple[Params, Metrics]]
 # The same over a whole batch, which may be computed in parts.
 WholeGradientFunction = Callable[[Params, Batch, jax.Array], tuple[Params, Metrics]]
+# (params, frozen params or None, rows, the whole batch's normaliser, dropout key or None) -> (loss, sums of metrics)
+LossFunction = Callable[[Params, Params | None, Batch, jax.Array, jax.Array | None], tuple[jax.Array, Metrics]]
 
 
 def make_train_step(
@@ -45,34 +47,22 @@ def make_train_step(
     "gradient_squares" ([number of arrays], in the order of the leaves: the square of each array's L2 norm) and
     "learning_rate". num_microbatches: the number of parts that a batch is computed in, one after the other, to save
     memory; the update is the same but for rounding and for dropout, whose masks are drawn part by part.
-    skip_nonfinite: where cross entropy or gradient is not finite, the step still counts, for the optimiser's schedules
+    skip_nonfinite: if cross entropy or gradient is not finite, the step still counts, for the optimiser's schedules
     too, but parameters, their average and the optimiser's other arrays stay as they were. ema_decay: for the state's
-    average of the parameters, see `moved_average`; None for a state without one. adapter: makes the model's parameters
-    from the trained ones; None where they are the same. teacher: adds its divergence to the loss, and the sum
+    average of the parameters, see `moving_average`; None for a state without one. adapter: makes the model's parameters
+    from the trained ones; None if they are the same. teacher: adds its divergence to the loss, and the sum
     "teacher_divergence" to the metrics.
     """
     transformation = optimizer.transformation(trained_axes(model, adapter))
+    loss_function = _make_loss(model, loss_config, adapter, teacher, token_bytes)
 
     def update(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
         dropout_key = stream_key(seed, "dropout", state.step) if model.config.dropout_rate > 0 else None
 
         def gradient(params: Params, rows: Batch, normalizer: jax.Array, part: jax.Array) -> tuple[Params, Metrics]:
             key = None if dropout_key is None else jax.random.fold_in(dropout_key, part)
-
-            def loss_of(params: Params) -> tuple[jax.Array, Metrics]:
-                whole = params
-                if adapter is not None:
-                    assert state.frozen is not None
-                    whole = adapter.applied(state.frozen, params)
-                states, to_logits = model.outputs(whole, rows, dropout_key=key)
-                if teacher is None:
-                    return chunked_loss.loss_and_metrics(states, to_logits, rows, loss_config, token_bytes, normalizer)
-                logits = to_logits(states)
-                loss, sums = loss_and_metrics(logits, rows, loss_config, token_bytes, normalizer)
-                assert state.frozen is not None
-                return teacher.distilled(loss, sums, logits, state.frozen, rows, loss_config, normalizer)
-
-            (_, sums), gradients = jax.value_and_grad(loss_of, has_aux=True)(params)
+            loss_and_gradients = jax.value_and_grad(loss_function, has_aux=True)
+            (_, sums), gradients = loss_and_gradients(params, state.frozen, rows, normalizer, key)
             return gradients, sums
 
         normalizer = loss_weights_and_normalizer(batch, loss_config)[1]
@@ -83,11 +73,11 @@ def make_train_step(
         metrics["learning_rate"] = optimizer.learning_rate(state.step)
         updates, opt_state = transformation.update(gradients, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
-        average = None if ema_decay is None else moved_average(state.average, params, state.step, ema_decay)
+        average = None if ema_decay is None else moving_average(state.average, params, state.step, ema_decay)
         if skip_nonfinite:
-            finite = jnp.isfinite(metrics["cross_entropy"]) & jnp.isfinite(metrics["gradient_norm"])
+            is_finite = jnp.isfinite(metrics["cross_entropy"]) & jnp.isfinite(metrics["gradient_norm"])
             params, opt_state, average = jax.tree.map(
-                lambda new, old: new if jnp.issubdtype(new.dtype, jnp.integer) else jnp.where(finite, new, old),
+                lambda new, old: new if jnp.issubdtype(new.dtype, jnp.integer) else jnp.where(is_finite, new, old),
                 (params, opt_state, average),
                 (state.params, state.opt_state, state.average),
             )
@@ -96,11 +86,33 @@ def make_train_step(
     return update
 
 
-def moved_average(average: Params | None, params: Params, step: jax.Array, decay: float) -> Params:
+def _make_loss(
+    model: Model, loss_config: LossConfig, adapter: Adapter | None, teacher: Teacher | None, token_bytes: np.ndarray
+) -> LossFunction:
+    """The loss of the trained parameters. The frozen parameters are the adapter's model's, or the teacher's."""
+
+    def loss(
+        params: Params, frozen: Params | None, rows: Batch, normalizer: jax.Array, dropout_key: jax.Array | None
+    ) -> tuple[jax.Array, Metrics]:
+        if adapter is not None:
+            assert frozen is not None
+            params = adapter.applied(frozen, params)
+        states, to_logits = model.outputs(params, rows, dropout_key=dropout_key)
+        if teacher is None:
+            return chunked_loss.loss_and_metrics(states, to_logits, rows, loss_config, token_bytes, normalizer)
+        logits = to_logits(states)
+        target_loss, sums = loss_and_metrics(logits, rows, loss_config, token_bytes, normalizer)
+        assert frozen is not None
+        return teacher.distilled(target_loss, sums, logits, frozen, rows, loss_config, normalizer)
+
+    return loss
+
+
+def moving_average(average: Params | None, params: Params, step: jax.Array, decay: float) -> Params:
     """decay' * average + (1 - decay') * params, with decay' = min(decay, (1 + step) / (10 + step)): the average follows
     the parameters closely at first (tf.train.ExponentialMovingAverage). step: number of updates before this, int32."""
-    done = step.astype(jnp.float32)
-    share = 1 - jnp.minimum(jnp.float32(decay), (1 + done) / (10 + done))
+    num_updates = step.astype(jnp.float32)
+    share = 1 - jnp.minimum(jnp.float32(decay), (1 + num_updates) / (10 + num_updates))
     return jax.tree.map(lambda old, new: old + share * (new - old), average, params)
 
 
@@ -111,7 +123,7 @@ def microbatched(gradient: GradientFunction, num_microbatches: int) -> WholeGrad
     rows split over devices then stay where they are. The batch has to divide.
     """
 
-    def whole(params: Params, batch: Batch, normalizer: jax.Array) -> tuple[Params, Metrics]:
+    def whole_gradient(params: Params, batch: Batch, normalizer: jax.Array) -> tuple[Params, Metrics]:
         if num_microbatches == 1:
             return gradient(params, batch, normalizer, jnp.int32(0))
 
@@ -128,7 +140,7 @@ def microbatched(gradient: GradientFunction, num_microbatches: int) -> WholeGrad
         zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
         return jax.lax.scan(add, zeros, parts)[0]
 
-    return whole
+    return whole_gradient
 
 
 def make_eval_step(

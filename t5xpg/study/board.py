@@ -1,4 +1,4 @@
-"""What the boards and the pages of all studies have in common."""
+"""Common parts of the boards and the pages of all studies."""
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,31 +16,34 @@ def rounded(value: float | None, digits: int = 6) -> float | None:
 
 
 def mean(values: Sequence[float | None]) -> float | None:
-    """The mean; None where one of the values is missing, or there are no values."""
+    """The mean; None if one of the values is missing, or if there are no values."""
     known = [value for value in values if value is not None]
     return statistics.mean(known) if known and len(known) == len(values) else None
 
 
 def progress(board: Board, runs: str, missing: str) -> str:
-    """A sentence on how many runs are done; empty if all are. runs: their name. missing: how the others are shown."""
+    """A sentence on the number of runs that are done; empty if all are. runs: their name. missing: on the rest."""
     if board["runs_done"] == board["runs"]:
         return ""
     return f"{board['runs_done']} of {board['runs']} {runs} are done; {missing}."
 
 
-def batch_shape(trained: Mapping[str, Any], packed: str) -> str:
-    """The rows and lengths of training batches. packed: what is added where rows hold several examples."""
-    lengths = "/".join(str(length) for length in trained["lengths"].values())
-    return f"{trained['rows']} x {lengths}{packed if trained['packed'] else ''}"
+def batch_shape(settings: Mapping[str, Any], packed_suffix: str) -> str:
+    """The rows and lengths of training batches. packed_suffix: is added if rows hold several examples."""
+    lengths = "/".join(str(length) for length in settings["lengths"].values())
+    return f"{settings['rows']} x {lengths}{packed_suffix if settings['packed'] else ''}"
 
 
 def facts(rows: Iterable[Sequence[str]], sources: Mapping[str, list[Any]]) -> str:
     """The table at the end of a block: the given rows, and where the runs come from, as `runs.sources` gives it."""
     cores = " or ".join(map(str, sources["cores"])) + (" core" if sources["cores"] == [1] else " cores")
-    versions = [", ".join(f"{name} {found}" for name, found in one.items() if found) for one in sources["versions"]]
-    last = [
+    versions = [
+        ", ".join(f"{name} {version}" for name, version in versions.items() if version)
+        for versions in sources["versions"]
+    ]
+    source_rows = [
         ["source", escape(", ".join(f"commit {commit}" for commit in sources["commit"])) or "no git checkout"],
         ["hardware", escape(f"{', '.join(sources['cpu'])}; {cores} each")],
-        *(["versions", escape(one)] for one in versions),
+        *(["versions", escape(versions)] for versions in versions),
     ]
-    return table(["", ""], [*rows, *last])
+    return table(["", ""], [*rows, *source_rows])

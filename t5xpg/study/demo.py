@@ -30,25 +30,25 @@ def run(loaded: LoadedConfig, path: Path) -> int:
     code = training.train(loaded, path)
     if code:
         return code
-    filled = directory.evaluation / blanks.FILE
-    if evaluation.is_up_to_date(directory, loaded.experiment.total_steps) and filled.exists():
+    blanks_file = directory.evaluation / blanks.FILE
+    if evaluation.is_up_to_date(directory, loaded.experiment.total_steps) and blanks_file.exists():
         print(f"evaluation: up to date, in {paths.shown(directory.evaluation_json)}")
     else:
         evaluation.evaluate(loaded, path)
-    if records := read_json(filled):  # other objectives have no blanks
-        _show(read_json(directory.evaluation_json), records)
+    if records := read_json(blanks_file):  # other objectives have no blanks
+        _print_samples(read_json(directory.evaluation_json), records)
     report.write_report(directory, directory.report, loaded.gin_file.parent / report.RESULTS_FILE)
     print(f"done in {duration(time.perf_counter() - began)}; to look at it in a browser: make site SERVE=1", flush=True)
     return 0
 
 
-def _show(evaluated: Record, records: Sequence[Record]) -> None:
+def _print_samples(evaluated: Record, records: Sequence[Record]) -> None:
     """Print words that the model wrote, in the texts that are most like prose, and how many blanks it filled right."""
 
     def prose(text: str) -> float:
-        return sum(one.isalpha() or one in " ,." for one in text) / len(text)
+        return sum(record.isalpha() or record in " ,." for record in text) / len(text)
 
-    texts = {excerpt(one["input"], CONTEXT): one for one in records if one["kind"] == "frequent word"}
+    texts = {excerpt(record["input"], CONTEXT): record for record in records if record["kind"] == "frequent word"}
     print("\nfrequent words cut out of text that it has not seen: what it wrote in [brackets], and what was there:")
     for text in sorted(texts, key=prose, reverse=True)[:NUM_SHOWN]:
         infer.print_sample(text, texts[text]["prediction"], texts[text]["target"])

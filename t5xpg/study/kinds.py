@@ -1,4 +1,4 @@
-"""The kinds of experiments with a plan, and which one an experiment is."""
+"""The kinds of experiments with a plan, and the kind of an experiment."""
 
 from pathlib import Path
 
@@ -21,6 +21,6 @@ def study_of(experiment: str, folder: Path) -> PlannedExperiment | None:
 def require_one_run(home: Path) -> None:
     """Raise UserError for an experiment, in the folder `home`, that is many runs."""
     if kind := next((kind for kind in KINDS if (home / kind.plan_file).exists()), None):
-        again = "speedrun-check ENTRY=…" if kind is Speedrun else f"sweep EXP={home.name} RUN={home.name}_again"
-        many = f"{home.name} is many runs, those of {shown(home / kind.plan_file)}, without results of its own"
-        raise UserError(f"{many} to compare with. They are trained again by: make {again}")
+        command = "speedrun-check ENTRY=…" if kind is Speedrun else f"sweep EXP={home.name} RUN={home.name}_again"
+        message = f"{home.name} is many runs, those of {shown(home / kind.plan_file)}, without results of its own"
+        raise UserError(f"{message} to compare with. They are trained again by: make {command}")

@@ -1,4 +1,4 @@
-"""Where the runs of a plan are trained: in processes of this machine, or in jobs that submitit hands to Slurm."""
+"""Launchers of the runs of a plan: in processes of this machine, or in jobs that submitit hands to Slurm."""
 
 import ast
 import contextlib
@@ -63,11 +63,11 @@ class Processes:
             cores = sorted(os.sched_getaffinity(0))
             self._shares = [set(cores[number::jobs]) or set(cores) for number in range(jobs)]
 
-    def launch(self, command: Sequence[str], log: Path, place: int) -> "_Process":
-        """Start a command whose output and errors are appended to `log`. place: its number among those under way."""
+    def launch(self, command: Sequence[str], log: Path, slot: int) -> "_Process":
+        """Start a command whose output and errors are appended to `log`. slot: its number among the running ones."""
         # a session of its own: Ctrl-C is passed on once, by `stop`
         process = start_logged(command, log, start_new_session=True)
-        cores = self._shares[place]
+        cores = self._shares[slot]
         if cores is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.sched_setaffinity(process.pid, cores)
@@ -79,11 +79,11 @@ class _Process:
         self._process = process
 
     def poll(self) -> int | None:
-        """Its exit code; None as long as it runs, or waits for its turn."""
+        """The exit code; None as long as the process runs, or waits for its turn."""
         return self._process.poll()
 
     def stop(self) -> None:
-        """Ask it to save its step and end, and wait for it."""
+        """Ask the process to save its step and end, and wait for it."""
         with contextlib.suppress(ProcessLookupError):
             self._process.send_signal(signal.SIGTERM)
         self._process.wait()
@@ -102,13 +102,13 @@ class Jobs:
         except (RuntimeError, NameError, ValueError, AssertionError, TypeError) as error:
             raise UserError(f"submitit does not take LAUNCHER={cluster} with {dict(options)}: {error}") from None
 
-    def launch(self, command: Sequence[str], log: Path, place: int) -> "_Job":
+    def launch(self, command: Sequence[str], log: Path, slot: int) -> "_Job":
         """As `Processes.launch`."""
         return _Job(self._executor.submit(Work(command, log)), log)
 
 
 class Work:
-    """What a job does; submitit pickles it."""
+    """The work of a job; submitit pickles it."""
 
     def __init__(self, command: Sequence[str], log: Path) -> None:
         self.command, self.log = command, log

@@ -20,7 +20,7 @@ _HEADER = re.compile(r"\s*(?P<opening>\[{1,2})\s*(?P<name>[^\[\]#]+?)\s*\]{1,2}\
 _KEY = re.compile(r"\s*(?P<name>[A-Za-z0-9_-]+|\"[^\"]*\"|'[^']*')\s*=")
 _BINDING = re.compile(r"[\w./]+=.+")
 
-# Where in a plan: keys of tables and numbers in lists, such as ("left_out", 1, "objectives", 0).
+# A place in a plan: keys of tables and numbers in lists, such as ("left_out", 1, "objectives", 0).
 Place: TypeAlias = Sequence[str | int]
 
 
@@ -31,7 +31,7 @@ class Table(BaseModel):
 
 
 class Mistake(NamedTuple):
-    """What is wrong, and where. value: the string in the file that is wrong, if it is one; it shows the line."""
+    """A mistake and its place. value: the wrong string in the file, if it is one; it shows the line."""
 
     place: Place
     text: str
@@ -46,10 +46,10 @@ class Plan(Table):
         yield from ()
 
 
-def _existing_gin_file(file: str) -> str:
+def _check_gin_file(file: str) -> str:
     if not any((folder / file).is_file() for folder in (Path(), paths.REPOSITORY)):
-        known = [str(path.relative_to(paths.REPOSITORY)) for path in paths.GIN.rglob("*.gin")]
-        raise ValueError(f"there is no gin file {file}.{nearest(file, known)}")
+        known_files = [str(path.relative_to(paths.REPOSITORY)) for path in paths.GIN.rglob("*.gin")]
+        raise ValueError(f"there is no gin file {file}.{nearest(file, known_files)}")
     return file
 
 
@@ -62,7 +62,7 @@ def binding(text: str) -> str:
 
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
 Text = Annotated[str, Field(min_length=1)]
-GinFile = Annotated[str, AfterValidator(_existing_gin_file)]
+GinFile = Annotated[str, AfterValidator(_check_gin_file)]
 Binding = Annotated[str, AfterValidator(binding)]
 Steps = Annotated[int, Field(ge=1)]
 Seed = Annotated[int, Field(ge=0)]

@@ -1,4 +1,4 @@
-"""The batches that a run was trained on: their hashes, the batches made again, and how much text is in them."""
+"""The batches that a run was trained on: their hashes, the batches made again, and the size of their text."""
 
 import contextlib
 import hashlib
@@ -26,21 +26,23 @@ def training_batch_hashes(run: Run) -> list[str]:
 
 def training_batches_digest(run: Run) -> str:
     """A digest of the batches that a run was trained on."""
-    return hashlib.sha256("".join(f"{hashed}\n" for hashed in training_batch_hashes(run)).encode("ascii")).hexdigest()
+    return hashlib.sha256(
+        "".join(f"{batch_hash}\n" for batch_hash in training_batch_hashes(run)).encode("ascii")
+    ).hexdigest()
 
 
 def training_batches(run: Run, service: DataService) -> Iterator[Batch]:
-    """The batches that a run was trained on, made again. Raises UserError where their hashes have changed."""
+    """Yields the batches that a run was trained on, made again. Raises UserError if their hashes have changed."""
     train = data_config(run.experiment.train_dataset, run.experiment.random_seed)
     hashes = training_batch_hashes(run)
     with contextlib.closing(service.open(train)) as stream:
-        for batch, hashed in zip(itertools.islice(stream, len(hashes)), hashes, strict=True):
-            if hash_batch(batch, train.num_virtual_shards) != hashed:
-                raise other_batches(run)
+        for batch, batch_hash in zip(itertools.islice(stream, len(hashes)), hashes, strict=True):
+            if hash_batch(batch, train.num_virtual_shards) != batch_hash:
+                raise other_batches_error(run)
             yield batch
 
 
-def other_batches(run: Run) -> UserError:
+def other_batches_error(run: Run) -> UserError:
     """The error for a run whose batches cannot be made again."""
     return UserError(
         f"{run.path} was trained on other batches than {run.experiment.train_dataset.mixture_or_task_name} gives now: "
@@ -58,13 +60,13 @@ def count_text(run: Run) -> None:
     with Progress("text read", outcome(run).step, "batches") as progress, DataService() as service:
         token_bytes = service.describe(train).vocabulary.token_bytes()
         for batch in training_batches(run, service):
-            total += bytes_of(batch, layout, token_bytes)
+            total += count_bytes(batch, layout, token_bytes)
             progress.advance(1)
     write_json(run.file_beside("text.json"), {"batches": training_batches_digest(run), "text_bytes": total})
 
 
-def bytes_of(batch: Batch, layout: BatchLayout, token_bytes: np.ndarray) -> int:
-    """The bytes that the tokens of a batch stand for: its targets and, if these are a decoder's, the encoder's inputs.
+def count_bytes(batch: Batch, layout: BatchLayout, token_bytes: np.ndarray) -> int:
+    """The number of text bytes in a batch: in its targets and, if these are a decoder's, in the encoder's inputs.
 
     token_bytes: int [V], the bytes of every id. Where inputs and targets have the same positions, as in a masked
     language model, all text is in the targets.
@@ -77,11 +79,11 @@ def bytes_of(batch: Batch, layout: BatchLayout, token_bytes: np.ndarray) -> int:
 
 def text_bytes(run: Run) -> int | None:
     """Bytes of text that a run was trained on, as `count_text` stored them; None if not counted, or retrained since."""
-    counted: int | None = sidecar(run, "text").get("text_bytes")
-    return counted
+    num_bytes: int | None = read_sidecar(run, "text").get("text_bytes")
+    return num_bytes
 
 
-def sidecar(run: Run, kind: str) -> dict[str, Any]:
-    """What is stored beside a run about its batches; {} where it has been trained on others since."""
-    found = json_object_if_any(run.file_beside(f"{kind}.json"))
-    return found if found.get("batches") == training_batches_digest(run) else {}
+def read_sidecar(run: Run, kind: str) -> dict[str, Any]:
+    """The record of a kind beside a run about its batches; {} if the run has been trained on others since."""
+    record = json_object_if_any(run.file_beside(f"{kind}.json"))
+    return record if record.get("batches") == training_batches_digest(run) else {}

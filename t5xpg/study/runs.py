@@ -1,4 +1,4 @@
-"""The runs of a plan: what each is, how far it has come, and training those that are not done, a few at a time."""
+"""The runs of a plan: their definitions and outcomes, and the training of unfinished ones, a few at a time."""
 
 import sys
 import time
@@ -25,7 +25,7 @@ from t5xpg.run.provenance import counting_starts
 from t5xpg.run.records import read_jsonl, whole_split
 from t5xpg.study.launchers import Launcher
 
-_LOOK_SECONDS = 1.0
+_POLL_SECONDS = 1.0
 _SHOWN_LINES = 15  # of the output of a process that failed
 
 
@@ -33,9 +33,9 @@ _SHOWN_LINES = 15  # of the output of a process that failed
 class Run:
     """One training run of a plan.
 
-    path: its run directory, in the folder of all runs of the plan. stage: which part of the plan it belongs to, in a
-    word. labels: what it is in the plan, such as {"recipe": "muon", "seed": 0}. bindings, gin_files: what is laid over
-    the experiment, as `config.load` takes it.
+    path: its run directory, in the folder of all runs of the plan. stage: the name of its part of the plan. labels: its
+    place in the plan, such as {"recipe": "muon", "seed": 0}. bindings, gin_files: the overrides of the experiment, as
+    `config.load` takes them.
     """
 
     experiment_name: str
@@ -55,7 +55,7 @@ class Run:
         return self.path.name
 
     def file_beside(self, kind: str) -> Path:
-        """A file beside its folder, for what is found out about the run: `<name>.<kind>`."""
+        """A file beside its folder, for facts about the run: `<name>.<kind>`."""
         return self.path.with_name(f"{self.name}.{kind}")
 
     @cached_property
@@ -81,26 +81,26 @@ class Run:
 
     @property
     def overrides(self) -> list[str]:
-        """What is laid over the experiment, as `t5xpg train` takes it."""
+        """The overrides of the experiment, as `t5xpg train` takes them."""
         return [*(f"--gin_file={file}" for file in self.gin_files), *(f"--gin.{one}" for one in self.bindings)]
 
     def recorded(self) -> dict[str, Any]:
-        """The run's identity, as its directory records it; empty where the run was not started."""
+        """The run's identity, as its directory records it; empty if the run was not started."""
         identity: dict[str, Any] = self.directory.read()["identity"] if self.directory.exists() else {}
         return identity
 
     def check(self) -> None:
-        """Raise UserError where the configuration has mistakes, or the folder holds another run or other files."""
+        """Raise UserError if the configuration has mistakes, or if the folder holds another run or other files."""
         self.directory.check(self.loaded.name, run_identity(self.experiment, None))
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run's records say.
+    """The progress and the results of a run, from its records.
 
-    step: the last update with a record. validation: the records of validations, ascending by step. target_tokens: how
-    many it was trained on. diverged: whether it ended at a loss that is not finite. done: whether nothing is left to
-    train. measured: (step, values by name as `run.best.values_of` gives them) of every evaluation, ascending.
+    step: the last update with a record. validation: the records of validations, ascending by step. target_tokens: the
+    number trained on. diverged: whether it ended at a loss that is not finite. done: whether nothing is left to train.
+    measured: (step, values by name as `run.best.values_of` gives them) of every evaluation, ascending.
     """
 
     step: int
@@ -121,7 +121,7 @@ class Outcome:
 
 
 def outcome(run: Run) -> Outcome:
-    """How far a run has come."""
+    """The outcome of a run up to now."""
     directory = run.directory
     records = read_jsonl(directory.metrics_jsonl)
     validation = whole_split(records, "validation")
@@ -131,12 +131,12 @@ def outcome(run: Run) -> Outcome:
     diverged = skipped > 0 and skipped > run.experiment.skip_nonfinite
     selection = directory.read()["starts"][-1].get("selection") if directory.exists() else None
     # a run can end early, when evaluations no longer become better
-    ended = selection is not None and Best.of_records(records, BestMetric(**selection), step).ends(step)
-    whole = bool(validation) and validation[-1]["step"] == run.steps
-    saved = step in saved_steps(directory.checkpoints)  # if not, the run was killed after its last record
+    ended_early = selection is not None and Best.of_records(records, BestMetric(**selection), step).ends(step)
+    has_last_validation = bool(validation) and validation[-1]["step"] == run.steps
+    is_saved = step in saved_steps(directory.checkpoints)  # if not, the run was killed after its last record
     target_tokens = sum(record["target_tokens"] for record in whole_split(records, "train"))
     measured = [(record["step"], values) for record in records if (values := values_of(record))]
-    done = diverged or ((ended or whole) and saved)
+    done = diverged or ((ended_early or has_last_validation) and is_saved)
     return Outcome(step, validation, target_tokens, diverged, done, measured)
 
 
@@ -145,10 +145,10 @@ def train_command(experiment: str, overrides: Sequence[str], path: Path, *more: 
     return [sys.executable, "-m", "t5xpg", "train", experiment, *overrides, f"--run={path.absolute()}", *more]
 
 
-def ended_message(what: str, code: int | None, log: Path) -> str:
-    """The text of an error: a process ended in a way that it should not have; with the end of its output."""
-    first = f"{what} ended with exit code {code}; its output lies in {shown(log)} and ends:"
-    return "\n  ".join([first, *last_lines(log, _SHOWN_LINES)])
+def ended_message(subject: str, code: int | None, log: Path) -> str:
+    """The message about a process that failed, with the end of its output."""
+    first_line = f"{subject} ended with exit code {code}; its output lies in {shown(log)} and ends:"
+    return "\n  ".join([first_line, *last_lines(log, _SHOWN_LINES)])
 
 
 def sources(runs: Iterable[Run]) -> dict[str, list[Any]]:
@@ -164,8 +164,8 @@ def sources(runs: Iterable[Run]) -> dict[str, list[Any]]:
 
 
 def check_same_text(runs: Iterable[Run]) -> None:
-    """Raise UserError where runs were trained on different exports, or with different vocabularies, under one name."""
-    seen: dict[tuple[str, Any], tuple[Any, Run]] = {}
+    """Raise UserError if runs were trained on different exports, or with different vocabularies, under one name."""
+    first_seen: dict[tuple[str, Any], tuple[Any, Run]] = {}
     for run in runs:
         identity = run.recorded()
         data, vocabulary = identity.get("data") or {}, identity.get("vocabulary") or {}
@@ -173,36 +173,36 @@ def check_same_text(runs: Iterable[Run]) -> None:
         facts = [("text", one.get("dataset"), one.get("sha256")) for one in texts]
         facts.append(("vocabulary", run.labels.get("vocabulary", data.get("task")), vocabulary.get("model_sha256")))
         for kind, name, digest in facts if data else ():
-            first, other = seen.setdefault((kind, name), (digest, run))
-            if first != digest:
+            first_digest, first_run = first_seen.setdefault((kind, name), (digest, run))
+            if first_digest != digest:
                 raise UserError(
-                    f"{other.path} and {run.path} were trained with another {kind} {name} each: their numbers do not "
-                    "belong into one table. Delete the older of them to train it again."
+                    f"{first_run.path} and {run.path} were trained with another {kind} {name} each: their numbers do "
+                    "not belong into one table. Delete the older of them to train it again."
                 )
 
 
 def train(runs: Sequence[Run], *, jobs: int, label: str, launcher: Launcher) -> None:
-    """Train what is left of the runs, `jobs` at a time, below a progress line.
+    """Train the unfinished runs, `jobs` at a time, below a progress line.
 
     A run that an earlier call began continues where it stopped. On an interruption, each run saves its step first.
-    Raises UserError where a run fails; a loss that is not finite is no failure, but an outcome like any other.
+    Raises UserError if a run fails; a loss that is not finite is no failure, but an outcome like any other.
     """
     states = [(run, outcome(run)) for run in runs]
     waiting = [run for run, state in states if not state.done]
     if not waiting:
         return
-    done = sum(run.steps if state.done else state.step for run, state in states)
+    steps_done = sum(run.steps if state.done else state.step for run, state in states)
     running: dict[int, _Training] = {}
-    with Progress(label, sum(run.steps for run in runs), "steps", initial=done) as progress:
+    with Progress(label, sum(run.steps for run in runs), "steps", initial=steps_done) as progress:
         try:
             while waiting or running:
-                for number in range(jobs):
-                    if number not in running and waiting:
-                        running[number] = _Training(waiting.pop(0), launcher, number, progress)
-                time.sleep(_LOOK_SECONDS)
-                for number, training in list(running.items()):
+                for slot in range(jobs):
+                    if slot not in running and waiting:
+                        running[slot] = _Training(waiting.pop(0), launcher, slot, progress)
+                time.sleep(_POLL_SECONDS)
+                for slot, training in list(running.items()):
                     if training.ended():
-                        del running[number]
+                        del running[slot]
         finally:
             for training in running.values():
                 training.launched.stop()
@@ -211,7 +211,7 @@ def train(runs: Sequence[Run], *, jobs: int, label: str, launcher: Launcher) -> 
 class _Training:
     """One run under way."""
 
-    def __init__(self, run: Run, launcher: Launcher, place: int, progress: Progress) -> None:
+    def __init__(self, run: Run, launcher: Launcher, slot: int, progress: Progress) -> None:
         self._run, self._progress = run, progress
         self._log = run.file_beside("log")
         self._step = outcome(run).step
@@ -220,20 +220,20 @@ class _Training:
         # the trainer of a sweep that was killed may still be saving its step
         with locks.hold(run.path / ".lock", doing=f"starting {run.name}", instead="", wait=progress.print):
             pass
-        self.launched = launcher.launch(command, self._log, place)
+        self.launched = launcher.launch(command, self._log, slot)
 
     def ended(self) -> bool:
-        """Whether the process has ended; also shows its progress. Raises UserError where it failed."""
+        """Show the run's progress; returns True if the process has ended. Raises UserError if it failed."""
         code = self.launched.poll()
-        now = outcome(self._run)
-        loss = f"  {decimals(now.validation[-1]['nats_per_byte'])} nats a byte" if now.validation else ""
-        self._progress.advance(max(0, now.step - self._step), f"{self._run.name}{loss}")
-        self._step = max(self._step, now.step)
+        current = outcome(self._run)
+        loss = f"  {decimals(current.validation[-1]['nats_per_byte'])} nats a byte" if current.validation else ""
+        self._progress.advance(max(0, current.step - self._step), f"{self._run.name}{loss}")
+        self._step = max(self._step, current.step)
         if code is None:
             return False
-        if (code and not now.diverged) or not now.done:
+        if (code and not current.diverged) or not current.done:
             raise UserError(ended_message(self._run.name, code, self._log))
-        end = f"not finite after step {now.step:,}" if now.diverged else f"{now.step:,} steps{loss}"
+        summary = f"not finite after step {current.step:,}" if current.diverged else f"{current.step:,} steps{loss}"
         self._progress.advance(self._run.steps - self._step)  # steps that were left out: it diverged or ended early
-        self._progress.print(f"{self._run.stage}: {self._run.name}: {end}")
+        self._progress.print(f"{self._run.stage}: {self._run.name}: {summary}")
         return True

@@ -1,4 +1,4 @@
-"""Many runs of one experiment: `make sweep` trains them, `make report` publishes what they found.
+"""Many runs of one experiment: `make sweep` trains them, `make report` publishes their results.
 
 A plan in the experiment's folder (`sweep` or `matrix`) says what is trained. Its runs are processes, in stages; a stage
 that was interrupted continues where it stopped. The results are one JSON value, the board, from which the page is made.
@@ -35,7 +35,7 @@ class PlannedExperiment(ABC):
 
     @classmethod
     def is_planned(cls, experiment: str) -> bool:
-        """Whether an experiment has a plan of this kind."""
+        """True if the experiment has a plan of this kind."""
         return (config.find_experiment(experiment)[1].parent / cls.plan_file).exists()
 
     @abstractmethod
@@ -48,15 +48,15 @@ class Study(PlannedExperiment):
 
     @abstractmethod
     def runs(self) -> list[Run]:
-        """All runs, as far as they are known: later ones may depend on what earlier ones found."""
+        """All runs that are known: later ones may depend on the results of earlier ones."""
 
     def check_cells(self, cells: str | None) -> None:
-        """Raise UserError where a pattern chooses no runs. cells: as in `train`."""
+        """Raise UserError if a pattern chooses no runs. cells: as in `train`."""
         if cells is not None:
             raise UserError("CELLS=… chooses cells of a matrix.toml: the runs of a sweep depend on each other.")
 
     def time_steps(self) -> None:
-        """Measure how long a step of each thing that is compared takes, where all do the same work."""
+        """Measure the time of a step of each recipe."""
         raise UserError("TIMES=1 is for the recipes of a sweep.toml: the cells of a matrix do different work.")
 
     @abstractmethod
@@ -64,7 +64,7 @@ class Study(PlannedExperiment):
         """Yield groups of runs that are trained together; make what a group needs before it, and measure after it."""
 
     @abstractmethod
-    def collect(self, wanted: Sequence[Run]) -> Board:
+    def collect(self, runs: Sequence[Run]) -> Board:
         """The board of these runs."""
 
     @abstractmethod
@@ -72,7 +72,7 @@ class Study(PlannedExperiment):
         """The board for a terminal."""
 
     def train(self, *, jobs: int, cells: str | None, launcher: Launcher) -> None:
-        """Train what is left, each run in a folder of its own, measure it, and print what is known so far.
+        """Train the unfinished runs, each in a folder of its own, measure them, and print the results so far.
 
         jobs: runs at a time; they share the cores, whose number decides the order of sums. cells: a pattern for names
         of a matrix's cells, such as "*,lm,*"; None for all. launcher: starts their processes. Raises UserError for a
@@ -80,8 +80,8 @@ class Study(PlannedExperiment):
         """
         self.check_cells(cells)
         trained: list[Run] = []
-        instead = "Wait for it, or name another with RUN=…"
-        with locks.hold(self.folder / ".lock", doing=f"working in {self.folder}", instead=instead):
+        advice = "Wait for it, or name another with RUN=…"
+        with locks.hold(self.folder / ".lock", doing=f"working in {self.folder}", instead=advice):
             for stage in self.stages(cells):
                 for run in stage:
                     run.check()
@@ -95,21 +95,21 @@ class Study(PlannedExperiment):
     def publish(self, *, allow_changed: bool = False) -> Path:
         """Write the board, the pictures and the README's block into the experiment's folder; returns the README's path.
 
-        What is not done yet is left out, and the page says so. Raises UserError where nothing is done and, unless
-        `allow_changed`, where a run was not trained with the code of one commit (`run.provenance`); runs may have
+        Unfinished runs are left out, and the page says so. Raises UserError if nothing is done and, unless
+        `allow_changed`, if a run was not trained with the code of one commit (`run.provenance`); runs may have
         different ones.
         """
-        wanted = self.runs()
-        for run in wanted if not allow_changed else ():
+        planned_runs = self.runs()
+        for run in planned_runs if not allow_changed else ():
             if run.directory.exists():
                 starts = provenance.counting_starts(run.directory.read())
                 provenance.require_commit(shown(run.path), [start["git"] for start in starts])
-        board = self.collect(wanted)
+        board = self.collect(planned_runs)
         if not board["runs_done"]:
             options = options_for(self.experiment, self.folder)
             raise UserError(f"No run of {self.name} is done in {shown(self.folder)}. Train: make sweep {options}")
         return self.page.write(self.home, self.with_published(board))
 
     def with_published(self, board: Board) -> Board:
-        """The board, completed from an earlier one with what it lacks itself; unchanged, unless a kind overrides it."""
+        """The board with missing parts taken from an earlier one; unchanged, unless a kind overrides it."""
         return board

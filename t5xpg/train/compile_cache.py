@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import jax
-from jax.experimental.compilation_cache import compilation_cache as of_jax
+from jax.experimental.compilation_cache import compilation_cache as jax_cache
 
 from t5xpg.base import paths
 from t5xpg.base.files import remove_abandoned, temporary_prefix, write_atomically
@@ -33,50 +33,50 @@ _NEVER = (0).to_bytes(8, "little")
 
 
 def folder() -> Path | None:
-    """Where programs are kept; None where none are, or where JAX has been given a folder of its own."""
-    chosen = os.environ.get(VARIABLE, "")
-    if chosen == "0" or jax.config.values["jax_compilation_cache_dir"]:
+    """The folder of kept programs; None if none are kept, or if JAX has been given a folder of its own."""
+    setting = os.environ.get(VARIABLE, "")
+    if setting == "0" or jax.config.values["jax_compilation_cache_dir"]:
         return None
-    if chosen:
-        return Path(chosen)
+    if setting:
+        return Path(setting)
     return paths.user_cache() / "t5xpg" / "programs"
 
 
 @contextlib.contextmanager
 def kept_programs() -> Iterator[Callable[[], None]]:
-    """While the block runs, programs that were compiled before are not compiled again.
+    """For the block, JAX reads programs that were compiled before from the cache.
 
-    Yields a function that keeps the programs compiled so far, as the end of the block does. Where nothing can be
-    written, nothing is kept, and no message is printed: no number depends on it.
+    Yields a function that keeps the programs compiled so far, as the end of the block does. If nothing can be written,
+    nothing is kept, and no message is printed: no number depends on it.
     """
     root = folder() if _has_a_name() else None
-    own = None if root is None else _copy_programs(root)
-    if root is None or own is None:
+    process_folder = None if root is None else _copy_programs(root)
+    if root is None or process_folder is None:
         yield lambda: None
         return
 
     def keep() -> None:
         with contextlib.suppress(OSError):  # the disk may be full
-            _store_programs(own, root)
+            _store_programs(process_folder, root)
 
     options = {
-        "jax_compilation_cache_dir": str(own),
+        "jax_compilation_cache_dir": str(process_folder),
         "jax_compilation_cache_max_size": LIMIT,  # with a limit, JAX notes what it uses
         "jax_persistent_cache_min_compile_time_secs": 0.0,
         "jax_persistent_cache_enable_xla_caches": "none",  # they would make this process's folder part of the keys
     }
-    before = {name: jax.config.values[name] for name in options}
+    previous = {name: jax.config.values[name] for name in options}
     try:
         _configure(options)
         yield keep
     finally:
-        _configure(before)
+        _configure(previous)
         keep()
-        shutil.rmtree(own, ignore_errors=True)
+        shutil.rmtree(process_folder, ignore_errors=True)
 
 
 def _has_a_name() -> bool:
-    """Whether the system has a name for the user, which JAX asks for. In a container there may be none."""
+    """True if the system has a name for the user, which JAX asks for. In a container there may be none."""
     try:
         return bool(pwd.getpwuid(os.geteuid()).pw_name)
     except KeyError:
@@ -86,11 +86,11 @@ def _has_a_name() -> bool:
 def _configure(options: dict[str, object]) -> None:
     for name, value in options.items():
         jax.config.update(name, value)
-    of_jax.reset_cache()  # JAX decides once whether it has a cache
+    jax_cache.reset_cache()  # JAX decides once whether it has a cache
 
 
 def _machine() -> str:
-    """What the programs of a folder depend on: a digest of processor, backend, XLA_FLAGS and versions of JAX."""
+    """A digest of what programs depend on: processor, backend, XLA_FLAGS and versions of JAX."""
     facts = [platform.machine(), jax.default_backend(), os.environ.get("XLA_FLAGS", "")]
     facts += [importlib.metadata.version(name) for name in ("jax", "jaxlib")]
     with contextlib.suppress(OSError):
@@ -100,46 +100,49 @@ def _machine() -> str:
 
 
 def _copy_programs(root: Path) -> Path | None:
-    """A new folder, as JAX expects one, with the undamaged programs of this machine; None where it cannot be made."""
-    own = None
+    """A new folder, as JAX expects one, with the undamaged programs of this machine; None if it cannot be made."""
+    process_folder = None
     try:
-        kept = root / _machine()
-        kept.mkdir(parents=True, exist_ok=True, mode=0o700)
-        remove_abandoned(kept)
-        own = Path(tempfile.mkdtemp(prefix=temporary_prefix("programs"), suffix=".tmp", dir=kept))
-        for path in kept.glob(f"*{_PROGRAM}"):
+        machine_folder = root / _machine()
+        machine_folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        remove_abandoned(machine_folder)
+        process_folder = Path(tempfile.mkdtemp(prefix=temporary_prefix("programs"), suffix=".tmp", dir=machine_folder))
+        for path in machine_folder.glob(f"*{_PROGRAM}"):
             data = path.read_bytes()
             if hashlib.sha256(data[_DIGEST:]).digest() != data[:_DIGEST]:
                 path.unlink()
                 continue
-            (own / path.name).write_bytes(data[_DIGEST:])
-            _use_of(own / path.name).write_bytes(_NEVER)
+            (process_folder / path.name).write_bytes(data[_DIGEST:])
+            _use_file(process_folder / path.name).write_bytes(_NEVER)
     except OSError:
-        if own is not None:  # its room is needed by others
-            shutil.rmtree(own, ignore_errors=True)
+        if process_folder is not None:  # its room is needed by others
+            shutil.rmtree(process_folder, ignore_errors=True)
         return None
-    return own
+    return process_folder
 
 
-def _store_programs(own: Path, root: Path) -> None:
-    """Keep the new programs of `own`, note which ones were used, and delete those unused for longest, above LIMIT."""
-    for path in own.glob(f"*{_PROGRAM}"):
-        kept = own.parent / path.name
-        if not _use_of(path).exists():
+def _store_programs(process_folder: Path, root: Path) -> None:
+    """Keep the new programs of a process, note which ones were used, and delete those unused for longest, above LIMIT.
+
+    process_folder: of `_copy_programs(root)`.
+    """
+    for path in process_folder.glob(f"*{_PROGRAM}"):
+        kept_file = process_folder.parent / path.name
+        if not _use_file(path).exists():
             continue  # it is still being written: JAX notes the use after that
-        if not kept.exists():
+        if not kept_file.exists():
             data = path.read_bytes()
-            with write_atomically(kept) as file:
+            with write_atomically(kept_file) as file:
                 file.write(hashlib.sha256(data).digest() + data)
-        elif _use_of(path).read_bytes() != _NEVER:
-            os.utime(kept)
+        elif _use_file(path).read_bytes() != _NEVER:
+            os.utime(kept_file)
     size = 0
-    found = [(path.stat(), path) for path in root.glob(f"*/*{_PROGRAM}")]
-    for status, path in sorted(found, key=lambda each: each[0].st_mtime, reverse=True):
+    programs = [(path.stat(), path) for path in root.glob(f"*/*{_PROGRAM}")]
+    for status, path in sorted(programs, key=lambda each: each[0].st_mtime, reverse=True):
         size += status.st_size
         if size > LIMIT:
             path.unlink(missing_ok=True)
 
 
-def _use_of(program: Path) -> Path:
+def _use_file(program: Path) -> Path:
     return program.with_name(program.name.removesuffix(_PROGRAM) + _USED)

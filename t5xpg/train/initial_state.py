@@ -1,4 +1,4 @@
-"""The state that a run begins with: a new one, or one from a checkpoint that has to fit; and its teacher."""
+"""The initial state of a run: a new one, or one from a checkpoint that has to fit; and the teacher's parameters."""
 
 import dataclasses
 import math
@@ -27,7 +27,7 @@ from t5xpg.run.checkpoint.checkpointer import Checkpointer
 from t5xpg.run.checkpoint.initial_checkpoint import InitialCheckpoint, SavedStep, find
 from t5xpg.run.directory import differing
 
-_SHOWN = {"params": 50, "optimizer": 5}  # how many arrays that do not fit are listed
+_SHOWN = {"params": 50, "optimizer": 5}  # the number of arrays that do not fit that are listed
 
 
 @dataclass(frozen=True)
@@ -43,19 +43,19 @@ class InitialState:
     @property
     def origins(self) -> dict[str, Origin]:
         """The origins, by their names in the meta of checkpoints and in the identity of runs."""
-        found = {INITIAL: self.origin, TEACHER: None if self.teacher is None else self.teacher[0]}
-        return {name: origin for name, origin in found.items() if origin is not None}
+        origins = {INITIAL: self.origin, TEACHER: None if self.teacher is None else self.teacher[0]}
+        return {name: origin for name, origin in origins.items() if origin is not None}
 
 
 def begin(built: Assembly) -> InitialState:
-    """The state that the experiment begins with. Raises UserError where its checkpoint is missing or does not fit."""
+    """The initial state of the experiment. Raises UserError if its checkpoint is missing or does not fit."""
     new = built.experiment.initial is None
-    begun = InitialState(jax.block_until_ready(built.new_state())) if new else _load(built)
+    initial_state = InitialState(jax.block_until_ready(built.new_state())) if new else _load(built)
     if built.experiment.teacher is None:
-        return begun
+        return initial_state
     params, origin, vocabulary = _teacher(built)
-    state = dataclasses.replace(begun.state, frozen=params)
-    return dataclasses.replace(begun, state=state, teacher=(origin, vocabulary))
+    state = dataclasses.replace(initial_state.state, frozen=params)
+    return dataclasses.replace(initial_state, state=state, teacher=(origin, vocabulary))
 
 
 def _teacher(built: Assembly) -> tuple[Params, Origin, Mapping[str, Any]]:
@@ -63,10 +63,10 @@ def _teacher(built: Assembly) -> tuple[Params, Origin, Mapping[str, Any]]:
     experiment, frozen = built.experiment, built.abstract_state.frozen
     assert experiment.teacher is not None
     assert frozen is not None
-    place = find(experiment.teacher.checkpoint, "TEACHER_CHECKPOINT")
-    with Checkpointer(place.checkpoints, experiment.checkpoints, read_only=True) as checkpointer:
-        step = checkpointer.latest() if place.step is None else place.step
-        require_teacher_fits(SavedStep(place.run, step), experiment, built.abstract_state)
+    saved_step = find(experiment.teacher.checkpoint, "TEACHER_CHECKPOINT")
+    with Checkpointer(saved_step.checkpoints, experiment.checkpoints, read_only=True) as checkpointer:
+        step = checkpointer.latest() if saved_step.step is None else saved_step.step
+        require_teacher_fits(SavedStep(saved_step.run, step), experiment, built.abstract_state)
         params, meta = checkpointer.restore_params(step, frozen)
     digest = items.sha256_of_arrays({"params": params})
     origin = {"named": experiment.teacher.checkpoint, "experiment": meta["experiment"], "step": step, "sha256": digest}
@@ -77,17 +77,17 @@ def _load(built: Assembly) -> InitialState:
     experiment = built.experiment
     initial = experiment.initial
     assert initial is not None
-    place = find(initial.checkpoint)
-    with Checkpointer(place.checkpoints, experiment.checkpoints, read_only=True) as checkpointer:
-        step = checkpointer.latest() if place.step is None else place.step
-        place = SavedStep(place.run, step)
-        require_fit(place, experiment, built.abstract_state)
+    saved_step = find(initial.checkpoint)
+    with Checkpointer(saved_step.checkpoints, experiment.checkpoints, read_only=True) as checkpointer:
+        step = checkpointer.latest() if saved_step.step is None else saved_step.step
+        saved_step = SavedStep(saved_step.run, step)
+        require_fit(saved_step, experiment, built.abstract_state)
         if initial.reset_optimizer:
-            wanted = _initial_params(built.abstract_state, experiment)
-            params, meta = checkpointer.restore_params(step, _stored(wanted, initial))
+            expected = _initial_params(built.abstract_state, experiment)
+            params, meta = checkpointer.restore_params(step, _stored(expected, initial))
             digest = items.sha256_of_arrays({"params": params})
             if initial.adapt_decoder:
-                params = adaptation.adapted(params, wanted, experiment.model.config)
+                params = adaptation.adapted(params, expected, experiment.model.config)
             state = built.state_of(params)
         else:
             state, _, meta = checkpointer.restore(step, built.abstract_state)
@@ -98,61 +98,65 @@ def _load(built: Assembly) -> InitialState:
 
 
 def identity(origin: Origin) -> dict[str, Any]:
-    """The part of an origin that belongs to a run's identity: all but the name that the checkpoint has here."""
+    """The part of an origin that belongs to a run's identity: all but the checkpoint's name on this machine."""
     return {name: value for name, value in origin.items() if name != "named"}
 
 
 def origin_of(built: Assembly, recorded: Origin) -> Origin:
-    """The origin of a run that goes on. recorded: the origin that its checkpoint records.
+    """The origin of a resumed run. recorded: the origin that its checkpoint records.
 
     The initial checkpoint itself is needed only if INITIAL_CHECKPOINT is another name now. Then that checkpoint is
-    read, and if it differs, its origin is returned, for the caller to compare. Raises UserError where there is none.
+    read, and if it differs, its origin is returned, for the caller to compare. Raises UserError if it is missing.
     """
     initial = built.experiment.initial
     if initial is None or initial.checkpoint == recorded["named"]:
         return recorded
     try:
-        named = _load(built).origin
-        assert named is not None
+        named_origin = _load(built).origin
+        assert named_origin is not None
     except UserError as error:
         raise UserError(f"{error}\n{as_before(recorded, built.experiment)}") from error
-    return recorded if identity(named) == identity(recorded) else named
+    return recorded if identity(named_origin) == identity(recorded) else named_origin
 
 
 def origins_of_run(
-    built: Assembly, checkpointer: Checkpointer, step: int, begun: Callable[[], InitialState], vocabulary: Vocabulary
+    built: Assembly,
+    checkpointer: Checkpointer,
+    step: int,
+    get_initial: Callable[[], InitialState],
+    vocabulary: Vocabulary,
 ) -> dict[str, Origin]:
     """The origins of a run's initial checkpoint and teacher, if there are any; they become a part of its identity.
 
-    checkpointer: of the run, which goes on after `step`. begun: returns the state that a new run (step 0) begins with.
-    For a new run, raises UserError where the vocabulary of the task is another one.
+    checkpointer: of the run, which resumes after `step`. get_initial: returns the initial state of a new run (step 0).
+    For a new run, raises UserError if the task has another vocabulary than the checkpoints.
     """
     experiment = built.experiment
     if experiment.initial is None and experiment.teacher is None:
         return {}
     if step:
         meta = checkpointer.meta(step)
-        started = {} if experiment.initial is None else {INITIAL: origin_of(built, meta[INITIAL])}
-        return started if experiment.teacher is None else {**started, TEACHER: meta[TEACHER]}
-    first = begun()
-    if first.vocabulary is not None:
-        require_vocabulary(vocabulary, first.vocabulary, experiment)
-    if first.teacher is not None:
-        require_vocabulary(vocabulary, first.teacher[1], experiment, of_teacher=True)
-    for name, origin in first.origins.items():
-        said = "start" if name == INITIAL else name
-        print(f"{said}: {origin['experiment']} after step {origin['step']:,}, {origin['named']}", flush=True)
-    return first.origins
+        origins = {} if experiment.initial is None else {INITIAL: origin_of(built, meta[INITIAL])}
+        return origins if experiment.teacher is None else {**origins, TEACHER: meta[TEACHER]}
+    initial = get_initial()
+    if initial.vocabulary is not None:
+        require_vocabulary(vocabulary, initial.vocabulary, experiment)
+    if initial.teacher is not None:
+        require_vocabulary(vocabulary, initial.teacher[1], experiment, of_teacher=True)
+    for name, origin in initial.origins.items():
+        label = "start" if name == INITIAL else name
+        print(f"{label}: {origin['experiment']} after step {origin['step']:,}, {origin['named']}", flush=True)
+    return initial.origins
 
 
 def as_before(recorded: Origin, experiment: Experiment) -> str:
-    """The message where a run that goes on would need an initial checkpoint that is not there."""
+    """The message for a resumed run whose initial checkpoint is needed and missing."""
     there = "which need not be there any more" if experiment.adapter is None else "wherever that lies now"
     return f"This run was started from {recorded['named']!r}: INITIAL_CHECKPOINT has to be that again, {there}."
 
 
 def _initial_params(abstract: TrainState, experiment: Experiment) -> Params:
-    """The parameters that the initial checkpoint gives: those that are trained, or with an adapter the frozen ones."""
+    """The parameters that the initial checkpoint holds: the trained ones, or with an adapter the frozen ones."""
     if experiment.adapter is None:
         return abstract.params
     assert abstract.frozen is not None
@@ -160,16 +164,16 @@ def _initial_params(abstract: TrainState, experiment: Experiment) -> Params:
 
 
 def require_vocabulary(
-    task: Vocabulary, recorded: Mapping[str, Any], experiment: Experiment, *, of_teacher: bool = False
+    task_vocabulary: Vocabulary, recorded: Mapping[str, Any], experiment: Experiment, *, of_teacher: bool = False
 ) -> None:
-    """Raise UserError where the ids of the task mean something else than those that the initial checkpoint, or the
-    teacher, was trained with. recorded: its record of its vocabulary."""
+    """Raise UserError if the task has another vocabulary than the initial checkpoint or the teacher was trained with.
+    recorded: the checkpoint's record of its vocabulary."""
     source = experiment.teacher if of_teacher else experiment.initial
     assert source is not None
     if isinstance(source, InitialCheckpoint) and not source.same_vocabulary:
         return
     kind = "teacher" if of_teacher else "checkpoint"
-    if differences := vocabulary_differences(task, recorded, kind):
+    if differences := vocabulary_differences(task_vocabulary, recorded, kind):
         all_the_same = "" if of_teacher else "; SAME_VOCABULARY=False starts from it all the same"
         raise UserError(
             f"The {kind} {source.checkpoint} was trained with another vocabulary than "
@@ -178,13 +182,13 @@ def require_vocabulary(
         )
 
 
-def require_teacher_fits(place: SavedStep, experiment: Experiment, abstract: TrainState) -> dict[str, Any]:
+def require_teacher_fits(saved_step: SavedStep, experiment: Experiment, abstract: TrainState) -> dict[str, Any]:
     """`require_fit` for the teacher's checkpoint."""
     teacher = experiment.teacher
     assert teacher is not None
     assert abstract.frozen is not None
     try:
-        return _require_arrays(place, teacher.model, {"params": abstract.frozen})
+        return _require_arrays(saved_step, teacher.model, {"params": abstract.frozen})
     except UserError as error:
         raise UserError(
             f"{error}\nIt is TEACHER_CHECKPOINT: what the teacher has otherwise than the model is set in its scope, as "
@@ -192,8 +196,8 @@ def require_teacher_fits(place: SavedStep, experiment: Experiment, abstract: Tra
         ) from error
 
 
-def require_fit(place: SavedStep, experiment: Experiment, abstract: TrainState) -> dict[str, Any]:
-    """Raise one UserError that lists all arrays of a checkpoint that do not fit the experiment, and says what to set.
+def require_fit(saved_step: SavedStep, experiment: Experiment, abstract: TrainState) -> dict[str, Any]:
+    """Raise one UserError that lists all arrays of a checkpoint that do not fit the experiment, with the remedy.
 
     Returns the checkpoint's meta: {"experiment", "vocabulary", "settings": of the model}.
     """
@@ -201,49 +205,49 @@ def require_fit(place: SavedStep, experiment: Experiment, abstract: TrainState) 
     assert initial is not None
     if initial.adapt_decoder:
         adaptation.check_adaptable(experiment.model)
-    wanted = {"params": _stored(_initial_params(abstract, experiment), initial)}
+    expected = {"params": _stored(_initial_params(abstract, experiment), initial)}
     if not initial.reset_optimizer:
-        wanted["optimizer"] = items.optimizer_tree(abstract)
-    return _require_arrays(place, experiment.base_model, wanted, initial)
+        expected["optimizer"] = items.optimizer_tree(abstract)
+    return _require_arrays(saved_step, experiment.base_model, expected, initial)
 
 
 def _require_arrays(
-    place: SavedStep, model: Model, wanted: Mapping[str, Any], initial: InitialCheckpoint | None = None
+    saved_step: SavedStep, model: Model, expected_trees: Mapping[str, Any], initial: InitialCheckpoint | None = None
 ) -> dict[str, Any]:
     """`require_fit`, for `model`, of the items "params" and perhaps "optimizer". initial: None for a teacher."""
-    folder = place.folder()
+    folder = saved_step.folder()
     try:
         meta = read_json(folder / "meta" / "metadata")
         kinds = {"experiment": str, "vocabulary": dict, "settings": dict}
         lacking = [name for name, kind in kinds.items() if not isinstance(meta[name], kind)]
         if lacking:
             raise ValueError(f"its meta has no {' and no '.join(lacking)}")
-        trees = {item: items.arrays_of(folder, item) for item in wanted}
-        found = {item: items.described(tree) for item, tree in trees.items()}
-        expected = {item: items.described(items.as_stored(tree, trees[item])) for item, tree in wanted.items()}
+        trees = {item: items.arrays_of(folder, item) for item in expected_trees}
+        stored = {item: items.described(tree) for item, tree in trees.items()}
+        expected = {item: items.described(items.as_stored(tree, trees[item])) for item, tree in expected_trees.items()}
     except (OSError, ValueError, KeyError, TypeError) as error:
-        why = f"its meta has no {error}" if isinstance(error, KeyError) else str(error) or type(error).__name__
-        why = why.strip().splitlines()[0][:200].rstrip(".")
-        raise UserError(f"The checkpoint {shown(folder)} cannot be read: {why}.") from error
+        reason = f"its meta has no {error}" if isinstance(error, KeyError) else str(error) or type(error).__name__
+        reason = reason.strip().splitlines()[0][:200].rstrip(".")
+        raise UserError(f"The checkpoint {shown(folder)} cannot be read: {reason}.") from error
     if ADAPTER in meta:
         raise UserError(
             f"The checkpoint {shown(folder)} holds {meta[ADAPTER]} parameters alone. `make export` of its run writes "
             "the whole model, and `make import` of that makes a run to start from."
         )
     adapts = initial is not None and initial.adapt_decoder
-    others = _other_settings(meta, model, initial)
-    misfits = {item: items.array_differences(expected[item], found[item]) for item in found}
-    if not others and not any(misfits.values()):
+    other_settings = _other_settings(meta, model, initial)
+    misfits = {item: items.array_differences(expected[item], stored[item]) for item in stored}
+    if not other_settings and not any(misfits.values()):
         return meta
     lines = [f"The checkpoint {shown(folder)} does not fit the experiment:"]
-    lines += [f"  {line}" for line in others]
-    for item, wrong in misfits.items():
-        shown_lines = wrong[: _SHOWN[item]]
+    lines += [f"  {line}" for line in other_settings]
+    for item, differences in misfits.items():
+        shown_lines = differences[: _SHOWN[item]]
         lines += [f"  {item}/{line}" for line in shown_lines]
-        lines += [f"  and {len(wrong) - len(shown_lines)} more"] if len(wrong) > len(shown_lines) else []
-    advice = _advice(model, found["params"])
+        lines += [f"  and {len(differences) - len(shown_lines)} more"] if len(differences) > len(shown_lines) else []
+    advice = _advice(model, stored["params"])
     reads = ("encoder/", "/encoder_decoder_attention/")
-    is_decoder = not any(part in f"/{name}" for name in found["params"] for part in reads)
+    is_decoder = not any(part in f"/{name}" for name in stored["params"] for part in reads)
     if type(model) is EncoderDecoderModel and is_decoder and initial is not None and not adapts:
         advice.append("It is of a decoder alone: ADAPT_DECODER=True begins an encoder-decoder with it.")
     if misfits.get("optimizer") and not misfits["params"]:
@@ -257,26 +261,26 @@ def _stored(params: Params, initial: InitialCheckpoint) -> Params:
 
 
 def _other_settings(meta: Mapping[str, Any], model: Model, initial: InitialCheckpoint | None) -> list[str]:
-    """The differences from the checkpoint in model settings that change what parameters mean, even where they fit.
+    """The differences from the checkpoint in model settings that change the function of parameters which fit.
 
-    A model that is trained on may see its inputs otherwise: that of a language model, which has none, is not decided.
+    For an initial checkpoint, the attention over inputs may differ: a language model, which has none, does not fix it.
     """
     recorded = meta["settings"]
-    now = settings(model)
-    known = {name: now[name] for name in now if name in recorded and decides_predictions(f"model.{name}")}
+    current = settings(model)
+    compared = {name: current[name] for name in current if name in recorded and decides_predictions(f"model.{name}")}
     if initial is not None:
-        known.pop("inputs_bidirectional_attention", None)
+        compared.pop("inputs_bidirectional_attention", None)
         of_encoder = (*OF_TWO_STACKS, *OF_ENCODER, "num_encoder_layers") if initial.adapt_decoder else ()
-        known = {name: value for name, value in known.items() if name.removeprefix("config.") not in of_encoder}
+        compared = {name: value for name, value in compared.items() if name.removeprefix("config.") not in of_encoder}
     return [
         f"{name.replace('config', 'T5Config', 1) if '.' in name else f'{type(model).__name__}.{name}'} {old} in the "
         f"checkpoint, {new} now"
-        for name, (old, new) in differing({name: recorded[name] for name in known}, known).items()
+        for name, (old, new) in differing({name: recorded[name] for name in compared}, compared).items()
     ]
 
 
-def _advice(model: Model, found: Mapping[str, str]) -> list[str]:
-    """What to set where the embeddings of tokens have another number of rows."""
+def _advice(model: Model, stored: Mapping[str, str]) -> list[str]:
+    """The advice for a checkpoint whose token embeddings have another number of rows."""
     tables = {
         "/".join(map(str, (entry.key for entry in path)))
         for path, axes in jax.tree_util.tree_leaves_with_path(
@@ -284,16 +288,16 @@ def _advice(model: Model, found: Mapping[str, str]) -> list[str]:
         )
         if axes and axes[0] == "vocab" and path[-1].key != "ngram_embedding"
     }
-    rows = {int(found[name].partition("[")[2].partition(",")[0]) for name in tables if name in found}
-    now = model.config.vocab_size
-    if len(rows) != 1 or rows == {now}:
+    sizes = {int(stored[name].partition("[")[2].partition(",")[0]) for name in tables if name in stored}
+    vocab_size = model.config.vocab_size
+    if len(sizes) != 1 or sizes == {vocab_size}:
         return []
-    (size,) = rows
-    return [f"It has {size} embeddings and the model {now}: set VOCAB_SIZE={size} and VOCAB_SIZE_MULTIPLE=1."]
+    (size,) = sizes
+    return [f"It has {size} embeddings and the model {vocab_size}: set VOCAB_SIZE={size} and VOCAB_SIZE_MULTIPLE=1."]
 
 
 def _require_learning(experiment: Experiment, step: int) -> None:
-    """Raise UserError where the learning rate of an optimiser that goes on is not above 0 in the middle of the run."""
+    """Raise UserError if the learning rate of a restored optimiser is not above 0 in the middle of the run."""
     middle = step + experiment.total_steps // 2
     rate = float(experiment.optimizer.learning_rate(middle))
     if not (math.isfinite(rate) and rate > 0):

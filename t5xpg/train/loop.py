@@ -1,4 +1,4 @@
-"""The loop of a training run: updates, and behind them evaluations, predictions and checkpoints."""
+"""The loop of a training run: updates, and after them evaluations, metrics of tasks and checkpoints."""
 
 import threading
 import time
@@ -28,13 +28,13 @@ from t5xpg.train.run_state import Position, RunState
 
 @dataclass(frozen=True)
 class Run:
-    """What one process trains with; made once, when the run is opened. What changes is in a `RunState` and in the
+    """The fixed parts of a run in one process, made when the run is opened. What changes is in a `RunState` and in the
     position of the stream.
 
     stream: the batches, of which this process reads its own rows. position: returns the position in the data of all
     processes. place: puts a batch on the devices. train_step: (state, batch on devices) -> (state, metrics).
-    model_params: the parameters of a state that the model is measured with. meta: what checkpoints record of the run.
-    first_update: set after the first update; what measuring needs is made only then, so that it comes sooner.
+    model_params: the parameters of a state that the model is measured with. meta: the facts of the run in checkpoints.
+    first_update: set after the first update; measuring is prepared only then, so that the update comes sooner.
     """
 
     experiment: Experiment
@@ -52,32 +52,32 @@ class Run:
 
 
 def loop(run: Run, state: RunState, stop: Stop, end: int) -> None:
-    """Update `state` until the step `end`, or until `stop` asks for an end; then the state has been saved.
+    """Update `state` until the step `end`, or until `stop` requests an end; then the state has been saved.
 
     The metrics of an update are read one update late, so that the device never waits for the host. After an update
     follow the evaluation, the metrics of the tasks and the checkpoint that are due; after the last update, all of them.
     An evaluation can make its update the last one (EARLY_STOP_PATIENCE).
     """
-    experiment, progress = run.experiment, run.progress
     pending_metrics: Any = None  # the metrics of the last update
 
-    def read() -> None:
+    def count_pending() -> None:
         nonlocal pending_metrics
         if pending_metrics is not None:
             _count(run, state, jax.device_get(pending_metrics))
             pending_metrics = None
 
-    with progress:
+    with run.progress:
         if state.step == 0 and run.first_update.is_set():
             evaluate(run, state, 0, run.model_params(state.train))
-        while state.step < end:
+        ended = False
+        while state.step < end and not ended:
             phases.begin("step", state.step + 1)
             batch = next(run.stream)
             run.records.trail.add(batch)
-            measured = run.first_update.is_set()
-            initial_params = None if measured else jax.tree.map(jnp.copy, run.model_params(state.train))
+            is_measured = run.first_update.is_set()
+            initial_params = None if is_measured else jax.tree.map(jnp.copy, run.model_params(state.train))
             train, metrics = run.train_step(state.train, run.place(batch))
-            read()
+            count_pending()
             state.advance(train)
             pending_metrics = metrics
             # a user waits for the first update, and measuring takes as long as many updates
@@ -85,58 +85,66 @@ def loop(run: Run, state: RunState, stop: Stop, end: int) -> None:
                 jax.block_until_ready(metrics)
                 run.first_update.set()
                 evaluate(run, state, 0, initial_params)
-            step, last = state.step, state.step == experiment.total_steps
-            stopping = stop.reached(step)
-            evaluating = last or step % experiment.eval_period == 0
-            period = experiment.infer_eval_period
-            predicting = period is not None and (last or step % period == 0)
-            saving = last or step % experiment.checkpoints.period == 0
-            if evaluating or predicting or saving or stopping or step == end:
-                read()
-                if evaluating:
-                    evaluate(run, state, step, run.model_params(state.train))
-                if predicting:
-                    predict(run, state)
-                if state.best.ends(step) and not last:
-                    last = True
-                    if not evaluating:
-                        evaluate(run, state, step, run.model_params(state.train))
-                    if period is not None and not predicting:
-                        predict(run, state)
-                    if state.window.steps:
-                        _report(run, state)
-                saving = saving or last or state.best.to_keep(step)
-                if saving or stopping or step == end:
-                    save(run, state, resume_only=not saving)
-            if stopping or last:
-                break
+            ended = _after_update(run, state, stop, end, count_pending)
+
+
+def _after_update(run: Run, state: RunState, stop: Stop, end: int, count_pending: Callable[[], None]) -> bool:
+    """Evaluate, measure predictions and save, as far as they are due after the update `state.step`; returns True if it
+    was the last one. count_pending: reads the metrics of the update."""
+    experiment, step, period = run.experiment, state.step, run.experiment.infer_eval_period
+    last = step == experiment.total_steps
+    stopping = stop.reached(step)
+    evaluating = last or step % experiment.eval_period == 0
+    predicting = period is not None and (last or step % period == 0)
+    saving = last or step % experiment.checkpoints.period == 0
+    if not (evaluating or predicting or saving or stopping or step == end):
+        return False
+    count_pending()
+    if evaluating:
+        evaluate(run, state, step, run.model_params(state.train))
+    if predicting:
+        predict(run, state)
+    if state.best.ends(step) and not last:
+        last = True
+        if not evaluating:
+            evaluate(run, state, step, run.model_params(state.train))
+        if period is not None and not predicting:
+            predict(run, state)
+        if state.window.steps:
+            _report(run, state)
+    saving = saving or last or state.best.to_keep(step)
+    if saving or stopping or step == end:
+        save(run, state, resume_only=not saving)
+    return stopping or last
 
 
 def _count(run: Run, state: RunState, metrics: Mapping[str, Any]) -> None:
     """Add the metrics of the update `state.step` to the window, and report a window that is complete.
 
-    An update that is not finite has changed nothing and is left out. Raises UserError where too many of them came.
+    An update that is not finite has changed nothing and is left out. Raises UserError if there were too many of them.
     """
     phases.end("step", state.step)
-    found = nonfinite.find(state.step, metrics, state.train.params)
-    if found is None:
+    problem = nonfinite.find(state.step, metrics, state.train.params)
+    if problem is None:
         state.window.add(metrics)
         run.progress.updated(metrics, run.records.trail.batch_of(state.step))
     else:
-        _skip_update(run, state, found, metrics)
+        _skip_update(run, state, problem, metrics)
     if state.step % run.experiment.stats_period == 0 or state.step == run.experiment.total_steps:
         _report(run, state)
 
 
-def _skip_update(run: Run, state: RunState, found: nonfinite.NonFinite, metrics: Mapping[str, Any]) -> None:
+def _skip_update(run: Run, state: RunState, problem: nonfinite.NonFinite, metrics: Mapping[str, Any]) -> None:
     """Keep the batch of an update that is not finite; raise UserError if there were too many of them."""
-    kept, allowed = shown(run.records.keep_nonfinite(found, metrics)), run.experiment.skip_nonfinite
+    folder, allowed = shown(run.records.keep_nonfinite(problem, metrics)), run.experiment.skip_nonfinite
     if state.skipped >= allowed:
-        raise nonfinite.too_many(found, allowed, kept, type(run.experiment.optimizer).__name__)
+        raise nonfinite.too_many(problem, allowed, folder, type(run.experiment.optimizer).__name__)
     state.skipped += 1
-    run.records.skipped(found)
+    run.records.skipped(problem)
     run.progress.updated(None, run.records.trail.batch_of(state.step))
-    run.progress.print(f"{found} ({found.where()}): skipped, {state.skipped} of {allowed}; its batch lies in {kept}")
+    run.progress.print(
+        f"{problem} ({problem.where()}): skipped, {state.skipped} of {allowed}; its batch lies in {folder}"
+    )
 
 
 def _report(run: Run, state: RunState) -> None:
@@ -163,7 +171,7 @@ def evaluate(run: Run, state: RunState, step: int, params: Params) -> None:
 
 
 def predict(run: Run, state: RunState) -> None:
-    """Measure what the state predicts, with the metrics of the tasks."""
+    """Measure the metrics of the tasks on the state's predictions."""
     began = time.perf_counter()
     with run.progress.paused(), phases.phase("evaluate", state.step):
         measured = run.measurements.metrics(run.model_params(state.train), state.step)
@@ -174,14 +182,14 @@ def predict(run: Run, state: RunState) -> None:
     if selection is not None and not selection.of_validation:
         selection.require(values)
     run.progress.predicted(seconds)
-    for one in measured:
-        run.progress.print(f"step {state.step:,}: {one}")
+    for task_metrics in measured:
+        run.progress.print(f"step {state.step:,}: {task_metrics}")
 
 
 def save(run: Run, state: RunState, *, resume_only: bool) -> None:
-    """Write a checkpoint in the background. resume_only: it only serves to go on from, as the process ends here.
+    """Write a checkpoint in the background. resume_only: it only serves to resume, as the process ends here.
 
-    Raises UserError where a parameter is not finite: an update can overflow though its gradient did not.
+    Raises UserError if a parameter is not finite: an update can overflow though its gradient did not.
     """
     with run.progress.paused():
         nonfinite.require_finite(state.train.params, state.step)

@@ -1,4 +1,4 @@
-"""Updates whose loss or gradient is not a finite number: which parameters, and what is kept for inspection."""
+"""Updates whose loss or gradient is not finite: the parameters concerned, and the batch, kept for inspection."""
 
 import math
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ _SHOWN = 5
 
 @dataclass(frozen=True)
 class NonFinite:
-    """What was not finite in the update `step`: names of metrics, and of the parameters whose gradients were not."""
+    """The names of metrics that were not finite in the update `step`, and of parameters whose gradients were not."""
 
     step: int
     metrics: tuple[str, ...]
@@ -46,73 +46,73 @@ def parameter_names(params: Params) -> tuple[str, ...]:
 
 
 def find(step: int, metrics: Mapping[str, Any], params: Params) -> NonFinite | None:
-    """What is not finite among the metrics of an update (see `step.make_train_step`); None where all is well.
+    """The metrics of an update (see `step.make_train_step`) that are not finite; None if all are finite.
 
     params: the trained ones; the entries of "gradient_squares" belong to their leaves, in the same order.
     """
-    bad = [name for name in ("cross_entropy", "gradient_norm") if not math.isfinite(metrics.get(name, 0.0))]
-    if not bad:
+    bad_metrics = [name for name in ("cross_entropy", "gradient_norm") if not math.isfinite(metrics.get(name, 0.0))]
+    if not bad_metrics:
         return None
     squares = np.asarray(metrics.get("gradient_squares", ()))
     return NonFinite(
         step,
-        tuple(bad),
+        tuple(bad_metrics),
         tuple(name for name, square in zip(parameter_names(params), squares, strict=False) if not np.isfinite(square)),
     )
 
 
 def nonfinite_parameters(params: Params) -> list[str]:
     """The names of the parameters that hold a value which is not finite."""
-    # To look at a sum of squares is four times as fast as to test every number. It is finite only where all numbers
-    # are; where it is not finite, the sum itself may have been too large.
-    if all(math.isfinite(square) for square in jax.device_get(_squares(params))):
+    # A sum of squares is four times as fast as a test of every number. It is finite only if all numbers are; if it is
+    # not finite, the sum itself may have been too large.
+    if all(math.isfinite(square) for square in jax.device_get(_square_sums(params))):
         return []
-    flags = jax.device_get(_finite(params))
-    return [name for name, finite in zip(parameter_names(params), flags, strict=True) if not finite]
+    are_finite = jax.device_get(_are_finite(params))
+    return [name for name, is_finite in zip(parameter_names(params), are_finite, strict=True) if not is_finite]
 
 
 def require_finite(params: Params, step: int) -> None:
-    """Raise UserError where a parameter is not finite: an update can overflow though its gradient did not."""
-    bad = nonfinite_parameters(params)
-    if bad:
+    """Raise UserError if a parameter is not finite: an update can overflow though its gradient did not."""
+    names = nonfinite_parameters(params)
+    if names:
         raise UserError(
-            f"After step {step} {', '.join(bad[:_SHOWN])}{' and more' if len(bad) > _SHOWN else ''} hold values that "
-            "are not finite; nothing of it was saved. Lower LEARNING_RATE."
+            f"After step {step} {', '.join(names[:_SHOWN])}{' and more' if len(names) > _SHOWN else ''} hold values "
+            "that are not finite; nothing of it was saved. Lower LEARNING_RATE."
         )
 
 
-def too_many(found: NonFinite, allowed: int, kept: str, optimizer: str) -> UserError:
-    """The error where more updates than `allowed` were not finite. kept: where the batch of the last one lies.
-    optimizer: its name in gin."""
-    before = f" SKIP_NONFINITE={allowed} such steps were passed over before it." if allowed else ""
+def too_many(problem: NonFinite, limit: int, folder: str, optimizer: str) -> UserError:
+    """The error if more updates than `limit` were not finite. folder: of the batch of the last one. optimizer: its name
+    in gin."""
+    before = f" SKIP_NONFINITE={limit} such steps were passed over before it." if limit else ""
     return UserError(
-        f"{found} ({found.where()}); nothing of that step was saved, and its batch lies in {kept}.{before} "
+        f"{problem} ({problem.where()}); nothing of that step was saved, and its batch lies in {folder}.{before} "
         f"Lower LEARNING_RATE, clip gradients (--gin.{optimizer}.max_gradient_norm=1.0), or pass over some such steps "
         "(--gin.SKIP_NONFINITE=3). These change the run: name another run directory with RUN=…"
     )
 
 
 @jax.jit
-def _squares(params: Params) -> list[jax.Array]:
+def _square_sums(params: Params) -> list[jax.Array]:
     return [jnp.tensordot(leaf, leaf, axes=leaf.ndim) for leaf in jax.tree.leaves(params)]
 
 
 @jax.jit
-def _finite(params: Params) -> list[jax.Array]:
+def _are_finite(params: Params) -> list[jax.Array]:
     return [jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(params)]
 
 
-def keep(folder: Path, found: NonFinite, metrics: Mapping[str, Any], batch: Batch) -> Path:
+def keep(folder: Path, problem: NonFinite, metrics: Mapping[str, Any], batch: Batch) -> Path:
     """Write `<folder>/step_<n>/`: batch.npz (the arrays of the batch) and step.json; returns that folder."""
-    target = folder / f"step_{found.step:08d}"
-    with directory_atomically(target) as new:
+    target = folder / f"step_{problem.step:08d}"
+    with directory_atomically(target) as temporary:
         record = {
-            "step": found.step,
-            "not_finite": list(found.metrics),
-            "parameters": list(found.parameters),
+            "step": problem.step,
+            "not_finite": list(problem.metrics),
+            "parameters": list(problem.parameters),
             "metrics": {name: str(value) for name, value in metrics.items() if np.ndim(value) == 0},
             "batch_sha256": hash_batch(batch),
         }
-        np.savez_compressed(new / "batch.npz", allow_pickle=False, **batch)
-        write_json(new / "step.json", record)
+        np.savez_compressed(temporary / "batch.npz", allow_pickle=False, **batch)
+        write_json(temporary / "step.json", record)
     return target

@@ -26,19 +26,19 @@ class ProgressLine:
         self.print = self._line.print
         self._built, self._stream = built, stream
         self._sizes = {}  # length of a batch -> padded tokens of inputs and targets, operations of an update
-        for length, each in experiment.train_dataset.buckets.items():
-            rows, lengths = each.batch_size, each.task_feature_lengths
+        for length, bucket in experiment.train_dataset.buckets.items():
+            rows, lengths = bucket.batch_size, bucket.task_feature_lengths
             self._sizes[length] = rows * sum(lengths.values()), rows * experiment.flops_per_example(lengths)
         self._tokens, self._flops = 0, 0.0  # of the last update
         self._peak_flops = self.measure_peak()
-        self._others = OtherProcessesLoad()
-        self._began = time.perf_counter()  # at the last report, or the end of the last pause
+        self._other_load = OtherProcessesLoad()
+        self._resumed_at = time.perf_counter()  # at the last report, or the end of the last pause
         self._seconds, self._steps, self._waited = 0.0, 0, stream.waited  # since the last report
-        self._all_tokens, self._all_flops = 0, 0.0  # since then, too
+        self._window_tokens, self._window_flops = 0, 0.0  # since then, too
         self._last_end: float | None = None
         self._mean_seconds: float | None = None
         self._mean_waited = 0.0
-        self._waited_shown = stream.waited
+        self._last_waited = stream.waited
         self._update, self._validation, self._prediction = "", "", ""
 
     def __enter__(self) -> Self:
@@ -49,25 +49,25 @@ class ProgressLine:
         self._line.__exit__(*error)
 
     def measure_peak(self, *, again: bool = False) -> float | None:
-        """Floating point operations a second of all devices together, where that is known or can be measured."""
+        """Floating point operations a second of all devices together; None if not known and not measurable."""
         return hardware.peak_flops_of_mesh(self._built.mesh, self._built.experiment.model.config.dtype, again=again)
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
         """Do not count the time of the block. There must be no report and no other pause in it."""
-        self._seconds += time.perf_counter() - self._began
+        self._seconds += time.perf_counter() - self._resumed_at
         self._last_end = None
         try:
             yield
         finally:
-            self._began = time.perf_counter()
+            self._resumed_at = time.perf_counter()
 
     def updated(self, metrics: Mapping[str, Any] | None, batch: Batch) -> None:
-        """Show an update. metrics: its sums, or None where it was skipped. batch: what it was made with."""
+        """Show an update. metrics: its sums, or None if it was skipped. batch: the update's batch."""
         self._steps += 1
         self._tokens, self._flops = self._sizes[longest_array(batch)]
-        self._all_tokens += self._tokens
-        self._all_flops += self._flops
+        self._window_tokens += self._tokens
+        self._window_flops += self._flops
         if metrics is None:
             self._line.advance(1, "not finite: skipped")
             return
@@ -93,10 +93,10 @@ class ProgressLine:
         """For the last updates: tokens a second, share of the hardware's peak (MFU), share of time waiting for data."""
         now, waited = time.perf_counter(), self._stream.waited
         if self._last_end is not None:
-            seconds, before = now - self._last_end, self._mean_seconds
-            self._mean_seconds = seconds if before is None else 0.9 * before + 0.1 * seconds
-            self._mean_waited = 0.9 * self._mean_waited + 0.1 * (waited - self._waited_shown)
-        self._last_end, self._waited_shown = now, waited
+            seconds, previous_mean = now - self._last_end, self._mean_seconds
+            self._mean_seconds = seconds if previous_mean is None else 0.9 * previous_mean + 0.1 * seconds
+            self._mean_waited = 0.9 * self._mean_waited + 0.1 * (waited - self._last_waited)
+        self._last_end, self._last_waited = now, waited
         if not self._mean_seconds:
             return ""
         text = f"  {self._tokens / self._mean_seconds:,.0f} tokens/s"
@@ -106,12 +106,12 @@ class ProgressLine:
         return f"{text}  data wait {min(1.0, self._mean_waited / self._mean_seconds):.0%}"
 
     def report(self, window: Window) -> dict[str, Any] | None:
-        """The rates since the last report, when the updates of `window` were made; None where the window is empty."""
+        """The rates since the last report, during the updates of `window`; None if the window is empty."""
         now = time.perf_counter()
-        seconds, steps = self._seconds + (now - self._began), self._steps
+        seconds, steps = self._seconds + (now - self._resumed_at), self._steps
         waited, self._waited = self._stream.waited - self._waited, self._stream.waited
-        tokens, flops = self._all_tokens, self._all_flops
-        self._began, self._seconds, self._steps, self._all_tokens, self._all_flops = now, 0.0, 0, 0, 0.0
+        tokens, flops = self._window_tokens, self._window_flops
+        self._resumed_at, self._seconds, self._steps, self._window_tokens, self._window_flops = now, 0.0, 0, 0, 0.0
         if not window.steps:
             return None
         flops_per_second = flops / seconds
@@ -123,5 +123,5 @@ class ProgressLine:
             "flops_per_second": flops_per_second,
             "share_of_peak": hardware.share_of_peak(flops_per_second, self._peak_flops),
             "waited_for_data": waited / seconds,
-            "used_by_others": self._others.share(),
+            "used_by_others": self._other_load.share(),
         }

@@ -1,4 +1,4 @@
-"""`make record`: the exact batches of a run into a folder, to train from without TensorFlow."""
+"""`make record`: writes the exact batches of a run into a folder, to train from without TensorFlow."""
 
 import dataclasses
 import itertools
@@ -56,7 +56,7 @@ def record(loaded: LoadedConfig, *, steps: int, output: Path, force: bool = Fals
     remove_abandoned(output.parent)
     experiment = loaded.experiment
     require_one_shape(experiment.train_dataset)
-    source = prepare.prepare_all([experiment.train_dataset, experiment.eval_dataset], experiment.needs)
+    data = prepare.prepare_all([experiment.train_dataset, experiment.eval_dataset], experiment.needs)
     with DataService() as service:
         streams: dict[str, Stream] = {}
         records: dict[str, StreamRecord] = {}
@@ -69,9 +69,7 @@ def record(loaded: LoadedConfig, *, steps: int, output: Path, force: bool = Fals
                 ended=False,
                 description=to_json(dataclasses.asdict(description) | {"vocabulary": description.vocabulary.to_json()}),
             )
-        recording = Recording(
-            loaded.typed, records, to_json(dataclasses.asdict(source)), environment.versions(), {}, gin
-        )
+        recording = Recording(loaded.typed, records, to_json(dataclasses.asdict(data)), environment.versions(), {}, gin)
         if (output / MANIFEST).exists() and not force:
             _refuse_another(output, recording)
             print(f"{paths.shown(output)} holds these batches already")
@@ -108,7 +106,7 @@ def _print_result(output: Path, loaded: LoadedConfig, gin: str) -> None:
 
 def _write(output: Path, recording: Recording, streams: Mapping[str, Stream]) -> None:
     """Write the recording to a temporary folder, which takes the place of `output` when it is complete."""
-    done: dict[str, StreamRecord] = {}
+    written: dict[str, StreamRecord] = {}
     with directory_atomically(output) as folder:
         for name, stream in streams.items():
             planned = recording.streams[name]
@@ -122,15 +120,15 @@ def _write(output: Path, recording: Recording, streams: Mapping[str, Stream]) ->
                     if writer.count == _SAMPLE:
                         _check_room(output, writer.bytes_per_batch * (planned.limit or 0))
             ended = planned.limit is None or writer.count < planned.limit
-            done[name] = dataclasses.replace(planned, batches=writer.count, ended=ended)
+            written[name] = dataclasses.replace(planned, batches=writer.count, ended=ended)
             model = planned.description["vocabulary"].get("model_file")
             if model is not None:
                 shutil.copyfile(model, model_path(folder, name))
-        write_recording(folder, dataclasses.replace(recording, streams=done, files=files_of(folder)))
+        write_recording(folder, dataclasses.replace(recording, streams=written, files=files_of(folder)))
 
 
 def _check_room(output: Path, size: float) -> None:
-    """Raise UserError where a recording of `size` bytes does not fit on the disk, before the disk is full."""
+    """Raise UserError if a recording of `size` bytes does not fit on the disk, before the disk is full."""
     free = shutil.disk_usage(output.parent).free
     if size > free:
         need = (
@@ -140,7 +138,7 @@ def _check_room(output: Path, size: float) -> None:
 
 
 def _refuse_other_things(output: Path) -> None:
-    """Raise UserError where `output` must not be replaced: it exists and is no recording and no empty folder."""
+    """Raise UserError if `output` must not be replaced: it exists and is no recording and no empty folder."""
     if not output.exists():
         return
     if not output.is_dir():
@@ -158,20 +156,20 @@ def _refuse_other_things(output: Path) -> None:
         )
 
 
-def _refuse_another(output: Path, wanted: Recording) -> None:
-    """Raise UserError where `output` holds other batches than are wanted, or a damaged recording."""
-    with RecordedData(output) as there:
-        found = differing(_what_decides(there.recording), _what_decides(wanted))
-    if found:
-        listed = "; ".join(f"{name} was {old}, is {new}" for name, (old, new) in found.items())
+def _refuse_another(output: Path, recording: Recording) -> None:
+    """Raise UserError if `output` holds other batches than `recording`, or a damaged recording."""
+    with RecordedData(output) as existing:
+        differences = differing(_deciding_facts(existing.recording), _deciding_facts(recording))
+    if differences:
+        text = "; ".join(f"{name} was {old}, is {new}" for name, (old, new) in differences.items())
         raise UserError(
-            f"{paths.shown(output)} is a recording of other batches: {listed}. "
+            f"{paths.shown(output)} is a recording of other batches: {text}. "
             "Replace it with FORCE=1, or name another folder with OUTPUT=…"
         )
 
 
-def _what_decides(recording: Recording) -> dict[str, Any]:
-    """Everything that two recordings of the same batches have in common, by the names that messages use."""
+def _deciding_facts(recording: Recording) -> dict[str, Any]:
+    """The facts that decide the batches of a recording, by the names that messages use."""
     return {
         "STEPS": recording.streams["train"].limit,
         "EVAL_STEPS": recording.streams["validation"].limit,

@@ -1,6 +1,6 @@
-"""What a run writes down: metrics, timings, the trail of its batches, TensorBoard and other loggers.
+"""The records of a run: metrics, timings, the trail of its batches, TensorBoard and other loggers.
 
-What the run determines (metrics.jsonl, batches.sha256) and what it does not (timing.jsonl) go to different files.
+Numbers that the run determines (metrics.jsonl, batches.sha256) and timings (timing.jsonl) go to different files.
 """
 
 import time
@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from t5xpg.evaluate.predicting import SPLIT, TaskMetrics
+from t5xpg.evaluate.infer_eval import SPLIT, TaskMetrics
 from t5xpg.run.batch_trail import BatchTrail
 from t5xpg.run.directory import RunDirectory
 from t5xpg.run.loggers import Logger, StartedRun
@@ -22,10 +22,10 @@ Record = dict[str, Any]
 
 
 class RunRecords(Closing):
-    """The open records of a run that goes on after `step`; leaving the block closes them.
+    """The open records of a run that continues after `step`; leaving the block closes them.
 
     Records of later steps, which an earlier process wrote after its last checkpoint, are cut off. trail: of the
-    batches. loggers: the experiment's. started: what the loggers are told about the run. log: prints a logger's line.
+    batches. loggers: the experiment's. started_run: the run as loggers see it. log: prints a logger's line.
     """
 
     def __init__(
@@ -34,29 +34,29 @@ class RunRecords(Closing):
         step: int,
         trail: BatchTrail,
         loggers: Sequence[Logger],
-        started: StartedRun,
+        started_run: StartedRun,
         log: Callable[[str], None],
     ) -> None:
         self.trail = trail
         self._nonfinite = directory.nonfinite
         written = directory.written
         # A run that never saved starts over: none of its records is valid any more.
-        kept = step if step > 0 else -1
-        self._metrics = JsonlWriter(directory.metrics_jsonl, kept) if written else Unwritten()
-        self._timing = JsonlWriter(directory.timing_jsonl, kept) if written else Unwritten()
+        last_kept_step = step if step > 0 else -1
+        self._metrics = JsonlWriter(directory.metrics_jsonl, last_kept_step) if written else Unwritten()
+        self._timing = JsonlWriter(directory.timing_jsonl, last_kept_step) if written else Unwritten()
         files = (directory.metrics_jsonl, directory.timing_jsonl)
-        threads = start_threads(loggers, started, *files, log) if written else ()
-        tensorboard = TensorBoardWriter(directory.tensorboard, kept) if written else Unwritten()
-        tensorboard.hyperparameters(started.settings)
+        threads = start_threads(loggers, started_run, *files, log) if written else ()
+        tensorboard = TensorBoardWriter(directory.tensorboard, last_kept_step) if written else Unwritten()
+        tensorboard.hyperparameters(started_run.settings)
         self._loggers = LoggerFanout(tensorboard, threads)
 
-    def keep_nonfinite(self, found: NonFinite, metrics: Mapping[str, Any]) -> Path:
+    def keep_nonfinite(self, problem: NonFinite, metrics: Mapping[str, Any]) -> Path:
         """Keep the batch of an update that was not finite; returns the folder."""
-        return nonfinite.keep(self._nonfinite, found, metrics, self.trail.batch_of(found.step))
+        return nonfinite.keep(self._nonfinite, problem, metrics, self.trail.batch_of(problem.step))
 
-    def skipped(self, found: NonFinite) -> None:
+    def skipped(self, problem: NonFinite) -> None:
         """Record an update that was skipped."""
-        self._metrics.write({"step": found.step, "split": "skipped", "parameters": list(found.parameters)})
+        self._metrics.write({"step": problem.step, "split": "skipped", "parameters": list(problem.parameters)})
 
     def training(self, step: int, window: Window, timing: Record | None) -> None:
         """Record the means and timings of the window of updates that ends with `step`; of an empty window nothing."""
@@ -84,9 +84,9 @@ class RunRecords(Closing):
 
     def task_metrics(self, step: int, measured: Sequence[TaskMetrics], seconds: float) -> list[Record]:
         """Record the metrics of the tasks, and how long they took. Returns the records as written."""
-        records = [self._write(one.to_record(step)) for one in measured]
-        for one in measured:
-            self._loggers.values(step, one.metrics, prefix=f"{SPLIT}/{one.task}")
+        records = [self._write(task_metrics.to_record(step)) for task_metrics in measured]
+        for task_metrics in measured:
+            self._loggers.values(step, task_metrics.metrics, prefix=f"{SPLIT}/{task_metrics.task}")
         self._write_timing(step, {"infer_eval_seconds": seconds})
         self._loggers.flush()
         return records

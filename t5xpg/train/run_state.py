@@ -1,4 +1,4 @@
-"""The state of a resumable run, except its position in the data: a checkpoint holds both, and nothing else changes."""
+"""The state of a resumable run, except its position in the data. A checkpoint holds both; nothing else changes."""
 
 import contextlib
 import math
@@ -24,8 +24,8 @@ _SLOW_BATCH = 10.0  # seconds
 class RunState:
     """After `step` updates: parameters and optimiser, the unfinished window of metrics, the best evaluation so far.
 
-    skipped: how many updates were skipped because they were not finite. measured: what was measured after exactly this
-    step, by the names of `best.values_of`.
+    skipped: the number of updates that were skipped because they were not finite. measured: the values measured after
+    exactly this step, by the names of `best.values_of`.
     """
 
     step: int
@@ -37,7 +37,7 @@ class RunState:
 
     @classmethod
     def restore(cls, checkpointer: Checkpointer, step: int, abstract: TrainState, best: Best) -> tuple[Self, Position]:
-        """What `save` wrote after `step` updates, on the devices of `abstract`, and the position in the data.
+        """The state that `save` wrote after `step` updates, on the devices of `abstract`, and the position in the data.
 
         Raises UserError if it does not fit.
         """
@@ -50,7 +50,7 @@ class RunState:
     ) -> None:
         """Write a checkpoint in the background; the arrays have been copied when this returns.
 
-        meta: what else a reader of the checkpoint has to know. resume_only: see `Checkpointer.save`.
+        meta: further facts for readers of the checkpoint. resume_only: see `Checkpointer.save`.
         """
         metrics = {name: math.nan if value is None else value for name, value in self.measured.items()}
         meta = {**meta, "window": self.window.to_json(), "skipped": self.skipped}
@@ -58,9 +58,9 @@ class RunState:
 
     @contextlib.contextmanager
     def waiting_for_batches(self, stream: BatchStream, checkpointer: Checkpointer, stop: Stop) -> Iterator[None]:
-        """End the block where a stop is requested and no batch comes: saving would need the position in the data.
+        """End the block if a stop is requested and no batch comes: saving would need the position in the data.
 
-        At once where the current step is saved already, or is 0; otherwise after the time that a slow batch may take.
+        At once if the current step is saved already, or is 0; otherwise after the time that a slow batch may take.
         """
         stream.gives_up = lambda: (
             stop.overdue(_SLOW_BATCH) or (stop.overdue(0.0) and self.step in (0, *checkpointer.steps()))
@@ -75,12 +75,12 @@ class RunState:
         self.measured = {}
 
     def measure(self, step: int, records: Iterable[Mapping[str, Any]]) -> Values:
-        """Add the records of an evaluation after `step`, as they are in metrics.jsonl; returns their numbers."""
+        """Add the records of an evaluation after `step`, as in metrics.jsonl; returns their numbers by name."""
         values: Values = {}
         for record in records:
-            of_record = values_of(record)
-            self.best.add(step, of_record)
-            values = {**values, **of_record}
+            numbers = values_of(record)
+            self.best.add(step, numbers)
+            values = {**values, **numbers}
         if step == self.step:
             self.measured = {**self.measured, **values}
         return values

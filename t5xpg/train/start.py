@@ -1,4 +1,4 @@
-"""The start of a run: what is printed and recorded about it, and the check that all its processes start alike."""
+"""The start of a run: its printed header and its record, and the check that all its processes start alike."""
 
 import json
 from collections.abc import Mapping
@@ -30,14 +30,14 @@ from t5xpg.run.loggers import StartedRun
 from t5xpg.run.records import to_json
 from t5xpg.train import initial_state
 
-_SHOWN = 20
+_MAX_DIFFERENCES = 20
 
 
 @dataclass(frozen=True)
 class Start:
-    """A run that may be trained, before it is opened: it is checked, its data prepared. step: updates done before.
+    """A run that is checked and whose data are prepared, before it is opened. step: the number of updates done before.
 
-    command: what to type to start it.
+    command: the command line that starts it.
     """
 
     loaded: LoadedConfig
@@ -52,11 +52,11 @@ class Start:
 
 
 def require_same(group: Group, experiment: Experiment, identity: Mapping[str, Any]) -> None:
-    """Raise UserError, with what differs, where this process has other settings, data or versions than the first one.
+    """Raise UserError, with the differences, if this process has other settings, data or versions than the first one.
 
     identity: the identity of the run as this process sees it, with the text and the caches that it reads.
     """
-    own = to_json(
+    facts = to_json(
         {
             "settings": settings(experiment),
             "data": identity["data"],
@@ -64,63 +64,65 @@ def require_same(group: Group, experiment: Experiment, identity: Mapping[str, An
             "versions": environment.versions(),
         }
     )
-    _require_same(group, "identity", own)
+    _require_same(group, "identity", facts)
 
 
 def require_same_start(group: Group, experiment: Experiment) -> None:
-    """Raise UserError where this process finds another initial checkpoint or teacher than the first one."""
-    named = {"INITIAL_CHECKPOINT": experiment.initial, "TEACHER_CHECKPOINT": experiment.teacher}
-    sums = {name: find(one.checkpoint, name).folder() / DIGESTS for name, one in named.items() if one is not None}
-    own = {name: sha256_of_file(file) if file.exists() else file.parent.name for name, file in sums.items()}
-    _require_same(group, "start", own)
+    """Raise UserError if this process finds another initial checkpoint or teacher than the first one."""
+    sources = {"INITIAL_CHECKPOINT": experiment.initial, "TEACHER_CHECKPOINT": experiment.teacher}
+    digest_files = {
+        name: find(one.checkpoint, name).folder() / DIGESTS for name, one in sources.items() if one is not None
+    }
+    digests = {name: sha256_of_file(file) if file.exists() else file.parent.name for name, file in digest_files.items()}
+    _require_same(group, "start", digests)
 
 
-def _require_same(group: Group, name: str, own: Mapping[str, Any]) -> None:
-    first = json.loads(group.broadcast(name, json.dumps(own).encode("utf-8")))
-    differences = differing(first, own)
+def _require_same(group: Group, name: str, facts: Mapping[str, Any]) -> None:
+    first_facts = json.loads(group.broadcast(name, json.dumps(facts).encode("utf-8")))
+    differences = differing(first_facts, facts)
     if differences:
-        listed = [f"  {name}  {old} in process 0, {new} here" for name, (old, new) in differences.items()]
+        lines = [f"  {name}  {old} in process 0, {new} here" for name, (old, new) in differences.items()]
         heading = f"Process {group.process} was started with other settings, data or versions than process 0:"
         remedy = "Give the same command on every host, with the same checkout, packages, data and checkpoints."
-        raise UserError("\n".join([heading, *listed[:_SHOWN], remedy]))
+        raise UserError("\n".join([heading, *lines[:_MAX_DIFFERENCES], remedy]))
 
 
 def print_header(loaded: LoadedConfig, built: Assembly) -> None:
-    """Print the name, size and course of the run, and the devices that it runs on."""
+    """Print the name, the size and the main settings of the run, and the devices that it runs on."""
     experiment = loaded.experiment
     model, devices = experiment.model, built.devices
-    on = f"{devices['count']} x {devices['kind']}"
+    device = f"{devices['count']} x {devices['kind']}"
     if devices["platform"] == "cpu":
-        on = f"CPU ({environment.cpu_model() or 'unknown'}, {environment.usable_cores()} cores)"
+        device = f"CPU ({environment.cpu_model() or 'unknown'}, {environment.usable_cores()} cores)"
         if devices["count"] > 1:
-            on += f" as {devices['count']} simulated devices"
+            device += f" as {devices['count']} simulated devices"
     count = f"{model.num_params / 1e6:,.1f} million" if model.num_params >= 10**6 else f"{model.num_params:,}"
     if "processes" in devices:
-        on += f" of {devices['processes']} processes"
+        device += f" of {devices['processes']} processes"
     print(
         f"{loaded.name}: {count} parameters, {model.config.dtype}, "
         f"{type(experiment.optimizer).__name__}, batch {experiment.train_dataset.shapes} tokens, "
         f"{experiment.total_steps:,} steps, "
-        f"seed {experiment.random_seed}\ndevice: {on}",
+        f"seed {experiment.random_seed}\ndevice: {device}",
         flush=True,
     )
 
 
 def print_data(description: TaskDescription, experiment: Experiment) -> None:
-    """Print what the run reads."""
-    count = description.examples.get(experiment.train_dataset.split)
-    size = f", {count:,} documents" if count else ""
+    """Print the task of the run, its size, its objective and its vocabulary."""
+    num_documents = description.examples.get(experiment.train_dataset.split)
+    size = f", {num_documents:,} documents" if num_documents else ""
     spans = description.objective
-    masked = f"; {spans.noise_density:.0%} masked in spans of {spans.mean_noise_span_length:g} tokens" if spans else ""
-    cached, vocabulary = "cached" if description.cached else "not cached", description.vocabulary
-    file = vocabulary.model_file
-    kind = "bytes" if file is None else f"{KINDS[vocabulary.kind]} {shown(Path(file))}"
+    masking = f"; {spans.noise_density:.0%} masked in spans of {spans.mean_noise_span_length:g} tokens" if spans else ""
+    cache_state, vocabulary = "cached" if description.cached else "not cached", description.vocabulary
+    model_file = vocabulary.model_file
+    kind = "bytes" if model_file is None else f"{KINDS[vocabulary.kind]} {shown(Path(model_file))}"
     ids = f"{kind}, {vocabulary.size:,} ids, sentinels as {vocabulary.sentinels}"
-    print(f"data: {description.name}, {cached}{size}{masked}; {ids}", flush=True)
+    print(f"data: {description.name}, {cache_state}{size}{masking}; {ids}", flush=True)
 
 
 def check_fits(service: DataService | RecordedData, experiment: Experiment) -> None:
-    """Print how many of the first examples of supervised tasks are cut. Raises UserError where they are too many."""
+    """Print how many of the first examples of supervised tasks are cut. Raises UserError if they are too many."""
     if not isinstance(service, DataService):
         return  # the batches of a recording are fixed
     for dataset in (experiment.train_dataset, experiment.eval_dataset):
@@ -143,7 +145,7 @@ def _facts(experiment: Experiment) -> dict[str, Any]:
 
 
 def record_start(start: Start, built: Assembly, vocabulary: Vocabulary, origins: Mapping[str, Origin]) -> None:
-    """Write run.json and the configuration. Raises UserError where the run was started with another identity."""
+    """Write run.json and the configuration. Raises UserError if the run was started with another identity."""
     if not start.directory.written:
         return
     loaded, experiment = start.loaded, start.loaded.experiment

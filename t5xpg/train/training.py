@@ -70,7 +70,7 @@ def train(
     batches from (`make record`), without TensorFlow. profiled: trace some updates (`profile`). group: the processes
     that train together; each makes this call. command: what run.json records; None for that of this process.
     The exit code is 0 at the end, or 128 + n where signal n asked to stop: the update under way, if any, was finished
-    and saved. Raises UserError for what the user can mend.
+    and saved. Raises UserError for mistakes of the user.
     """
     experiment = loaded.experiment
     end = experiment.total_steps if until is None else min(until, experiment.total_steps)
@@ -83,7 +83,7 @@ def train(
         with contextlib.ExitStack() as stack:
             # Prepare: the text, vocabulary and cache that the run reads, or a recording of its batches.
             recording = None if recorded is None else stack.enter_context(_recording(recorded, experiment, end))
-            source = _prepared(experiment, group) if recording is None else prepare.DataIdentity(**recording.source)
+            source = _prepare_data(experiment, group) if recording is None else prepare.DataIdentity(**recording.source)
 
             # Check: the directory is new, or holds this very run; all processes were given the same.
             identity = run_identity(experiment, source)
@@ -125,7 +125,7 @@ def train(
 
 @contextlib.contextmanager
 def _recording(folder: Path, experiment: Experiment, end: int) -> Iterator[RecordedData]:
-    """Open a recording. Raises UserError where it does not hold the experiment's batches up to the update `end`."""
+    """Open a recording. Raises UserError if it does not hold the experiment's batches up to the update `end`."""
     with RecordedData(folder) as recording:
         recording.require(end)
         for dataset in (experiment.train_dataset, experiment.eval_dataset):
@@ -133,15 +133,15 @@ def _recording(folder: Path, experiment: Experiment, end: int) -> Iterator[Recor
         yield recording
 
 
-def _prepared(experiment: Experiment, group: Group) -> prepare.DataIdentity:
-    """The identity of the data, made where it is missing; where processes share the folders, the first one makes it."""
+def _prepare_data(experiment: Experiment, group: Group) -> prepare.DataIdentity:
+    """The identity of the data; makes what is missing. If processes share the folders, the first one makes it."""
     datasets = [experiment.train_dataset, experiment.eval_dataset]
     if any(data_state.state_of(dataset, experiment.needs).missing for dataset in datasets):
         data_process.drop_early()  # the data process that was started early does not see what is made now
     if group.first:
-        source = prepare.prepare_all(datasets, experiment.needs)
+        identity = prepare.prepare_all(datasets, experiment.needs)
     group.barrier("data")
-    return source if group.first else prepare.prepare_all(datasets, experiment.needs)
+    return identity if group.first else prepare.prepare_all(datasets, experiment.needs)
 
 
 # --- open ---
@@ -149,12 +149,12 @@ def _prepared(experiment: Experiment, group: Group) -> prepare.DataIdentity:
 
 @contextlib.contextmanager
 def _open(start: Start, best: Best, profiled: bool, request: StopRequest) -> Iterator[tuple[Run, RunState]]:
-    """Print what will run, open the data, compile, make or restore the state; close all at the end of the block.
+    """Print the run's header, open the data, compile, make or restore the state; close all at the end of the block.
 
-    Until the run is open, a request to stop ends the block at once: all that counts is on disk. Several processes have
-    to agree on it, which they do only after an update.
+    Until the run is open, a request to stop ends the block at once: everything needed is on disk. Several processes
+    have to agree on a stop, which they do only after an update.
     """
-    began, request.at_once = time.perf_counter(), start.group.count == 1
+    start_time, request.at_once = time.perf_counter(), start.group.count == 1
     if request.at_once and request.requested:  # while the checkpoint was read
         raise NothingToSave
     loaded, experiment, group, step = start.loaded, start.loaded.experiment, start.group, start.step
@@ -165,39 +165,42 @@ def _open(start: Start, best: Best, profiled: bool, request: StopRequest) -> Ite
         first_update.set()  # the start, if it is measured, is measured before the first update
     with contextlib.ExitStack() as stack:
         # Processes wait for each other while they compile: all must compile, even where one has kept the program.
-        kept = compile_cache.kept_programs() if group.count == 1 else contextlib.nullcontext(lambda: None)
-        keep_programs = stack.enter_context(kept)
+        program_cache = compile_cache.kept_programs() if group.count == 1 else contextlib.nullcontext(lambda: None)
+        keep_programs = stack.enter_context(program_cache)
 
-        begun, compiled, eval_step, end_of_compiling = _begin_in_background(built, step, first_update, keep_programs)
+        futures = _begin_in_background(built, step, first_update, keep_programs)
+        state_future, step_future, eval_step_future, thread_end = futures
         train_config = data_config(experiment.train_dataset, experiment.random_seed)
         eval_config = data_config(experiment.eval_dataset, experiment.random_seed)
-        description = _described(start.service, experiment, train_config, eval_config)
+        description = _describe(start.service, experiment, train_config, eval_config)
         vocabulary = description.vocabulary
         token_bytes = built.token_bytes(vocabulary)
-        origins = initial_state.origins_of_run(built, start.checkpointer, step, begun.result, vocabulary)
+        origins = initial_state.origins_of_run(built, start.checkpointer, step, state_future.result, vocabulary)
         print_data(description, experiment)
         check_fits(start.service, experiment)
         record_start(start, built, vocabulary, origins)
         continues = f", continues after step {step:,}" if step else ""
         print(f"run: {shown(start.directory.path)}{continues}", flush=True)
 
-        held = built.rows_of_host(group.process)
-        stream = start.service.open(train_config, shards=held.shards)
-        train_step = compiled.result()
+        host_rows = built.rows_of_host(group.process)
+        stream = start.service.open(train_config, shards=host_rows.shards)
+        train_step = step_future.result()
         update: Update = lambda state, batch: train_step(state, batch, token_bytes)  # noqa: E731
-        state = _restored(start, built, best, origins, stream) if step else RunState(0, begun.result().state, best)
+        state = (
+            _restore(start, built, best, origins, stream) if step else RunState(0, state_future.result().state, best)
+        )
         progress = ProgressLine(built, stream, step)
         if profiled:
             update = stack.enter_context(profiled_updates(update, start.directory.profile, progress.print))
-        started, trail = started_run(start, built), _trail(start, built)
+        logged_run, trail = started_run(start, built), _trail(start, built)
         records = stack.enter_context(
-            RunRecords(start.directory, step, trail, experiment.loggers, started, progress.print)
+            RunRecords(start.directory, step, trail, experiment.loggers, logged_run, progress.print)
         )
         run = Run(
             experiment=experiment,
             stream=stream,
             position=lambda: shared_position(stream.state(), start.directory.hosts, group),
-            place=functools.partial(held.to_global_arrays, sharding=built.batch_sharding),
+            place=functools.partial(host_rows.to_global_arrays, sharding=built.batch_sharding),
             train_step=update,
             model_params=lambda state: built.model_params(state.eval_params, state.frozen),
             measurements=measurements(
@@ -206,7 +209,7 @@ def _open(start: Start, best: Best, profiled: bool, request: StopRequest) -> Ite
                 eval_config,
                 vocabulary,
                 _evaluation_stream(start.service, eval_config, stream, first_update),
-                lambda params, batch: eval_step.result()(params, batch, token_bytes),
+                lambda params, batch: eval_step_future.result()(params, batch, token_bytes),
             ),
             checkpointer=start.checkpointer,
             records=records,
@@ -214,12 +217,12 @@ def _open(start: Start, best: Best, profiled: bool, request: StopRequest) -> Ite
             meta=_checkpoint_meta(loaded, vocabulary, origins),
             first_update=first_update,
         )
-        print(f"ready {duration(time.perf_counter() - began)} after the start", flush=True)
+        print(f"ready {duration(time.perf_counter() - start_time)} after the start", flush=True)
         request.at_once = False
         yield run, state
         start.checkpointer.wait()
         if first_update.is_set():  # a run that is stopped before it has not compiled the evaluation
-            end_of_compiling.result()
+            thread_end.result()
         records.complete()
         progress.measure_peak(again=True)  # what is measured at a start, while TensorFlow loads, can be too low
     if best.ends(state.step):
@@ -231,22 +234,22 @@ def _open(start: Start, best: Best, profiled: bool, request: StopRequest) -> Ite
 def _begin_in_background(
     built: Assembly, step: int, first_update: threading.Event, keep_programs: Callable[[], None]
 ) -> tuple[Future[Any], ...]:
-    """Make in a thread, one after another, while the data process loads TensorFlow: the new state (None where one is
-    restored), the compiled update, the compiled measurement. A last future ends with the thread."""
+    """The futures of a thread that works while the data process loads TensorFlow: the new state (None if one is
+    restored), the compiled update, the compiled evaluation step, and the end of the thread."""
 
     def compile_eval_step() -> Any:
         keep_programs()
         first_update.wait()
         return built.compile_eval_step()
 
-    begun, train_step, eval_step, _, end = in_background(
+    initial, train_step, eval_step, _, thread_end = in_background(
         (lambda: initial_state.begin(built)) if step == 0 else lambda: None,
         functools.partial(_compile_train_step, built),
         compile_eval_step,
         keep_programs,
         malloc.release_unused,
     )
-    return begun, train_step, eval_step, end
+    return initial, train_step, eval_step, thread_end
 
 
 def _compile_train_step(built: Assembly) -> Any:
@@ -255,10 +258,10 @@ def _compile_train_step(built: Assembly) -> Any:
         return built.compile_train_steps()
 
 
-def _described(
+def _describe(
     service: DataService | RecordedData, experiment: Experiment, train: DatasetConfig, evaluation: DatasetConfig
 ) -> TaskDescription:
-    """The description of the training data. Raises UserError where a metric that the run needs does not exist."""
+    """The description of the training data. Raises UserError if a metric that the run needs does not exist."""
     description = describe(service, train)
     if experiment.infer_eval_period is not None:
         require_metrics(service, evaluation)
@@ -267,8 +270,8 @@ def _described(
     return description
 
 
-def _restored(start: Start, built: Assembly, best: Best, origins: Mapping[str, Any], stream: Any) -> RunState:
-    """The state of the last checkpoint; the stream is put to its position."""
+def _restore(start: Start, built: Assembly, best: Best, origins: Mapping[str, Any], stream: Any) -> RunState:
+    """The state of the last checkpoint; also moves the stream to its position."""
     experiment = start.loaded.experiment
     state, position = RunState.restore(start.checkpointer, start.step, built.abstract_state, best)
     if experiment.frozen_model is not None:
@@ -279,7 +282,7 @@ def _restored(start: Start, built: Assembly, best: Best, origins: Mapping[str, A
 
 
 def _checkpoint_meta(loaded: LoadedConfig, vocabulary: Vocabulary, origins: Mapping[str, Any]) -> dict[str, Any]:
-    """What checkpoints record about the run. origins: the initial checkpoint and the teacher, if there are any."""
+    """The facts of the run in its checkpoints. origins: of the initial checkpoint and the teacher, if there are any."""
     adapter = loaded.experiment.adapter
     return {
         "experiment": loaded.name,
@@ -295,29 +298,29 @@ def _evaluation_stream(
 ) -> Callable[[], Any]:
     """A function that returns the stream to measure on. The data process opens the stream after the first update."""
     if not isinstance(service, DataService):
-        opened = service.open(config)
-        return lambda: opened
+        open_stream = service.open(config)
+        return lambda: open_stream
 
-    def behind_the_first_update() -> Any:
+    def open_after_first_update() -> Any:
         stream.wait()
         first_update.wait()
         return service.open(config)
 
-    return in_background(behind_the_first_update)[0].result
+    return in_background(open_after_first_update)[0].result
 
 
 def _trail(start: Start, built: Assembly) -> BatchTrail:
-    group, parts = start.group, start.loaded.experiment.train_dataset.num_virtual_shards
+    group, num_shards = start.group, start.loaded.experiment.train_dataset.num_virtual_shards
     if group.count == 1:
-        return BatchTrail(start.directory.batches, start.step, parts)
-    owned = [built.rows_of_host(number).shards for number in range(group.count)]
-    shares = Shares(owned, group.process, functools.partial(group.gather, "batches"))
-    return BatchTrail(start.directory.batches if group.first else None, start.step, parts, shares)
+        return BatchTrail(start.directory.batches, start.step, num_shards)
+    shards_by_host = [built.rows_of_host(number).shards for number in range(group.count)]
+    shares = Shares(shards_by_host, group.process, functools.partial(group.gather, "batches"))
+    return BatchTrail(start.directory.batches if group.first else None, start.step, num_shards, shares)
 
 
 @contextlib.contextmanager
 def _adding_resume_hint(checkpointer: Checkpointer) -> Iterator[None]:
-    """Add to the message of an error that ends a run the step that it can go on from."""
+    """Add to the message of an error that ends a run the step that the run can resume from."""
     try:
         yield
     except SupersededError:
@@ -328,5 +331,5 @@ def _adding_resume_hint(checkpointer: Checkpointer) -> Iterator[None]:
             step = checkpointer.latest_here()
         if step is None:
             raise
-        more = f"Step {step:,} is saved: once that is mended, the same command goes on from there."
-        raise UserError(f"{error}\n{more}") from error
+        hint = f"Step {step:,} is saved: once that is mended, the same command goes on from there."
+        raise UserError(f"{error}\n{hint}") from error

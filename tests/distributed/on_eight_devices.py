@@ -29,7 +29,7 @@ from t5xpg.distributed import (
     state_shardings,
     with_shardings,
 )
-from t5xpg.evaluate.predicting import model_outputs
+from t5xpg.evaluate.infer_eval import model_outputs
 from t5xpg.models.config import T5Config
 from t5xpg.models.decoding import DecodingConfig
 from t5xpg.models.encoder_decoder import EncoderDecoderModel

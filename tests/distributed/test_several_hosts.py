@@ -133,7 +133,7 @@ def test_a_run_is_the_same_on_two_hosts_on_one_and_after_a_loss(
 
     assert (two / "batches.sha256").read_bytes() == (one / "batches.sha256").read_bytes()
     assert losses(two) == pytest.approx(losses(one), rel=1e-5)
-    assert hosts._distance(arrays(one), arrays(two)) < 1e-4
+    assert hosts._relative_l2(arrays(one), arrays(two)) < 1e-4
     assert {path.name for path in two.iterdir()} == {path.name for path in one.iterdir()} | {"hosts"}
     starts = json.loads((two / "run.json").read_text())["starts"]
     assert [start["devices"].get("processes") for start in starts] == [2, 2, None]

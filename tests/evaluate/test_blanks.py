@@ -10,7 +10,7 @@ import pytest
 
 from t5xpg.base.files import read_json
 from t5xpg.data.vocab.vocabulary import Vocabulary
-from t5xpg.evaluate.blanks import NUM_WORDS, draw_blanks, places, scored, windows
+from t5xpg.evaluate.blanks import NUM_WORDS, draw_blanks, places, score, windows
 from t5xpg.run.directory import RunDirectory
 from tests.workplace import Workplace
 
@@ -64,23 +64,23 @@ def test_windows_are_the_text_that_rows_were_made_of(vocabulary: Vocabulary) -> 
 
 
 def test_what_is_filled_in_exactly() -> None:
-    right = ["noch", "und", "the", "of"]
-    asked = {"word": [(f"{answer} is <extra_id_0>", answer) for answer in right], "span": []}
+    answers = ["noch", "und", "the", "of"]
+    blanks_by_kind = {"word": [(f"{answer} is <extra_id_0>", answer) for answer in answers], "span": []}
 
-    def say(texts: Sequence[str]) -> list[str]:
-        said = [text.split()[0] for text in texts]
-        return [f"<extra_id_0> {said[0]} <extra_id_1>of", f"<extra_id_0>{said[1]}er", "the", f"<extra_id_0>{said[3]}"]
+    def predict(texts: Sequence[str]) -> list[str]:
+        noch, und, _, of = (text.split()[0] for text in texts)
+        return [f"<extra_id_0> {noch} <extra_id_1>of", f"<extra_id_0>{und}er", "the", f"<extra_id_0>{of}"]
 
-    numbers, examples = scored(asked, say, ["a few of the few of them", "to the top of it"])
+    numbers, examples = score(blanks_by_kind, predict, ["a few of the few of them", "to the top of it"])
     assert numbers == {"word": {"exact_match": 50.0, "exchanged": 0.0, "unigram": 25.0, "examples": 4}}
     assert examples[0] == {
         "kind": "word", "input": "noch is <extra_id_0>", "target": "<extra_id_0>noch", "prediction": "<extra_id_0>noch",
     }  # fmt: skip
 
-    def say_the_one_behind(texts: Sequence[str]) -> list[str]:
-        return [f"<extra_id_0>{answer}" for answer in [*right[1:], right[0]]]
+    def predict_the_next_answer(texts: Sequence[str]) -> list[str]:
+        return [f"<extra_id_0>{answer}" for answer in [*answers[1:], answers[0]]]
 
-    assert scored(asked, say_the_one_behind, [])[0]["word"]["exchanged"] == 100.0
+    assert score(blanks_by_kind, predict_the_next_answer, [])[0]["word"]["exchanged"] == 100.0
 
 
 @pytest.mark.process

@@ -8,7 +8,7 @@ import pytest
 
 from t5xpg.base.errors import UserError
 from t5xpg.data.vocab.vocabulary import Vocabulary
-from t5xpg.evaluate.consensus import mean_similarities, ranked
+from t5xpg.evaluate.consensus import mean_similarities, rank_sequences
 from t5xpg.evaluate.predictor import Predictor
 from t5xpg.models.decoding import Decoded, DecodingConfig
 from t5xpg.models.decoding.config import CONSENSUS
@@ -46,7 +46,7 @@ def found(rows: list[list[str]]) -> Decoded:
 def test_the_sample_that_is_most_like_the_others_is_the_first() -> None:
     one = found([TEXTS, ["zzzz", "abcd", "abcd", "", "z"]])
     config = DecodingConfig("sample", num_decodes=5, ranked_by=CONSENSUS)
-    several = ranked(one, config, Vocabulary())
+    several = rank_sequences(one, config, Vocabulary())
     texts = [[Vocabulary().decode(sample) for sample in row] for row in several.tokens]
     # without the spaces around them the first three of the first row are one letter apart; the likelier equal is first
     assert texts[0] == ["abcd", "abcd", "abce", "  abcf", "zzzz"]
@@ -55,7 +55,7 @@ def test_the_sample_that_is_most_like_the_others_is_the_first() -> None:
     assert several.scores[0].tolist() == [0, -4, -1, -2, -3]
     best = DecodingConfig("sample", num_decodes=5, ranked_by=CONSENSUS, return_all_decodes=False)
     assert (best.returned, best.ranked) == (1, 5)
-    np.testing.assert_array_equal(ranked(one, best, Vocabulary()).tokens, several.tokens[:, :1])
+    np.testing.assert_array_equal(rank_sequences(one, best, Vocabulary()).tokens, several.tokens[:, :1])
 
 
 def test_a_predictor_answers_with_it() -> None:
@@ -68,7 +68,7 @@ def test_a_predictor_answers_with_it() -> None:
 
 def test_other_methods_keep_their_order() -> None:
     one = found([TEXTS])
-    assert ranked(one, DecodingConfig("sample", num_decodes=5), Vocabulary()) is one
+    assert rank_sequences(one, DecodingConfig("sample", num_decodes=5), Vocabulary()) is one
     with pytest.raises(UserError, match="ranked_by is 'consensus': it is an option of the method 'sample', not of"):
         DecodingConfig("beam", ranked_by=CONSENSUS)
     with pytest.raises(UserError, match=r"ranked_by is 'consenus': .*consensus"):

@@ -16,7 +16,7 @@ from t5xpg.base.files import sha256_of_file, write_json
 from t5xpg.data.batch import ENC_DEC, Batch, layout_of
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.vocab.vocabulary import Vocabulary
-from t5xpg.evaluate import evaluation, tuning
+from t5xpg.evaluate import evaluation, samples, tuning
 from t5xpg.evaluate.evaluation import is_up_to_date
 from t5xpg.evaluate.trained_model import check_same_vocabulary, checkpoints_in_mean, chosen_step
 from t5xpg.experiment import prepare
@@ -345,11 +345,11 @@ class Batches(list[Batch]):
     ("count", "expected"),
     [(100, [1, 2, 3, 4, 5, 6, 7]), (7, [1, 2, 3, 4, 5, 6, 7]), (4, [1, 3, 5, 7]), (2, [1, 7])],
 )
-def test_rows_are_looked_at_from_the_first_to_the_last_that_has_targets(count: int, expected: list[int]) -> None:
+def test_sample_rows_are_spread_from_the_first_to_the_last_that_has_targets(count: int, expected: list[int]) -> None:
     tokens = ([[1], [2], [3]], [[4], [5], [6]], [[7], [0], [0]])
     batches: Any = Batches({"decoder_target_tokens": np.array(rows)} for rows in tokens)
-    found = evaluation._looked_at(batches, count)
-    assert found["decoder_target_tokens"].ravel().tolist() == expected
+    sample_rows = samples.spread_rows(batches, count)
+    assert sample_rows["decoder_target_tokens"].ravel().tolist() == expected
 
 
 def test_an_evaluation_holds_its_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

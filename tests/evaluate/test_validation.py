@@ -11,7 +11,7 @@ from t5xpg.base.errors import UserError
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.stream.client import TaskDescription
 from t5xpg.data.vocab.vocabulary import Vocabulary
-from t5xpg.evaluate.validation import TaskValidation, Validation, exchanged, task_configs
+from t5xpg.evaluate.validation import TaskValidation, Validation, rotate_inputs, task_configs
 
 CONFIG = DatasetConfig("blend", {"inputs": 8, "targets": 4}, split="validation", num_epochs=1, max_batches=3)
 
@@ -87,9 +87,9 @@ def test_a_split_without_targets() -> None:
             Validation(of(numbers), eval_step, lambda batch: batch).measure(1.0)
 
 
-def test_examples_are_exchanged_and_padding_is_not() -> None:
+def test_inputs_are_rotated_and_padding_is_not() -> None:
     given = rows_of([5, 6, 7, 0], [5, 6, 7, 0])
-    found = exchanged(given)
+    found = rotate_inputs(given)
     assert found is not None
     assert found["encoder_input_tokens"].tolist() == [[7, 7], [5, 5], [6, 6], [0, 0]]
     assert found["decoder_target_tokens"] is given["decoder_target_tokens"]
@@ -104,11 +104,11 @@ def test_the_rise_of_the_loss_with_other_inputs_in_nats_per_target_token() -> No
     assert found["loss"] == pytest.approx((6 * 0.5 + 1) / 6)
 
 
-def test_batches_whose_inputs_are_not_exchanged() -> None:
+def test_batches_whose_inputs_are_not_rotated() -> None:
     packed = rows_of([5, 6], [5, 6]) | {"encoder_segment_ids": np.ones((2, 2), np.int32)}
     language_model = {name: one for name, one in rows_of([5, 6], [5, 6]).items() if not name.startswith("encoder")}
     for batch in (packed, language_model, rows_of([5, 0], [5, 0])):
-        assert exchanged(batch) is None
+        assert rotate_inputs(batch) is None
 
 
 def test_every_task_by_itself_and_one_without_targets_left_out(capsys: pytest.CaptureFixture[str]) -> None:

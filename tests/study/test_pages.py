@@ -75,9 +75,7 @@ def test_bits_per_byte_compare_language_models_alone(matrix: Any) -> None:
 def test_a_law_is_that_of_the_losses_that_are_shown() -> None:
     board = read_json(paths.EXPERIMENTS / "widths_tiny" / "leaderboard.json")
     fit, losses = board["fit"], {entry["recipe"]: entry["mean_loss"] for entry in board["final"]}
-    law = scaling.fitted(
-        [fit["num_params"][name] for name in fit["recipes"]], [losses[name] for name in fit["recipes"]]
-    )
+    law = scaling.fit([fit["num_params"][name] for name in fit["recipes"]], [losses[name] for name in fit["recipes"]])
     assert fit["law"] == pytest.approx(law._asdict())
     size, measured = fit["num_params"][fit["held_out"]], losses[fit["held_out"]]
     assert fit["predicted"] == pytest.approx(law.loss(size), abs=1e-6)

@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-from tests.study.test_matrix import PLAN as MATRIX
-from tests.study.test_sweep import JUDGED, PLAN, PREFIX_LM, SPANS
 
 from t5xpg.base import paths
 from t5xpg.base.errors import UserError
@@ -19,6 +17,8 @@ from t5xpg.study.plan_file import Plan, Table, read
 from t5xpg.study.sweep import judged_tasks
 from t5xpg.study.sweep.plan import Recipe, SweepPlan
 from t5xpg.study.sweep.sweep import Sweep
+from tests.study.matrix.test_matrix import PLAN as MATRIX
+from tests.study.sweep.test_sweep import JUDGED, PLAN, PREFIX_LM, SPANS
 
 SWEEP = f"""{PLAN.replace("seeds = [0]", "seeds = [0, 1]")}
 [short]

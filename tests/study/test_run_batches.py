@@ -10,7 +10,7 @@ from t5xpg.data.tasks.task_names import BYTES
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.evaluate.baselines import Unigram
 from t5xpg.study.matrix.unigrams import text_only, unigram_of_text
-from t5xpg.study.run_batches import bytes_of
+from t5xpg.study.run_batches import count_bytes
 
 LAYOUT = layout_of(ENC_DEC)
 SIZES = np.asarray(BYTES.token_bytes())
@@ -64,6 +64,6 @@ def test_bytes_of_text_are_those_of_inputs_and_targets() -> None:
         "decoder_target_tokens": np.array([[sentinel, 72, 1], [sentinel, 83, 1]], np.int32),
         "decoder_input_tokens": np.array([[0, sentinel, 72], [0, sentinel, 83]], np.int32),
     }
-    assert bytes_of(batch, layout_of("EncDecFeatureConverter"), token_bytes) == 2 + 1 + 3 + 1
+    assert count_bytes(batch, layout_of("EncDecFeatureConverter"), token_bytes) == 2 + 1 + 3 + 1
     del batch["encoder_input_tokens"]
-    assert bytes_of(batch, layout_of("LMFeatureConverter"), token_bytes) == 2
+    assert count_bytes(batch, layout_of("LMFeatureConverter"), token_bytes) == 2

@@ -69,7 +69,7 @@ def test_a_damaged_program_is_compiled_again(store: Path, damage: str) -> None:
 
 def test_without_room_for_the_copies_nothing_is_left_of_them(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     start()
-    monkeypatch.setattr(compile_cache, "_use_of", Mock(side_effect=OSError(28, "No space left on device")))
+    monkeypatch.setattr(compile_cache, "_use_file", Mock(side_effect=OSError(28, "No space left on device")))
     start()
     assert list(store.glob("*/.*")) == []
 

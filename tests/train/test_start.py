@@ -74,7 +74,7 @@ def test_a_request_to_stop_waits_for_no_library_and_no_compiler(
         os.kill(os.getpid(), signal.SIGTERM)
         compiler_outlived.set_result(ready.wait(PATIENCE))
 
-    monkeypatch.setattr(training, "_prepared", lambda *_: DataIdentity(DATA["data"]))
+    monkeypatch.setattr(training, "_prepare_data", lambda *_: DataIdentity(DATA["data"]))
     monkeypatch.setattr(training, "_compile_train_step", compile_for_long)
     service = SimpleNamespace(describe=load_for_long, close=ready.set)
     monkeypatch.setattr(training, "DataService", lambda log: contextlib.closing(service))
@@ -92,7 +92,7 @@ def test_a_request_to_stop_that_came_before_it_compiles_ends_it_too(
         return contextlib.closing(Mock())
 
     compiled = Mock()
-    monkeypatch.setattr(training, "_prepared", lambda *_: DataIdentity(DATA["data"]))
+    monkeypatch.setattr(training, "_prepare_data", lambda *_: DataIdentity(DATA["data"]))
     monkeypatch.setattr(training.assembly, "assemble", compiled)
     monkeypatch.setattr(training, "DataService", service)
     code = training.train(config.load(str(own_place / "small.gin")), own_place / "runs" / "stopped_early")

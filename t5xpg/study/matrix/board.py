@@ -21,7 +21,7 @@ _Cell = Mapping[str, Any]
 
 
 def collect(experiment: str, plan: MatrixPlan, runs: Sequence[Run]) -> Board:
-    """Everything that the page shows.
+    """The board: everything that the page shows.
 
     A cell counts as done once it was compared, or has diverged. It has learned where its loss on the held-out batches
     is lower than the unigram model's, both over all targets and over the text alone. Raises UserError where cells were
@@ -30,7 +30,7 @@ def collect(experiment: str, plan: MatrixPlan, runs: Sequence[Run]) -> Board:
     check_same_text(runs)
     cells = [_cell(run) for run in runs]
     started = [run for run in runs if run.directory.exists()]
-    models = {run.labels["vocabulary"]: _vocabulary(run).get("model_sha256") for run in started}
+    models = {run.labels["vocabulary"]: _recorded_vocabulary(run).get("model_sha256") for run in started}
     vocabularies = [
         {"name": name, "title": entry.title, "command": plan.vocabulary_command(name), "model_sha256": models.get(name)}
         for name, entry in plan.vocabularies.items()
@@ -43,44 +43,45 @@ def collect(experiment: str, plan: MatrixPlan, runs: Sequence[Run]) -> Board:
         "architectures": [{"name": name, "title": entry.title} for name, entry in plan.architectures.items()],
         "objectives": [{"name": name, "title": entry.title} for name, entry in plan.objectives.items()],
         "left_out": plan.left_out_pairs(),
-        **_of_cells(cells, vocabularies),
+        **_with_cells(cells, vocabularies),
         "sources": sources(runs),
     }
 
 
-def with_published(found: Board, published: Board, runs: Sequence[Run]) -> Board:
-    """The board, in which cells without a run here are taken from an earlier board, where they are done there.
+def with_published(board: Board, published: Board, runs: Sequence[Run]) -> Board:
+    """The board in which cells without a run here are taken from an earlier board, if they are done there.
 
     A cell is taken only if it belongs here: if its settings, text and vocabulary are the same.
     """
-    if found["dataset"]["sha256"] not in (None, published["dataset"]["sha256"]):
-        return found
-    earlier = {_name(cell): cell for cell in published["cells"] if cell["done"]}
-    models = {entry["name"]: entry.get("model_sha256") for entry in published["vocabularies"]}
+    if board["dataset"]["sha256"] not in (None, published["dataset"]["sha256"]):
+        return board
+    published_cells = {_name(cell): cell for cell in published["cells"] if cell["done"]}
+    published_models = {entry["name"]: entry.get("model_sha256") for entry in published["vocabularies"]}
     started = {run.name for run in runs if run.directory.exists()}
     changed = {
         entry["name"]
-        for entry in found["vocabularies"]
-        if entry["model_sha256"] not in (None, models.get(entry["name"]))
+        for entry in board["vocabularies"]
+        if entry["model_sha256"] not in (None, published_models.get(entry["name"]))
     }
 
-    def kept(cell: _Cell) -> _Cell:
-        other = earlier.get(_name(cell), cell)
+    def published_or_own(cell: _Cell) -> _Cell:
+        other = published_cells.get(_name(cell), cell)
         same = cell["vocabulary"] not in changed and other.get("settings") == cell["settings"]
         return other if same and _name(cell) not in started else cell
 
-    cells = [kept(cell) for cell in found["cells"]]
-    if cells == found["cells"]:
-        return found
+    cells = [published_or_own(cell) for cell in board["cells"]]
+    if cells == board["cells"]:
+        return board
     vocabularies = [
-        {**one, "model_sha256": one["model_sha256"] or models.get(one["name"])} for one in found["vocabularies"]
+        {**entry, "model_sha256": entry["model_sha256"] or published_models.get(entry["name"])}
+        for entry in board["vocabularies"]
     ]
     return {
-        **found,
+        **board,
         "dataset": published["dataset"],
-        **_of_cells(cells, vocabularies),
+        **_with_cells(cells, vocabularies),
         "sources": {
-            fact: [*values, *(one for one in found["sources"][fact] if one not in values)]
+            fact: [*values, *(entry for entry in board["sources"][fact] if entry not in values)]
             for fact, values in published["sources"].items()
         },
     }
@@ -91,8 +92,8 @@ def settings_digest(experiment: Experiment) -> str:
     return hashlib.sha256(json.dumps(identity_settings(experiment), sort_keys=True).encode()).hexdigest()
 
 
-def _of_cells(cells: Sequence[_Cell], vocabularies: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """The cells, and what follows from them: how many have learned, how many ids the tasks of a vocabulary have."""
+def _with_cells(cells: Sequence[_Cell], vocabularies: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """The cells and counts over them: of cells that have learned, and of ids of the tasks of a vocabulary."""
     ids = {one["name"]: {cell["ids"] for cell in cells if cell["vocabulary"] == one["name"]} for one in vocabularies}
     return {
         "vocabularies": [{**one, "ids": sorted(ids[one["name"]] - {None})} for one in vocabularies],
@@ -107,48 +108,48 @@ def _name(cell: _Cell) -> str:
     return ",".join(cell[axis] for axis in AXES)
 
 
-def _vocabulary(run: Run) -> dict[str, Any]:
+def _recorded_vocabulary(run: Run) -> dict[str, Any]:
     """The vocabulary that a run was trained with, as it has recorded it."""
     return run.recorded().get("vocabulary") or {}
 
 
 def _cell(run: Run) -> dict[str, Any]:
-    found, compared, experiment = outcome(run), unigrams.comparison_of(run), run.experiment
-    last = found.last
-    if last is not None and compared is not None:  # must have counted what the run read
-        counted = (compared["training_tokens"], compared["unigram"]["target_tokens"])
-        if counted != (found.target_tokens, last["target_tokens"]):
-            compared = None
-    last = last if compared is not None else None
-    done = found.diverged or last is not None
+    run_outcome, comparison, experiment = outcome(run), unigrams.comparison_of(run), run.experiment
+    last_record = run_outcome.last
+    if last_record is not None and comparison is not None:  # must have counted what the run read
+        counts = (comparison["training_tokens"], comparison["unigram"]["target_tokens"])
+        if counts != (run_outcome.target_tokens, last_record["target_tokens"]):
+            comparison = None
+    last_record = last_record if comparison is not None else None
+    done = run_outcome.diverged or last_record is not None
     record = {
         **run.labels,
         "done": done,
-        "diverged_at": found.step if found.diverged else None,
+        "diverged_at": run_outcome.step if run_outcome.diverged else None,
         "settings": settings_digest(experiment),
         "steps": run.steps,
         "seed": experiment.random_seed,
         "rows": experiment.train_dataset.batch_size,
         "lengths": dict(experiment.lengths),
         "packed": experiment.train_dataset.pack,
-        "ids": _vocabulary(run).get("size"),
+        "ids": _recorded_vocabulary(run).get("size"),
         "num_params": experiment.model.num_params,
-        "target_tokens": found.target_tokens if done else None,
-        "held_out_target_tokens": last["target_tokens"] if last is not None else None,
-        "held_out_target_bytes": last["target_bytes"] if last is not None else None,
-        **_measures(last),
+        "target_tokens": run_outcome.target_tokens if done else None,
+        "held_out_target_tokens": last_record["target_tokens"] if last_record is not None else None,
+        "held_out_target_bytes": last_record["target_bytes"] if last_record is not None else None,
+        **_measures(last_record),
         "unigram": None,
         "of_text": None,
         "learned": None,
         "training_seconds": rounded(training_seconds(read_jsonl(run.directory.timing_jsonl)), 1) if done else None,
     }
-    if last is None or compared is None:
+    if last_record is None or comparison is None:
         return record
-    unigram, model, of_text = compared["unigram"], compared["of_text"]["model"], compared["of_text"]["unigram"]
+    unigram, model, of_text = comparison["unigram"], comparison["of_text"]["model"], comparison["of_text"]["unigram"]
     return record | {
         "unigram": _measures(unigram),
         "of_text": {"tokens": model["target_tokens"], **_measures(model), "unigram": _measures(of_text)},
-        "learned": last["loss"] < unigram["loss"] and model["loss"] < of_text["loss"],
+        "learned": last_record["loss"] < unigram["loss"] and model["loss"] < of_text["loss"],
     }
 
 

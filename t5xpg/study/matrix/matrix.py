@@ -44,27 +44,27 @@ class Matrix(Study):
         plan = self.plan
         vocabulary = plan.vocabularies[labels["vocabulary"]]
         entries = (vocabulary, plan.architectures[labels["architecture"]], plan.objectives[labels["objective"]])
-        own = [f"MIXTURE_OR_TASK_NAME={labels['task']}", *(one for entry in entries for one in entry.bindings)]
+        settings = [f"MIXTURE_OR_TASK_NAME={labels['task']}", *(one for entry in entries for one in entry.bindings)]
         gin_files = [file for entry in entries for file in entry.gin_files]
         path = self.folder / ",".join(labels[axis] for axis in AXES)
-        return Run(self.experiment, path, "matrix", labels, [*own, *bindings], gin_files)
+        return Run(self.experiment, path, "matrix", labels, [*settings, *bindings], gin_files)
 
-    def _is_there(self, vocabulary: str) -> bool:
-        """Whether a vocabulary was made, or does not have to be, as for bytes."""
+    def _has_vocabulary(self, vocabulary: str) -> bool:
+        """True if a vocabulary was made, or does not have to be, as for bytes."""
         name = self.plan.task_ending(vocabulary)
         return not name or name in find_vocabularies(paths.data_directory())
 
     def runs(self) -> list[Run]:
         """The runs of all cells. Raises UserError with every mistake in a configuration, and the cells that have it."""
-        found = self.runs_of_cells()
+        runs = self.runs_of_cells()
         mistakes: dict[str, list[str]] = {}
-        for run in found:
+        for run in runs:
             for mistake in run.examined[1]:
                 mistakes.setdefault(mistake, []).append(run.name)
         if mistakes:
-            lines = [f"{mistake} (in {_named(cells)})" for mistake, cells in mistakes.items()]
+            lines = [f"{mistake} (in {_list_cells(cells)})" for mistake, cells in mistakes.items()]
             raise UserError("\n  ".join(["The cells of the matrix cannot be built:", *lines]))
-        return found
+        return runs
 
     def check_cells(self, cells: str | None) -> None:
         names = [run.name for run in self.runs_of_cells()]
@@ -74,51 +74,53 @@ class Matrix(Study):
     def stages(self, cells: str | None) -> Iterator[Sequence[Run]]:
         for name, entry in self.plan.vocabularies.items():
             if entry.train is not None:  # silent where it exists: nothing is new then
-                log = (lambda line: None) if self._is_there(name) else print
+                log = (lambda line: None) if self._has_vocabulary(name) else print
                 prepare.train_vocabulary(self.plan.dataset, entry.train.settings, name=entry.train.name, log=log)
-        wanted = [run for run in self.runs() if fnmatchcase(run.name, cells or "*")]
-        for run in wanted:  # before the runs, one after another: runs side by side would be in each other's way
+        stage_runs = [run for run in self.runs() if fnmatchcase(run.name, cells or "*")]
+        for run in stage_runs:  # before the runs, one after another: runs side by side would be in each other's way
             needs = run.experiment.needs
             for dataset in (run.experiment.train_dataset, run.experiment.eval_dataset):
                 if not data_state.state_of(dataset, needs).ready:
                     prepare.prepare(dataset, needs)
-        yield wanted
-        unigrams.compare([run for run in wanted if not outcome(run).diverged])
+        yield stage_runs
+        unigrams.compare([run for run in stage_runs if not outcome(run).diverged])
 
-    def collect(self, wanted: Sequence[Run]) -> Board:
-        return collect(self.name, self.plan, wanted)
+    def collect(self, runs: Sequence[Run]) -> Board:
+        return collect(self.name, self.plan, runs)
 
     def with_published(self, board: Board) -> Board:
-        kept = self.home / self.page.board_file
-        return with_published(board, json_object_of(kept), self.runs()) if kept.exists() else board
+        board_file = self.home / self.page.board_file
+        return with_published(board, json_object_of(board_file), self.runs()) if board_file.exists() else board
 
     def summary(self, board: Board) -> Iterator[str]:
         yield from map(line, board["cells"])
         yield f"{board['learned']} of {board['runs']} cells have learned"
 
     def check(self, *, as_json: bool = False) -> int:
-        """Print what each cell needs and whether it is there; returns 0 where all can be trained, 1 otherwise.
+        """Print the needs of each cell and whether they are met; returns 0 if all can be trained, 1 otherwise.
 
         A missing vocabulary is no problem, as it is trained first; the cells that need it are checked as far as they do
         not depend on it. Raises UserError where the plan cannot be read.
         """
-        findings = list(self._made_first())
+        findings = list(self._preparations())
         problems: dict[str, list[str]] = {}
         for labels in self.plan.cells():
             train, bindings = self.plan.vocabularies[labels["vocabulary"]].train, []
-            if train is not None and not self._is_there(labels["vocabulary"]):  # the most ids that a task may have
+            if train is not None and not self._has_vocabulary(labels["vocabulary"]):
+                # the most ids that a task may have
                 bindings.append(f"VOCAB_SIZE={train.settings.size + train.settings.extra_ids + len(NAMED_TOKENS)}")
             run = self._run(labels, bindings)
-            found = list(self._look_at(run))
-            for one in found:
-                if one.problem:
-                    problems.setdefault(one.text, []).append(run.name)
-            findings += [one for one in found if not one.problem]
-        findings += [Finding("cells", f"{text} (in {_named(cells)})", problem=True) for text, cells in problems.items()]
+            run_findings = list(self._findings_of_run(run))
+            for finding in run_findings:
+                if finding.problem:
+                    problems.setdefault(finding.text, []).append(run.name)
+            findings += [finding for finding in run_findings if not finding.problem]
+        for text, cells in problems.items():
+            findings.append(Finding("cells", f"{text} (in {_list_cells(cells)})", problem=True))
         return report(findings, as_json=as_json)
 
-    def _made_first(self) -> Iterator[Finding]:
-        """The plan, and what `make sweep` makes before it trains."""
+    def _preparations(self) -> Iterator[Finding]:
+        """Yields findings on the plan, and on what `make sweep` makes before it trains."""
         plan = self.plan
         counts = ", ".join(f"{len(getattr(plan, axis))} {axis}" for axis in AXES.values())
         left = f"{len(plan.left_out_pairs())} pairs left out, each with its reason"
@@ -126,30 +128,31 @@ class Matrix(Study):
         if plan.dataset not in find_manifests(paths.data_directory()):
             yield Finding("data", f"{plan.dataset} is exported first: make data DATASET={plan.dataset}")
         for name, entry in plan.vocabularies.items():
-            if entry.train is not None and not self._is_there(name):
+            if entry.train is not None and not self._has_vocabulary(name):
                 yield Finding("vocabs", f"{entry.train.name} is trained first: {plan.vocabulary_command(name)}")
 
-    def _look_at(self, run: Run) -> Iterator[Finding]:
-        """The problems of a cell, or a line that says what it is."""
+    def _findings_of_run(self, run: Run) -> Iterator[Finding]:
+        """Yields the problems of a cell, or a line with its facts."""
         loaded, mistakes = run.examined
         if loaded is None or mistakes:
             yield from (Finding("cells", mistake, problem=True) for mistake in mistakes)
             return
-        found = list(checks.findings(loaded, run.directory, data=self._is_there(run.labels["vocabulary"]), quick=True))
-        if any(one.problem for one in found):
-            yield from (one for one in found if one.problem)
+        has_data = self._has_vocabulary(run.labels["vocabulary"])
+        findings = list(checks.findings(loaded, run.directory, data=has_data, quick=True))
+        if any(finding.problem for finding in findings):
+            yield from (finding for finding in findings if finding.problem)
             return
         facts = [
             f"{loaded.experiment.model.num_params:,} parameters",
             loaded.experiment.train_dataset.shapes,
             f"{run.steps:,} steps",
             run.labels["task"],
-            next(one.text for one in found if one.what == "run").partition(", in ")[0],
+            next(finding.text for finding in findings if finding.what == "run").partition(", in ")[0],
         ]
         yield Finding("cell", f"{run.name}: {', '.join(facts)}")
 
 
-def _named(cells: Sequence[str]) -> str:
+def _list_cells(cells: Sequence[str]) -> str:
     """The names of cells; of many, the first ones and the number of the others."""
     more = len(cells) - _SHOWN
     return " ".join(cells[:_SHOWN]) + (f" and {more} more" if more > 0 else "")

@@ -24,7 +24,7 @@ def sections(board: Board) -> Iterator[str]:
     yield _how_to_read(board)
     yield _matrix(board, "text")
     numbered = enumerate(_reasons(board), start=1)
-    yield "\n".join(f"- {_raised(number)} {escape(why)}" for number, why in numbered)
+    yield "\n".join(f"- {_superscript(number)} {escape(why)}" for number, why in numbered)
     yield "The same of all targets, sentinels and ends included, in nats per target token:"
     yield _matrix(board, "targets")
     yield _bits(board)
@@ -42,9 +42,9 @@ def line(cell: Cell) -> str:
     name = ",".join(cell[axis] for axis in AXES)
     if cell["loss"] is None:
         return f"{name}: {_values(cell, 'text')}"
-    reached, unigram = map(decimals, _measured(cell, "text"))
+    loss, unigram = map(decimals, _losses(cell, "text"))
     verdict = "learned" if cell["learned"] else "has not learned"
-    return f"{name}: {reached} nats a token of text, unigram {unigram}: {verdict}"
+    return f"{name}: {loss} nats a token of text, unigram {unigram}: {verdict}"
 
 
 def _how_to_read(board: Board) -> str:
@@ -80,31 +80,31 @@ def _bits(board: Board) -> str:
     )
 
 
-def _measured(cell: Cell, measure: str) -> tuple[float | None, float | None]:
+def _losses(cell: Cell, measure: str) -> tuple[float | None, float | None]:
     """(model, unigrams). measure: "text" and "targets": nats per token of these; "bits": bits per byte of targets."""
     part, name = cell["of_text"] if measure == "text" else cell, "bits_per_byte" if measure == "bits" else "loss"
     return part[name], part["unigram"][name]
 
 
 def _matrix(board: Board, measure: str) -> str:
-    found = {tuple(cell[axis] for axis in AXES): _values(cell, measure) for cell in board["cells"]}
+    values_by_cell = {tuple(cell[axis] for axis in AXES): _values(cell, measure) for cell in board["cells"]}
     reasons = _reasons(board)
     notes = {
-        (one["architecture"], one["objective"]): f"{_NOTHING}{_raised(reasons.index(one['reason']) + 1)}"
+        (one["architecture"], one["objective"]): f"{_NOTHING}{_superscript(reasons.index(one['reason']) + 1)}"
         for one in board["left_out"]
     }
     rows = []
     for architecture in board["architectures"]:
         for vocabulary in board["vocabularies"]:
             pairs = [(architecture["name"], objective["name"]) for objective in board["objectives"]]
-            values = [found.get((*pair, vocabulary["name"])) or notes[pair] for pair in pairs]
+            values = [values_by_cell.get((*pair, vocabulary["name"])) or notes[pair] for pair in pairs]
             rows.append([escape(architecture["title"]), escape(vocabulary["title"]), *values])
     header = ["architecture", "vocabulary", *(escape(one["title"]) for one in board["objectives"])]
     return table(header, rows, numbers_from=2)
 
 
-def _raised(number: int) -> str:
-    """As a mark of a note, in characters: the site shows no HTML of a page."""
+def _superscript(number: int) -> str:
+    """The number in superscript characters, as the mark of a note: the site shows no HTML of a page."""
     return str(number).translate(str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹"))
 
 
@@ -113,12 +113,12 @@ def _values(cell: Cell, measure: str) -> str:
         return f"not finite after step {cell['diverged_at']:,}"
     if not cell["done"]:
         return UNKNOWN
-    reached, unigram = map(decimals, _measured(cell, measure))
-    return f"{f'**{reached}**' if cell['learned'] else reached} / {unigram}"
+    loss, unigram = map(decimals, _losses(cell, measure))
+    return f"{f'**{loss}**' if cell['learned'] else loss} / {unigram}"
 
 
 def _reasons(board: Board) -> list[str]:
-    """Why pairs are left out, in the order of their footnotes."""
+    """The reasons for pairs that are left out, in the order of their footnotes."""
     return list(dict.fromkeys(one["reason"] for one in board["left_out"]))
 
 
@@ -136,7 +136,7 @@ def _cells(board: Board) -> str:
 
 def _numbers(cell: Cell) -> list[str]:
     counts = [cell["steps"], cell["target_tokens"], cell["held_out_target_tokens"], cell["of_text"]["tokens"]]
-    measured = [value for measure in ("targets", "text", "bits") for value in _measured(cell, measure)]
+    measured = [value for measure in ("targets", "text", "bits") for value in _losses(cell, measure)]
     return [
         f"{cell['num_params']:,}",
         batch_shape(cell, " packed"),
@@ -148,16 +148,16 @@ def _numbers(cell: Cell) -> list[str]:
 
 def _facts(board: Board) -> Iterator[list[str]]:
     done = [cell for cell in board["cells"] if cell["done"]]
-    how = "counts of the training targets of the run itself, each id once more (Laplace)"
-    yield ["unigram", f"{how}; of text alone it is told where text stands, and the model is not"]
+    method = "counts of the training targets of the run itself, each id once more (Laplace)"
+    yield ["unigram", f"{method}; of text alone it is told where text stands, and the model is not"]
     yield ["rows", _PACKED if any(cell["packed"] for cell in done) else "one example each"]
     digests = board["dataset"]["sha256"] or {}
     parts = "; ".join(f"{split} {digest[:12]}…" for split, digest in digests.items())
     yield ["data", escape(f"{board['dataset']['name']}: {parts}" if parts else board["dataset"]["name"])]
-    for one in board["vocabularies"]:
-        ids = " or ".join(f"{count:,}" for count in one["ids"])
-        made = f", `{one['command']}`" if one["command"] else ""
-        yield [f"vocabulary {escape(one['title'])}", f"{ids or UNKNOWN} ids{made}"]
+    for vocabulary in board["vocabularies"]:
+        ids = " or ".join(f"{count:,}" for count in vocabulary["ids"])
+        command = f", `{vocabulary['command']}`" if vocabulary["command"] else ""
+        yield [f"vocabulary {escape(vocabulary['title'])}", f"{ids or UNKNOWN} ids{command}"]
     yield ["seed", ", ".join(sorted({str(cell["seed"]) for cell in board["cells"]}))]
     seconds = [cell["training_seconds"] for cell in done if cell["training_seconds"] is not None]
     if seconds:

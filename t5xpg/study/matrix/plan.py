@@ -1,4 +1,4 @@
-"""What a matrix trains: matrix.toml in an experiment's folder, beside the gin file that all of its cells share.
+"""The plan of a matrix: matrix.toml in an experiment's folder, beside the gin file that all of its cells share.
 
 dataset = "pydocs"
 
@@ -87,7 +87,7 @@ class LeftOut(Table):
 
 
 class MatrixPlan(Plan):
-    """What matrix.toml holds."""
+    """The contents of matrix.toml."""
 
     dataset: Text
     architectures: Annotated[dict[Name, Entry], AtLeastOne]
@@ -112,8 +112,8 @@ class MatrixPlan(Plan):
                 reasons = self._reasons(architecture, objective)
                 times = len(reasons) + (objective in self.trained.get(architecture, ()))
                 if times != 1:
-                    what = "said more than once" if times else "neither trained nor left out with a reason"
-                    yield Mistake(("trained", architecture), f"{architecture} with {objective} is {what}.")
+                    problem = "said more than once" if times else "neither trained nor left out with a reason"
+                    yield Mistake(("trained", architecture), f"{architecture} with {objective} is {problem}.")
 
     def _names(self) -> Iterator[tuple[str, str, tuple[str | int, ...]]]:
         """(axis, name, place) of every entry that `trained` and `left_out` name."""
@@ -125,9 +125,9 @@ class MatrixPlan(Plan):
             yield from (("objective", name, ("left_out", index, "objectives")) for name in one.objectives)
 
     def _reasons(self, architecture: str, objective: str) -> list[str]:
-        """Why a pair is not trained."""
-        found = (one for one in self.left_out if architecture in one.architectures and objective in one.objectives)
-        return [one.reason for one in found]
+        """The reasons why a pair is not trained."""
+        entries = (one for one in self.left_out if architecture in one.architectures and objective in one.objectives)
+        return [one.reason for one in entries]
 
     def left_out_pairs(self) -> list[dict[str, str]]:
         """All pairs that are not trained, as the board has them."""
@@ -159,13 +159,13 @@ class MatrixPlan(Plan):
         return "" if train is None else task_name(self.dataset, train.name)
 
     def vocabulary_command(self, vocabulary: str) -> str | None:
-        """The command that makes a vocabulary, as one types it; None for bytes."""
+        """The command that makes a vocabulary; None for bytes."""
         train = self.vocabularies[vocabulary].train
         if train is None:
             return None
         words = ["make", "vocab", f"DATASET={self.dataset}", f"SIZE={train.settings.size}"]
-        for name, usual in vars(VocabularySettings()).items():
+        for name, default in vars(VocabularySettings()).items():
             value = getattr(train.settings, name)
-            if name != "size" and value != usual:
+            if name != "size" and value != default:
                 words.append(f"{name.upper()}={1 if value is True else value}")
         return " ".join([*words, *([f"VOCAB={train.name}"] if train.name != train.settings.name else [])])

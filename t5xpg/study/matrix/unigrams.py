@@ -1,4 +1,4 @@
-"""What each cell of a matrix is compared with: the unigram model of its training targets, on its held-out batches.
+"""The baseline of each cell of a matrix: the unigram model of its training targets, on its held-out batches.
 
 It counts the targets of exactly the batches that the run was trained on, and is measured on the batches of the run's
 validation: over all targets, and over the text alone. Sentinels and ends follow from how targets are made, and can be
@@ -26,7 +26,7 @@ from t5xpg.experiment import assembly
 from t5xpg.experiment.identity import data_config
 from t5xpg.run.metrics import Window
 from t5xpg.run.records import to_json
-from t5xpg.study.run_batches import other_batches, sidecar, training_batches, training_batches_digest
+from t5xpg.study.run_batches import other_batches_error, read_sidecar, training_batches, training_batches_digest
 from t5xpg.study.runs import Run, outcome
 from t5xpg.train import compile_cache
 
@@ -39,36 +39,36 @@ def compare(runs: Sequence[Run]) -> None:
     Runs on the same data share the counting. Raises UserError where the data are no longer those that a run was trained
     on, or where a run's last checkpoint is not of its last step.
     """
-    waiting = [run for run in runs if comparison_of(run) is None]
-    if not waiting:
+    uncompared = [run for run in runs if comparison_of(run) is None]
+    if not uncompared:
         return
-    known: dict[str, tuple[dict[str, Any], Vocabulary, Sequence[Batch]]] = {}
+    counts_by_data: dict[str, tuple[dict[str, Any], Vocabulary, Sequence[Batch]]] = {}
     with (
-        Progress("compare", len(waiting), "cells") as progress,
+        Progress("compare", len(uncompared), "cells") as progress,
         DataService() as service,
         compile_cache.kept_programs(),
     ):
-        for run in waiting:
+        for run in uncompared:
             experiment = run.experiment
             data = repr((experiment.train_dataset, experiment.eval_dataset, experiment.random_seed, outcome(run).step))
-            if data not in known:
-                known[data] = _count(run, service)
-            record, vocabulary, held_out = known[data]
+            if data not in counts_by_data:
+                counts_by_data[data] = _count(run, service)
+            record, vocabulary, held_out = counts_by_data[data]
             if record["batches"] != training_batches_digest(run):
-                raise other_batches(run)
+                raise other_batches_error(run)
             of_text = {**record["of_text"], "model": _model_on_text(run, vocabulary, held_out)}
             write_json(run.file_beside("comparison.json"), to_json(record | {"of_text": of_text}))
             progress.advance(1, run.name)
 
 
 def comparison_of(run: Run) -> Mapping[str, Any] | None:
-    """What a run was compared with; None where it was not compared, or has been trained on other batches since.
+    """The comparison of a run with its baseline; None if it is missing, or if the run has other batches since.
 
     {"batches": what was counted, as a digest, "training_tokens", "unigram": {"loss" in nats a target token, "accuracy",
     "bits_per_byte", "target_tokens"}, "of_text": {"unigram", "model"}: the same, of the text alone}
     """
-    found = sidecar(run, "comparison")
-    return found if found.get("format") == _FORMAT else None
+    comparison = read_sidecar(run, "comparison")
+    return comparison if comparison.get("format") == _FORMAT else None
 
 
 def text_only(batch: Batch, layout: BatchLayout, token_bytes: np.ndarray) -> Batch:
@@ -80,16 +80,16 @@ def text_only(batch: Batch, layout: BatchLayout, token_bytes: np.ndarray) -> Bat
 def unigram_of_text(
     unigram: Unigram, batches: Iterable[Batch], layout: BatchLayout, token_bytes: np.ndarray
 ) -> dict[str, Any]:
-    """`Unigram.measure` on the text alone. The unigrams are told where text is: no other token has a probability."""
+    """`Unigram.measure` on the text alone. The unigrams know the places of text: no other token has a probability."""
     is_text = token_bytes > 0
-    number = np.maximum(np.cumsum(is_text) - 1, 0)  # of a token among those of text
+    text_index = np.maximum(np.cumsum(is_text) - 1, 0)  # of a token among those of text
     of_text = (text_only(batch, layout, token_bytes) for batch in batches)
-    renumbered = ({**batch, layout.targets: number[batch[layout.targets]]} for batch in of_text)
+    renumbered = ({**batch, layout.targets: text_index[batch[layout.targets]]} for batch in of_text)
     return Unigram(unigram.counts[is_text]).measure(renumbered, layout, token_bytes[is_text])
 
 
 def _count(run: Run, service: DataService) -> tuple[dict[str, Any], Vocabulary, Sequence[Batch]]:
-    """What runs on the same data share: the record without the model's part, the vocabulary, the held-out batches."""
+    """The parts that runs on the same data share: the record without the model's part, vocabulary, held-out batches."""
     experiment = run.experiment
     vocabulary = describe(service, experiment.train_dataset).vocabulary
     layout, sizes = layout_of(experiment.train_dataset.converter), np.asarray(vocabulary.token_bytes())
@@ -106,14 +106,14 @@ def _count(run: Run, service: DataService) -> tuple[dict[str, Any], Vocabulary, 
     return record, vocabulary, held_out
 
 
-def _model_on_text(run: Run, counted: Vocabulary, held_out: Sequence[Batch]) -> dict[str, Any]:
+def _model_on_text(run: Run, data_vocabulary: Vocabulary, held_out: Sequence[Batch]) -> dict[str, Any]:
     """Measure the trained model on the text alone. Unlike the unigrams, it is not told which tokens are text."""
     directory, built = run.directory, assembly.assemble(run.experiment)
     params, vocabulary, step = parameters_and_vocabulary(directory, run.experiment, built)
-    check_same_vocabulary(counted, vocabulary, directory)
-    if step != (last := outcome(run).step):
+    check_same_vocabulary(data_vocabulary, vocabulary, directory)
+    if step != (last_step := outcome(run).step):
         raise UserError(
-            f"The last checkpoint in {directory.checkpoints} is of step {step:,} and not of {last:,}, as that was "
+            f"The last checkpoint in {directory.checkpoints} is of step {step:,} and not of {last_step:,}, as that was "
             f"damaged or deleted. Delete {directory.path} to train it again."
         )
     evaluate, token_bytes = built.compile_eval_step(), built.token_bytes(vocabulary)
@@ -126,6 +126,6 @@ def _model_on_text(run: Run, counted: Vocabulary, held_out: Sequence[Batch]) -> 
     return {name: summary[name] for name in ("loss", "accuracy", "bits_per_byte", "target_tokens")}
 
 
-def _in_bits(found: dict[str, Any]) -> dict[str, Any]:
-    nats = found.pop("nats_per_byte")
-    return {**found, "bits_per_byte": None if nats is None else nats / math.log(2)}
+def _in_bits(measures: dict[str, Any]) -> dict[str, Any]:
+    nats = measures.pop("nats_per_byte")
+    return {**measures, "bits_per_byte": None if nats is None else nats / math.log(2)}

@@ -1,4 +1,4 @@
-"""Whether two run directories hold the same run, bit for bit, and the first place where they do not."""
+"""Comparison of two run directories, bit for bit, and the first place where they differ."""
 
 import contextlib
 import itertools
@@ -31,46 +31,46 @@ Arrays = dict[str, np.ndarray]
 
 @dataclass
 class Comparison:
-    """What was found equal, {what: {"sha256", …}}, and for each kind of difference a sentence on the first place."""
+    """The equal parts, {name: {"sha256", …}}, and for each kind of difference a sentence on its first place."""
 
     equal: dict[str, dict[str, Any]] = field(default_factory=dict)
     differences: list[str] = field(default_factory=list)
 
-    def add(self, what: str, difference: str | None, **facts: Any) -> None:
-        """Note one thing that was compared; `facts` describe the unbroken run."""
+    def add(self, name: str, difference: str | None, **facts: Any) -> None:
+        """Note a part that was compared; `facts` describe the unbroken run."""
         if difference is None:
-            self.equal[what] = facts
+            self.equal[name] = facts
         else:
             self.differences.append(difference)
 
 
 def compare(loaded: LoadedConfig, unbroken: Path, killed: Path, steps: int) -> Comparison:
     """Compare two finished runs of `steps` updates: records, batches, and what their last checkpoints hold."""
-    found = Comparison()
+    result = Comparison()
     ours, theirs = RunDirectory(unbroken), RunDirectory(killed)
-    _compare_lines(found, ours.metrics_jsonl, theirs.metrics_jsonl)
-    _compare_lines(found, ours.batches, theirs.batches, expected=steps)
-    lacking = [each.checkpoints / str(steps) for each in (ours, theirs) if not (each.checkpoints / str(steps)).is_dir()]
-    if lacking:
-        found.differences.append(f"There is no checkpoint {' and no '.join(map(str, lacking))}.")
+    _compare_lines(result, ours.metrics_jsonl, theirs.metrics_jsonl)
+    _compare_lines(result, ours.batches, theirs.batches, expected=steps)
+    missing = [each.checkpoints / str(steps) for each in (ours, theirs) if not (each.checkpoints / str(steps)).is_dir()]
+    if missing:
+        result.differences.append(f"There is no checkpoint {' and no '.join(map(str, missing))}.")
     else:
-        _compare_checkpoints(found, loaded, ours.checkpoints / str(steps), theirs.checkpoints / str(steps))
+        _compare_checkpoints(result, loaded, ours.checkpoints / str(steps), theirs.checkpoints / str(steps))
         steps_kept = [saved_steps(each.checkpoints) for each in (ours, theirs)]
         difference = f"{theirs.checkpoints} holds the steps {steps_kept[1]}, in the unbroken run {steps_kept[0]}."
-        found.add("checkpoints kept", None if steps_kept[0] == steps_kept[1] else difference, steps=steps_kept[0])
-    left = leftovers(killed, unbroken)
-    found.add("no temporary file left", f"{killed / left[0]} was left behind by a kill." if left else None)
-    return found
+        result.add("checkpoints kept", None if steps_kept[0] == steps_kept[1] else difference, steps=steps_kept[0])
+    left_names = leftovers(killed, unbroken)
+    result.add("no temporary file left", f"{killed / left_names[0]} was left behind by a kill." if left_names else None)
+    return result
 
 
 def leftovers(killed: Path, unbroken: Path) -> list[str]:
-    """What the killed run holds and the unbroken one does not, and all temporary files and checkpoints put aside."""
+    """The names of files that only the killed run has, and of all temporary files and checkpoints put aside."""
 
     def names(run: Path) -> set[str]:
-        kept = [path for folder in (run, run / "checkpoints") if folder.is_dir() for path in folder.iterdir()]
+        paths = [path for folder in (run, run / "checkpoints") if folder.is_dir() for path in folder.iterdir()]
         # an unbroken run reads no checkpoint, so that it has no digests to remember
         return {
-            str(path.relative_to(run)) for path in kept if path.name != digests.MEMORY and not path.name.isdecimal()
+            str(path.relative_to(run)) for path in paths if path.name != digests.MEMORY and not path.name.isdecimal()
         }
 
     temporary = {
@@ -97,56 +97,56 @@ def read_checkpoint(folder: Path) -> dict[str, Arrays]:
 
 
 def first_difference(ours: Mapping[str, np.ndarray], theirs: Mapping[str, np.ndarray]) -> str | None:
-    """A text on the first array that differs, and where in it; None where all arrays are equal bit for bit."""
+    """A text on the first array that differs, and the place in it; None if all arrays are equal bit for bit."""
     for name in sorted({*ours, *theirs}):
         if name not in ours or name not in theirs:
             return f"{name} is in the {'killed' if name in theirs else 'unbroken'} run only"
-        one, other = ours[name], theirs[name]
-        kinds = [f"{array.dtype.name}{list(array.shape)}" for array in (one, other)]
+        a, b = ours[name], theirs[name]
+        kinds = [f"{array.dtype.name}{list(array.shape)}" for array in (a, b)]
         if kinds[0] != kinds[1]:
             return f"{name} is {kinds[0]} in the unbroken run, {kinds[1]} in the killed one"
-        if one.tobytes() != other.tobytes():
-            rows = (np.frombuffer(array.tobytes(), np.uint8).reshape(array.size, -1) for array in (one, other))
+        if a.tobytes() != b.tobytes():
+            rows = (np.frombuffer(array.tobytes(), np.uint8).reshape(array.size, -1) for array in (a, b))
             different = np.flatnonzero(np.not_equal(*rows).any(axis=1))
-            at = [int(index) for index in np.unravel_index(different[0], one.shape)]
-            values = [array.reshape(-1)[different[0]] for array in (one, other)]
+            place = [int(index) for index in np.unravel_index(different[0], a.shape)]
+            values = [array.reshape(-1)[different[0]] for array in (a, b)]
             return (
-                f"{name} differs in {len(different):,} of {one.size:,} values, first at {at}: {values[0]!r} in the "
+                f"{name} differs in {len(different):,} of {a.size:,} values, first at {place}: {values[0]!r} in the "
                 f"unbroken run, {values[1]!r} in the killed one"
             )
     return None
 
 
-def _compare_lines(found: Comparison, ours: Path, theirs: Path, expected: int | None = None) -> None:
+def _compare_lines(result: Comparison, ours: Path, theirs: Path, expected: int | None = None) -> None:
     """Compare two files line by line. No line may be `UNKNOWN`. expected: the number of lines there must be, if any."""
-    one, other = (path.read_bytes().splitlines() if path.is_file() else [] for path in (ours, theirs))
+    a, b = (path.read_bytes().splitlines() if path.is_file() else [] for path in (ours, theirs))
     difference = None
-    if one != other:
-        pairs = itertools.zip_longest(one, other, fillvalue=b"no such line")
+    if a != b:
+        pairs = itertools.zip_longest(a, b, fillvalue=b"no such line")
         number, pair = next((number, pair) for number, pair in enumerate(pairs, start=1) if pair[0] != pair[1])
         shown = [line.decode("utf-8", "replace")[:_SHOWN_CHARACTERS] for line in pair]
         difference = f"{theirs}, line {number}: {shown[1]}; in the unbroken run: {shown[0]}"
-    elif not one or (expected is not None and len(one) != expected) or UNKNOWN.encode("ascii") in one:
-        difference = f"{ours} is not whole: it has {len(one):,} lines. There is nothing to compare."
+    elif not a or (expected is not None and len(a) != expected) or UNKNOWN.encode("ascii") in a:
+        difference = f"{ours} is not whole: it has {len(a):,} lines. There is nothing to compare."
     sha256 = sha256_of_file(ours) if ours.is_file() else ""
-    found.add(ours.name, difference, sha256=sha256, lines=len(one))
+    result.add(ours.name, difference, sha256=sha256, lines=len(a))
 
 
-def _compare_checkpoints(found: Comparison, loaded: LoadedConfig, ours: Path, theirs: Path) -> None:
-    one, other = read_checkpoint(ours), read_checkpoint(theirs)
-    for item, what in (("params", "parameters"), ("optimizer", "optimiser")):
-        difference = first_difference(one[item], other[item])
-        found.add(
-            what,
+def _compare_checkpoints(result: Comparison, loaded: LoadedConfig, ours: Path, theirs: Path) -> None:
+    a, b = read_checkpoint(ours), read_checkpoint(theirs)
+    for item, name in (("params", "parameters"), ("optimizer", "optimiser")):
+        difference = first_difference(a[item], b[item])
+        result.add(
+            name,
             None if difference is None else f"{theirs / item}: {difference}.",
-            sha256=checkpoint_items.sha256_of_arrays(one[item]),
-            arrays=len(one[item]),
-            values=sum(array.size for array in one[item].values()),
+            sha256=checkpoint_items.sha256_of_arrays(a[item]),
+            arrays=len(a[item]),
+            values=sum(array.size for array in a[item].values()),
         )
-    how, difference = compare_positions(loaded, one["data"], other["data"])
-    found.add("data position", None if difference is None else f"{theirs / 'data'}: {difference}.", compared=how)
+    method, difference = compare_positions(loaded, a["data"], b["data"])
+    result.add("data position", None if difference is None else f"{theirs / 'data'}: {difference}.", compared=method)
     metas = [json.loads((folder / "meta" / "metadata").read_text(encoding="utf-8")) for folder in (ours, theirs)]
-    found.add("meta", None if metas[0] == metas[1] else f"{theirs / 'meta'} is another than {ours / 'meta'}.")
+    result.add("meta", None if metas[0] == metas[1] else f"{theirs / 'meta'} is another than {ours / 'meta'}.")
 
 
 def compare_positions(loaded: LoadedConfig, ours: Arrays, theirs: Arrays) -> tuple[str, str | None]:
@@ -157,13 +157,13 @@ def compare_positions(loaded: LoadedConfig, ours: Arrays, theirs: Arrays) -> tup
     if ours.keys() == theirs.keys() and all(ours[name].tobytes() == theirs[name].tobytes() for name in ours):
         return "byte for byte", None
     data = data_config(loaded.experiment.train_dataset, loaded.experiment.random_seed)
-    following: list[list[str]] = []
+    hashes: list[list[str]] = []
     with DataService() as service:
         for position in (ours, theirs):
             with contextlib.closing(service.open(data)) as stream:
                 stream.restore(position)
-                following.append([hash_batch(next(stream)) for _ in range(_BATCHES)])
-    for number, (one, other) in enumerate(zip(*following, strict=True), start=1):
-        if one != other:
+                hashes.append([hash_batch(next(stream)) for _ in range(_BATCHES)])
+    for number, (a, b) in enumerate(zip(*hashes, strict=True), start=1):
+        if a != b:
             return "", f"of the batches that follow its position, number {number} is another one"
     return f"the next {_BATCHES} batches", None

@@ -67,9 +67,9 @@ def prove_hosts(experiment: str, overrides: Sequence[str], *, processes: int, pa
     """
     if processes < 2 or processes & (processes - 1):
         raise UserError(f"PROCESSES={processes}: 2, 4, 8, … of them are compared with one.")
-    own = ["--gin_file=gin/partitioning/data_parallel.gin", f"--gin.NUM_VIRTUAL_SHARDS={processes}"]
-    arguments = [experiment, *overrides, *own]
-    loaded = config.load(experiment, *config.split_overrides(" ".join([*overrides, *own])))
+    forced = ["--gin_file=gin/partitioning/data_parallel.gin", f"--gin.NUM_VIRTUAL_SHARDS={processes}"]
+    arguments = [experiment, *overrides, *forced]
+    loaded = config.load(experiment, *config.split_overrides(" ".join([*overrides, *forced])))
     steps, period = loaded.experiment.total_steps, loaded.experiment.checkpoints.period
     if 3 * period > steps:
         raise UserError(
@@ -84,9 +84,9 @@ def prove_hosts(experiment: str, overrides: Sequence[str], *, processes: int, pa
 
     with proof_folder(path, is_own) as folder:
         (folder / _OUTPUT).mkdir()
-        began = time.monotonic()
+        start = time.monotonic()
         rows = _Proof(loaded, arguments, folder, processes).rows()
-        return _close(rows, arguments, folder, processes, time.monotonic() - began)
+        return _finish(rows, arguments, folder, processes, time.monotonic() - start)
 
 
 class _Proof:
@@ -104,19 +104,20 @@ class _Proof:
         # between two checkpoints: what came after the first of them is trained again
         period = self._loaded.experiment.checkpoints.period
         middle = 2 * period + max(1, period // 2)
-        self._train(_KILLED, 2, signal.SIGKILL, at=middle)
+        self._train(_KILLED, 2, signal.SIGKILL, kill_step=middle)
         self._train(_KILLED, 2)
-        found = compare(self._loaded, self._folder / "on_2", self._folder / _KILLED, self._steps)
-        rows.append(self._row(_KILLED, "2 processes, one killed, started again", not found.differences))
+        comparison = compare(self._loaded, self._folder / "on_2", self._folder / _KILLED, self._steps)
+        rows.append(self._row(_KILLED, "2 processes, one killed, started again", not comparison.differences))
         for name, (first, then) in _MOVED.items():
-            self._train(name, first, signal.SIGTERM, at=self._steps // 2)
+            self._train(name, first, signal.SIGTERM, kill_step=self._steps // 2)
             self._train(name, then)
             rows.append(self._row(name, f"begun on {first}, continued on {then}"))
         return rows
 
-    def _train(self, name: str, count: int, number: int | None = None, at: int = 0) -> None:
-        """One start on `count` processes; at the update `at`, the last process gets the signal `number`."""
-        say(f"{name}: {count} process{'es' if count > 1 else ''}" + (f", signal {number} at step {at}" if at else ""))
+    def _train(self, name: str, count: int, signum: int | None = None, kill_step: int = 0) -> None:
+        """One start on `count` processes; at the update `kill_step`, the last process gets the signal `signum`."""
+        signal_text = f", signal {signum} at step {kill_step}" if kill_step else ""
+        say(f"{name}: {count} process{'es' if count > 1 else ''}{signal_text}")
         self._starts += 1
         experiment, *overrides = self._arguments
         group = [f"--coordinator=127.0.0.1:{_free_port()}"] if count > 1 else []
@@ -133,31 +134,33 @@ class _Proof:
             while not all(run.ended for run in runs):
                 for run in runs:
                     run.listen(0.01)
-                if at and signalled_at is None and any((step or 0) >= at for step in runs[-1].steps["step"]):
+                reached = any((step or 0) >= kill_step for step in runs[-1].steps["step"])
+                if kill_step and signalled_at is None and reached:
                     signalled_at = time.monotonic()
-                    runs[-1].send(number or 0)
+                    runs[-1].send(signum or 0)
                 if signalled_at is not None and time.monotonic() > signalled_at + _END_SECONDS:
-                    raise UserError(f"{name}: {duration(_END_SECONDS)} after signal {number} not all processes ended.")
-            if at and signalled_at is None:
-                raise UserError("\n  ".join([f"{name} ended before its step {at}:", *last_lines(outputs[-1], 15)]))
+                    raise UserError(f"{name}: {duration(_END_SECONDS)} after signal {signum} not all processes ended.")
+            if kill_step and signalled_at is None:
+                message = f"{name} ended before its step {kill_step}:"
+                raise UserError("\n  ".join([message, *last_lines(outputs[-1], 15)]))
             codes = [run.exit_code for run in runs]
         expected = [0] * count
-        if number == signal.SIGTERM:
-            expected = [128 + number] * count
-        elif number == signal.SIGKILL:  # the others end with an error: their own, or from JAX's service
-            expected = [code if code else 1 for code in codes[:-1]] + [-number]
+        if signum == signal.SIGTERM:
+            expected = [128 + signum] * count
+        elif signum == signal.SIGKILL:  # the others end with an error: their own, or from JAX's service
+            expected = [code if code else 1 for code in codes[:-1]] + [-signum]
         if codes != expected:
-            wrong = next(place for place, code in enumerate(codes) if code != expected[place])
-            raise UserError(ended_message(f"{name}: process {wrong}", codes[wrong], outputs[wrong]))
+            index = next(place for place, code in enumerate(codes) if code != expected[place])
+            raise UserError(ended_message(f"{name}: process {index}", codes[index], outputs[index]))
 
-    def _row(self, name: str, how: str, exact: bool | None = None) -> Row:
-        one, other = RunDirectory(self._folder / "on_1"), RunDirectory(self._folder / name)
-        batches = one.batches.read_bytes() == other.batches.read_bytes()
-        arrays = [read_checkpoint(run.checkpoints / str(self._steps))["params"] for run in (one, other)]
-        return Row(how, batches, _loss_difference(one, other), _distance(*arrays), exact)
+    def _row(self, name: str, label: str, exact: bool | None = None) -> Row:
+        single, other = RunDirectory(self._folder / "on_1"), RunDirectory(self._folder / name)
+        batches = single.batches.read_bytes() == other.batches.read_bytes()
+        arrays = [read_checkpoint(run.checkpoints / str(self._steps))["params"] for run in (single, other)]
+        return Row(label, batches, _loss_difference(single, other), _relative_l2(*arrays), exact)
 
 
-def _loss_difference(one: RunDirectory, other: RunDirectory) -> float:
+def _loss_difference(single: RunDirectory, other: RunDirectory) -> float:
     """The largest relative difference of the losses of training and validation; infinite where records are missing."""
     losses = [
         {
@@ -165,21 +168,21 @@ def _loss_difference(one: RunDirectory, other: RunDirectory) -> float:
             for line in read_jsonl(run.metrics_jsonl)
             if line.get("loss") is not None
         }
-        for run in (one, other)
+        for run in (single, other)
     ]
     if losses[0].keys() != losses[1].keys():
         return float("inf")
     return max(abs(losses[1][key] / loss - 1) for key, loss in losses[0].items())
 
 
-def _distance(one: Arrays, other: Arrays) -> float:
-    if one.keys() != other.keys():
+def _relative_l2(a: Arrays, b: Arrays) -> float:
+    if a.keys() != b.keys():
         return float("inf")
-    squares = sum(float(np.sum(np.square(one[name] - other[name], dtype=np.float64))) for name in one)
-    return float(np.sqrt(squares / sum(float(np.sum(np.square(array, dtype=np.float64))) for array in one.values())))
+    squares = sum(float(np.sum(np.square(a[name] - b[name], dtype=np.float64))) for name in a)
+    return float(np.sqrt(squares / sum(float(np.sum(np.square(array, dtype=np.float64))) for array in a.values())))
 
 
-def _close(rows: list[Row], arguments: Sequence[str], folder: Path, processes: int, seconds: float) -> int:
+def _finish(rows: list[Row], arguments: Sequence[str], folder: Path, processes: int, seconds: float) -> int:
     proven = all(row.holds for row in rows)
     record = {
         "proven": proven,

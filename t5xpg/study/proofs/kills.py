@@ -1,4 +1,4 @@
-"""In which phases and at which moments a run is to be killed, and in which phases it was killed."""
+"""Kills of a watched run: the phases and moments to kill it in, and the phases in which it was killed."""
 
 import os
 import random
@@ -16,7 +16,7 @@ from t5xpg.study.launchers import start_logged
 
 
 class WatchedRun:
-    """A process that trains, and what it has told of its phases up to the last `listen`. Leaving the block kills it.
+    """A process that trains, and its phases up to the last `listen`. Leaving the block kills it.
 
     steps: by phase, the update at each beginning of it in this start. durations: by phase, the seconds of each one that
     has ended. ended: whether the process is dead and every mark read. environment: variables added to ours.
@@ -67,7 +67,7 @@ class WatchedRun:
             self._drain()
 
     def open(self, name: str) -> bool:
-        """Whether the process is in this phase."""
+        """True if the process is in this phase."""
         return bool(self._open[name])
 
     def send(self, number: int) -> None:
@@ -82,7 +82,7 @@ class WatchedRun:
         return [name for name in phases.PHASES if self.open(name)]
 
     def _drain(self) -> None:
-        """Read what the process has left behind in the pipe."""
+        """Read the rest of the marks from the pipe."""
         while not self.ended and select.select([self._marks], [], [], 0)[0]:
             self._read()
         self.ended = True
@@ -97,9 +97,9 @@ class WatchedRun:
             self._note(line.decode("ascii"))
 
     def _note(self, line: str) -> None:
-        what, name, *more = line.split()
-        step = int(more[0]) if more else None
-        if what == "begin":
+        event, name, *step_field = line.split()
+        step = int(step_field[0]) if step_field else None
+        if event == "begin":
             self.steps[name].append(step)
             self._open[name][step] = time.monotonic()
         elif step in self._open[name]:
@@ -132,7 +132,7 @@ class Kill:
 
 
 class PhaseShares:
-    """How many kills each phase still has to get; phases are drawn at random."""
+    """The number of kills that each phase still has to get; phases are drawn at random."""
 
     def __init__(self, kills: int, draw: random.Random) -> None:
         self._draw = draw
@@ -142,13 +142,13 @@ class PhaseShares:
 
     @property
     def left(self) -> int:
-        """How many kills are still to be dealt."""
+        """The number of kills still to come."""
         return self._left.total()
 
     def draw_phase(self, possible: Collection[str]) -> str | None:
-        """A phase that still has to get kills and is possible in this start; None where there is none."""
-        cards = [name for name in phases.PHASES for _ in range(self._left[name]) if name in possible]
-        return self._draw.choice(cards) if cards else None
+        """A phase that still has to get kills and is possible in this start; None if there is none."""
+        candidates = [name for name in phases.PHASES for _ in range(self._left[name]) if name in possible]
+        return self._draw.choice(candidates) if candidates else None
 
     def count(self, phase: str | None) -> None:
         """Take a kill off the share of its phase."""
@@ -158,20 +158,20 @@ class PhaseShares:
 
 @dataclass(frozen=True)
 class PhaseTimes:
-    """What an unbroken run passes through, by phase: the updates at which it begins, and its durations in seconds."""
+    """The phases of an unbroken run, by name: the updates at which each begins, and its durations in seconds."""
 
     steps: Mapping[str, Sequence[int | None]]
     durations: Mapping[str, list[float]]
 
     def occurrences(self, saved: int | None) -> dict[str, int]:
-        """How often each phase comes in a start from the checkpoint `saved`; None for a start from nothing."""
-        after = -1 if saved is None else saved
-        found = {name: sum(step is None or step > after for step in self.steps[name]) for name in phases.PHASES}
-        found["restore"] = 0 if saved is None else 1
-        return {name: count for name, count in found.items() if count}
+        """The number of times that each phase comes in a start from the checkpoint `saved`, or from nothing (None)."""
+        last_saved = -1 if saved is None else saved
+        counts = {name: sum(step is None or step > last_saved for step in self.steps[name]) for name in phases.PHASES}
+        counts["restore"] = 0 if saved is None else 1
+        return {name: count for name, count in counts.items() if count}
 
     def duration(self, phase: str, draw: random.Random) -> float:
-        """How long one such phase took: one of the known durations, drawn at random."""
+        """The duration of such a phase: one of the known ones, drawn at random."""
         return draw.choice(self.durations[phase] or [_UNKNOWN_SECONDS])
 
     def learn(self, run: WatchedRun) -> None:

@@ -1,4 +1,4 @@
-"""The receipt of a proof of exact resume: what was done, what was found equal and with what; as JSON and as text."""
+"""The receipt of a proof of exact resume, as JSON and as text: the kills, the comparisons and the conditions."""
 
 import shlex
 from collections.abc import Mapping
@@ -55,8 +55,8 @@ def _source(receipt: Mapping[str, Any]) -> str:
     return f"commit {source['commit'][:12]}{changes}{later}"
 
 
-def _equal(what: str, facts: Mapping[str, Any]) -> str:
-    counts = (f"{value:,} {name}" if isinstance(value, int) else str(value) for name, value in facts.items())
-    details = ", ".join(shown for name, shown in zip(facts, counts, strict=True) if name != "sha256")
+def _equal(label: str, facts: Mapping[str, Any]) -> str:
+    values = (f"{value:,} {name}" if isinstance(value, int) else str(value) for name, value in facts.items())
+    details = ", ".join(shown for name, shown in zip(facts, values, strict=True) if name != "sha256")
     digest = facts.get("sha256")
-    return f"{what}{f' ({details})' if details else ''}{f': sha256 {digest}' if digest else ''}"
+    return f"{label}{f' ({details})' if details else ''}{f': sha256 {digest}' if digest else ''}"

@@ -55,8 +55,8 @@ def prove_resume(
             f'that no start continues another. Save more often: GIN="--gin.CHECKPOINT_PERIOD={max(1, steps // 10)}".'
         )
     jax.config.update("jax_platforms", "cpu")  # this process only reads arrays: accelerators are the training's
-    own = {_UNBROKEN, _KILLED, _LOG, receipt.JSON_NAME, receipt.TEXT_NAME}
-    with proof_folder(path, lambda entry: entry.name in own) as folder:
+    own_names = {_UNBROKEN, _KILLED, _LOG, receipt.JSON_NAME, receipt.TEXT_NAME}
+    with proof_folder(path, lambda entry: entry.name in own_names) as folder:
         return _Proof(loaded, experiment, overrides, kills, seed, folder, recorded).run()
 
 
@@ -75,20 +75,20 @@ class _Proof:
     ) -> None:
         self._loaded, self._experiment, self._overrides = loaded, experiment, tuple(overrides)
         self._least_kills, self._seed, self._folder = kills, seed, folder
-        self._more = [] if recorded is None else [f"--recorded={recorded.absolute()}"]
+        self._options = [] if recorded is None else [f"--recorded={recorded.absolute()}"]
         self._draw = random.Random(seed)
         self._shares = PhaseShares(kills, self._draw)
         self._kills: list[Kill] = []
         self._rounds = 1
         self._starts = 0
         self._fruitless = 0
-        self._began = time.monotonic()
+        self._start_time = time.monotonic()
         self._source = environment.git_state()
         say(f"training {loaded.experiment.total_steps:,} steps without interruption, into {shown(folder / _UNBROKEN)}")
         with self._start(_UNBROKEN) as run:
-            self._to_its_end(run)
+            self._await_end(run)
             self._times, self._whole_seconds = PhaseTimes(run.steps, run.durations), run.seconds
-        self._steps = self._saved(_UNBROKEN) or loaded.experiment.total_steps  # it may end early
+        self._steps = self._last_step(_UNBROKEN) or loaded.experiment.total_steps  # it may end early
         silent = [name for name in PHASES if name != "restore" and not run.steps[name]]
         if silent:
             raise UserError(
@@ -103,12 +103,12 @@ class _Proof:
             if not self._kill_until_the_end():
                 say("every phase has its share; the killed run goes on to its end")
                 with self._start(_KILLED) as run:
-                    self._to_its_end(run)
+                    self._await_end(run)
             unbroken, killed = self._folder / _UNBROKEN, self._folder / _KILLED
             comparison = compare(self._loaded, unbroken, killed, self._steps)
             say(f"round {self._rounds}: {'equal' if not comparison.differences else 'DIFFERENT'}")
             if comparison.differences or not self._shares.left:
-                return self._close(comparison)
+                return self._finish(comparison)
             shutil.rmtree(killed)
             self._rounds += 1
 
@@ -128,57 +128,57 @@ class _Proof:
 
     def _start_and_kill(self) -> bool:
         """One start of the killed run; returns whether it came to its end."""
-        saved = self._saved(_KILLED)
-        aim, occurrence = self._aim(saved)
+        saved = self._last_step(_KILLED)
+        target, occurrence = self._draw_target(saved)
         with self._start(_KILLED) as run:
             limit = 600 + 10 * self._whole_seconds
-            died_in = kill_in(run, aim, occurrence, self._times, self._draw, limit_seconds=limit)
+            died_in = kill_in(run, target, occurrence, self._times, self._draw, limit_seconds=limit)
             self._times.learn(run)
             if died_in is None:
-                self._to_its_end(run)
+                self._await_end(run)
                 return True
             reached = max((step for step in run.steps["step"] if step), default=saved or 0)
-            kill = Kill(self._rounds, aim, tuple(died_in), reached, run.seconds)
+            kill = Kill(self._rounds, target, tuple(died_in), reached, run.seconds)
         self._shares.count(kill.phase)
         self._kills.append(kill)
-        where = kill.phase or "between"
+        phase = kill.phase or "between"
         say(
-            f"kill {len(self._kills):>3}  {where:<8}  at step {kill.step:,}, {kill.seconds:.1f} s after the start; "
-            f"{self._shares.left} to come{'' if where == aim else f'  (meant for {aim})'}"
+            f"kill {len(self._kills):>3}  {phase:<8}  at step {kill.step:,}, {kill.seconds:.1f} s after the start; "
+            f"{self._shares.left} to come{'' if phase == target else f'  (meant for {target})'}"
         )
         return False
 
-    def _aim(self, saved: int | None) -> tuple[str, int]:
+    def _draw_target(self, saved: int | None) -> tuple[str, int]:
         """(phase, n): the n-th such phase of a start from `saved`; ("save", 0) where the run has to get on first."""
-        coming = self._times.occurrences(saved)
-        aim = self._shares.draw_phase(coming)
-        if aim is None:
+        counts = self._times.occurrences(saved)
+        phase = self._shares.draw_phase(counts)
+        if phase is None:
             return "save", 0
         # Far enough on average that the kills spread over the whole run; not the last such phase: it may be missed.
-        reach = max(math.ceil(coming[aim] / 5), round(2 * coming[aim] / self._shares.left))
-        return aim, self._draw.randint(1, max(1, min(reach, coming[aim] - 1)))
+        farthest = max(math.ceil(counts[phase] / 5), round(2 * counts[phase] / self._shares.left))
+        return phase, self._draw.randint(1, max(1, min(farthest, counts[phase] - 1)))
 
     def _start(self, name: str) -> WatchedRun:
         self._starts += name == _KILLED
         directory = RunDirectory(self._folder / name)
-        command = train_command(self._experiment, self._overrides, directory.path, *self._more)
+        command = train_command(self._experiment, self._overrides, directory.path, *self._options)
         return WatchedRun(command, self._folder / _LOG)
 
-    def _to_its_end(self, run: WatchedRun) -> None:
+    def _await_end(self, run: WatchedRun) -> None:
         """Let a run end by itself; raise UserError where it fails."""
         while not run.ended:
             run.listen(1.0)
         if run.exit_code:
             raise UserError(ended_message("A start of the run", run.exit_code, self._folder / _LOG))
 
-    def _saved(self, name: str) -> int | None:
+    def _last_step(self, name: str) -> int | None:
         """The last whole checkpoint of a run."""
         return max(saved_steps(RunDirectory(self._folder / name).checkpoints), default=None)
 
-    def _close(self, comparison: Comparison) -> int:
+    def _finish(self, comparison: Comparison) -> int:
         counts = Counter(kill.phase or "between" for kill in self._kills)
-        dealt = [{**asdict(kill), "phase": kill.phase, "seconds": round(kill.seconds, 3)} for kill in self._kills]
-        found = {
+        records = [{**asdict(kill), "phase": kill.phase, "seconds": round(kill.seconds, 3)} for kill in self._kills]
+        content = {
             "format": _FORMAT,
             "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             "proven": not comparison.differences,
@@ -193,7 +193,7 @@ class _Proof:
             },
             "rounds": self._rounds,
             "starts": self._starts,
-            "seconds": round(time.monotonic() - self._began, 1),
+            "seconds": round(time.monotonic() - self._start_time, 1),
             "equal": comparison.equal,
             "differences": comparison.differences,
             "versions": environment.versions(),
@@ -201,10 +201,10 @@ class _Proof:
             "source_changed": environment.git_state() != self._source,
             "host": environment.host(),
             "devices": RunDirectory(self._folder / _UNBROKEN).read()["starts"][0]["devices"],
-            "list_of_kills": dealt,
+            "list_of_kills": records,
         }
-        print(f"\n{receipt.write(self._folder, found)}receipt  {shown(self._folder / receipt.JSON_NAME)}", flush=True)
-        return 0 if found["proven"] else 1
+        print(f"\n{receipt.write(self._folder, content)}receipt  {shown(self._folder / receipt.JSON_NAME)}", flush=True)
+        return 0 if content["proven"] else 1
 
 
 def say(text: str) -> None:

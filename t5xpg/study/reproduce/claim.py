@@ -34,7 +34,7 @@ from t5xpg.study.reproduce.reproduce import OUTCOME_FILE
 
 RECEIPT_FILE, PACKAGES_FILE = "receipt.json", "packages.cdx.json"
 # Variables of this Make and this program, which would mislead Make and the program in the clone.
-_NOT_KEPT = {"MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "T5XPG_REVISION"}
+_DROPPED = {"MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "T5XPG_REVISION"}
 
 
 def verify(name: str, folder: Path, *, key: str | None = None, steps: int | None = None) -> int:
@@ -51,7 +51,7 @@ def verify(name: str, folder: Path, *, key: str | None = None, steps: int | None
     commit = commit_of(read_results(published))
     if commit is None:
         raise UserError(f"{shown(published)} is not of one commit without changes: there is nothing to clone.")
-    key, started = receipts.signing_key(key), _now()
+    key, start = receipts.signing_key(key), _now()
     checkout, receipt = folder.absolute() / "checkout", folder / RECEIPT_FILE
     run = RunDirectory(checkout / "runs" / f"{name}_reproduced")
     _clone(commit, checkout)
@@ -65,23 +65,23 @@ def verify(name: str, folder: Path, *, key: str | None = None, steps: int | None
     if outcome.get("of") != (digest := sha256_of_file(published)):
         print("no receipt, as nothing was compared; after an interruption, the same command goes on", flush=True)
         return 1
-    found = {
+    content = {
         "format": receipts.FORMAT,
         "experiment": name,
         "verdict": receipts.verdict(outcome),
         "claim": {"results": digest, "commit": commit, "repository": _repository()},
         "reproduction": outcome,
         **_circumstances(run, checkout, folder / PACKAGES_FILE),
-        "started": started,
+        "started": start,
         "ended": _now(),
         "by": f"{environment.git('config', 'user.name') or ''} <{environment.git('config', 'user.email') or ''}>",
     }
-    write_json(receipt, found)
+    write_json(receipt, content)
     if key is not None:
         receipts.sign(receipt, key)
-    how = "signed" if key else f"not signed; to sign it: make verify-claim RECEIPT='{shown(receipt)}' KEY=~/.ssh/…"
-    print(f"{found['verdict']}; receipt: {shown(receipt)}, {how}", flush=True)
-    return 1 if found["verdict"] == receipts.DIFFERENT else 0
+    status = "signed" if key else f"not signed; to sign it: make verify-claim RECEIPT='{shown(receipt)}' KEY=~/.ssh/…"
+    print(f"{content['verdict']}; receipt: {shown(receipt)}, {status}", flush=True)
+    return 1 if content["verdict"] == receipts.DIFFERENT else 0
 
 
 def _clone(commit: str, checkout: Path) -> None:
@@ -91,8 +91,8 @@ def _clone(commit: str, checkout: Path) -> None:
         return
     print(f"cloning commit {commit[:12]} into {shown(checkout)}", flush=True)
     with directory_atomically(checkout) as new:
-        cloned = environment.git("clone", "--quiet", "--no-checkout", str(paths.REPOSITORY), str(new))
-        if cloned is None or environment.git("checkout", "--quiet", commit, within=new) is None:
+        output = environment.git("clone", "--quiet", "--no-checkout", str(paths.REPOSITORY), str(new))
+        if output is None or environment.git("checkout", "--quiet", commit, within=new) is None:
             shallow = environment.git("rev-parse", "--is-shallow-repository") == "true"
             raise UserError(
                 f"Commit {commit}, of which the results are, is not in this checkout. "
@@ -103,8 +103,8 @@ def _clone(commit: str, checkout: Path) -> None:
 def _make(checkout: Path, *arguments: str) -> int:
     """The exit code of Make in the clone; its output is ours."""
     print(f"make {arguments[0]}, in {shown(checkout)}", flush=True)
-    kept = {name: value for name, value in os.environ.items() if name not in _NOT_KEPT and not name.startswith("GIT_")}
-    with subprocess.Popen(["make", *arguments], cwd=checkout, env=kept) as process:
+    env = {name: value for name, value in os.environ.items() if name not in _DROPPED and not name.startswith("GIT_")}
+    with subprocess.Popen(["make", *arguments], cwd=checkout, env=env) as process:
         try:
             return process.wait()
         except BaseException:  # asked to stop: training is asked too, and saves its step
@@ -114,7 +114,7 @@ def _make(checkout: Path, *arguments: str) -> int:
 
 
 def _circumstances(run: RunDirectory, checkout: Path, packages: Path) -> dict[str, Any]:
-    """What ran on which machine; its packages are listed in a file of their own."""
+    """The versions, hardware and digests of a run; its packages are listed in a file of their own."""
     record = run.read()
     start = counting_starts(record)[-1]
     hardware = {**start["host"], "devices": start["devices"]}
@@ -129,7 +129,7 @@ def _circumstances(run: RunDirectory, checkout: Path, packages: Path) -> dict[st
 
 
 def _repository() -> str | None:
-    """Where the repository was cloned from, without name and password; None for a folder."""
+    """The address that the repository was cloned from, without name and password; None for a folder."""
     address = environment.git("remote", "get-url", "origin") or ""
     return re.sub(r"//[^/@]*@", "//", address) if re.match(r"(?!file:)[\w.@+-]+:", address) else None
 

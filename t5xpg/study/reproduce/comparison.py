@@ -1,7 +1,7 @@
-"""Published results and those of a run that repeats them, compared as JSON values: the numbers, and what they rest on.
+"""Comparison of published results with those of a run that repeats them: the numbers and their conditions.
 
-Numbers decide: bit for bit on the published kind of hardware, within a tolerance on another. What they rest on (code,
-settings, data, versions, hardware) explains.
+Numbers decide: bit for bit on the published kind of hardware, within a tolerance on another. The conditions (code,
+settings, data, versions, hardware) explain differences.
 """
 
 import math
@@ -26,7 +26,7 @@ CHANGED, UNKNOWN, NOT_COMPARED = "changed", "not known", "not compared"
 
 # What a change of these parts of the identity means: the run is another one, and cannot repeat the numbers.
 _DECIDING = ("settings", "seed", "data", "vocabulary", "initial", "teacher")
-_UNSHOWN = "-"
+_NO_VALUE = "-"
 _TEXT_WIDTH = 34
 
 Results = Mapping[str, Any]
@@ -36,7 +36,7 @@ Values = dict[tuple[str, int, str], Any]
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the comparison: what, its value as published and here, and one of the verdicts above."""
+    """One line of the comparison: a label, its value as published and here, and one of the verdicts above."""
 
     what: str
     published: str
@@ -46,7 +46,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Comparison:
-    """numbers: what the run determines. conditions: what it rests on, a row for every part and for every change.
+    """numbers: those that the run determines. conditions: of the run, a row for every part and for every change.
 
     exact: whether the numbers had to be the same bit for bit. largest: the largest difference among them, relative or
     (of accuracies) absolute; infinite where a value is missing on one side.
@@ -59,7 +59,7 @@ class Comparison:
 
     @property
     def same(self) -> bool:
-        """Whether no number is different."""
+        """True if no number is different."""
         return all(row.verdict != DIFFERENT for row in self.numbers)
 
     @property
@@ -96,7 +96,7 @@ def compare(published: Results, here: Results, *, steps: int, changed_files: Seq
 
 
 def conditions(published: Results, here: Results, changed_files: Sequence[str] | None = None) -> Iterator[Row]:
-    """What the numbers rest on: a row for every part that is the same, and for every value that changed."""
+    """Yields the conditions of the numbers: a row for every part that is the same, and for every value that changed."""
     yield _code(published.get("git"), here.get("git"), changed_files)
     yield from identity(published["identity"], here["identity"])
     for part in ("versions", "hardware"):
@@ -104,7 +104,7 @@ def conditions(published: Results, here: Results, changed_files: Sequence[str] |
 
 
 def identity(published: Results, here: Results) -> Iterator[Row]:
-    """The rows of what makes a run the run it is: settings, seed, data, cache, vocabulary, initial checkpoint, teacher.
+    """Yields the rows of a run's identity: settings, seed, data, cache, vocabulary, initial checkpoint, teacher.
 
     A part that is not known here (yet) is left out, and a value that only one side knows is no change: the program
     may have learnt to record it since.
@@ -125,14 +125,14 @@ def _cache_formats(cache: Any) -> set[Any]:
 
 
 def other_run(rows: Sequence[Row]) -> list[Row]:
-    """The changes in `identity` that make the run another one, which cannot repeat the published numbers."""
+    """The rows of `identity` whose change makes the run another one, which cannot repeat the published numbers."""
     return [row for row in rows if row.verdict == CHANGED and row.what.split(":")[0] in _DECIDING]
 
 
 def _leaves(part: str, old: Any, new: Any) -> Iterator[Row]:
     changes = {
         name: (before, after)
-        for name, (before, after) in differing({part: _by_place(old)}, {part: _by_place(new)}).items()
+        for name, (before, after) in differing({part: _index_lists(old)}, {part: _index_lists(new)}).items()
         if NOT_SET not in (before, after) and name != "hardware.memory_bytes"
     }
     if not changes:
@@ -142,18 +142,19 @@ def _leaves(part: str, old: Any, new: Any) -> Iterator[Row]:
         yield Row(what, *_texts(before, after), CHANGED)
 
 
-def _by_place(value: Any) -> Any:
+def _index_lists(value: Any) -> Any:
     """A JSON value in which lists of mappings are mappings by index, so that a difference in them has a name."""
     if isinstance(value, Mapping):
-        return {name: _by_place(inner) for name, inner in value.items()}
+        return {name: _index_lists(inner) for name, inner in value.items()}
     if isinstance(value, list) and any(isinstance(inner, Mapping) for inner in value):
-        return {str(place): _by_place(inner) for place, inner in enumerate(value)}
+        return {str(place): _index_lists(inner) for place, inner in enumerate(value)}
     return value
 
 
 def _code(old: Results | None, new: Results | None, changed_files: Sequence[str] | None) -> Row:
     before, after = (
-        _UNSHOWN if git is None else git["commit"][:12] + ("" if git["clean"] else " and changes") for git in (old, new)
+        _NO_VALUE if git is None else git["commit"][:12] + ("" if git["clean"] else " and changes")
+        for git in (old, new)
     )
     if old is None or new is None:
         return Row("code", before, after, UNKNOWN)
@@ -169,10 +170,10 @@ def _code(old: Results | None, new: Results | None, changed_files: Sequence[str]
 def _batches(old: Results | None, new: Results | None, steps: int) -> tuple[Row, float]:
     """Compare the batches that the runs were fed; these do not depend on the hardware."""
     before, after = ({} if one is None else dict(zip(one["step"], one["sha256"], strict=True)) for one in (old, new))
-    shared = [step for step in before if step in after and step <= steps]
-    if not shared:
-        return Row("batches", _UNSHOWN, _UNSHOWN, NOT_COMPARED), 0.0
-    shown = next((step for step in shared if before[step] != after[step]), shared[-1])
+    steps_of_both = [step for step in before if step in after and step <= steps]
+    if not steps_of_both:
+        return Row("batches", _NO_VALUE, _NO_VALUE, NOT_COMPARED), 0.0
+    shown = next((step for step in steps_of_both if before[step] != after[step]), steps_of_both[-1])
     same = before[shown] == after[shown]
     row = Row(
         f"batches to step {shown:,}", before[shown][:12] + "…", after[shown][:12] + "…", SAME if same else DIFFERENT
@@ -182,20 +183,20 @@ def _batches(old: Results | None, new: Results | None, steps: int) -> tuple[Row,
 
 def _curve(split: str, published: Results, here: Results, steps: int, exact: bool) -> tuple[Row, float]:
     old, new = _values(published, split, steps), _values(here, split, steps)
-    known = {measure for _, _, measure in old}
+    measures = {measure for _, _, measure in old}
     if steps < published["steps"]:  # the last and the best of a shorter run are others
         old, new = ({key: one for key, one in side.items() if key[0] not in ("final", "best")} for side in (old, new))
-    keys = [*old, *(key for key in new if key not in old and key[2] in known)]
-    what = "training" if split == "train" else split
+    keys = [*old, *(key for key in new if key not in old and key[2] in measures)]
+    label = "training" if split == "train" else split
     if not keys:
-        return Row(f"{what} loss", _UNSHOWN, _UNSHOWN, NOT_COMPARED), 0.0
+        return Row(f"{label} loss", _NO_VALUE, _NO_VALUE, NOT_COMPARED), 0.0
     distances = {key: distance(key[2], old.get(key), new.get(key)) for key in keys}
     worst = max(keys, key=lambda key: distances[key])
     last = max((key for key in keys if key[2] == "loss"), key=lambda key: key[1], default=worst)
     shown = worst if distances[worst] else last
     count = len({step for _, step, _ in keys})
     row = Row(
-        f"{what} {shown[2].replace('_', ' ')} at step {shown[1]:,} ({count} point{'s'[: count > 1]} compared)",
+        f"{label} {shown[2].replace('_', ' ')} at step {shown[1]:,} ({count} point{'s'[: count > 1]} compared)",
         *_texts(old.get(shown), new.get(shown)),
         _verdict(distances[worst], exact),
     )
@@ -204,7 +205,7 @@ def _curve(split: str, published: Results, here: Results, steps: int, exact: boo
 
 def _values(results: Results, split: str, steps: int) -> Values:
     columns = results["curves"][split]
-    found = {
+    numbers = {
         ("curve", step, name): value
         for name, values in columns.items()
         if name != "step"
@@ -216,16 +217,16 @@ def _values(results: Results, split: str, steps: int) -> Values:
         points["best"] = results["best_validation"]
     for record, point in points.items():
         if point is not None and point["step"] <= steps:
-            found |= {(record, point["step"], name): value for name, value in point.items() if name != "step"}
-    return found
+            numbers |= {(record, point["step"], name): value for name, value in point.items() if name != "step"}
+    return numbers
 
 
 def _count(name: str, published: Results, here: Results) -> tuple[Row, float]:
     old, new = published.get(name), here.get(name)
-    what = {"num_params": "parameters"}.get(name, name.replace("_", " "))
+    label = {"num_params": "parameters"}.get(name, name.replace("_", " "))
     if old is None:
-        return Row(what, _UNSHOWN, _UNSHOWN, NOT_COMPARED), 0.0
-    return Row(what, *_texts(old, new), SAME if old == new else DIFFERENT), distance(name, old, new)
+        return Row(label, _NO_VALUE, _NO_VALUE, NOT_COMPARED), 0.0
+    return Row(label, *_texts(old, new), SAME if old == new else DIFFERENT), distance(name, old, new)
 
 
 def _evaluation(published: Results, here: Results, whole: bool, exact: bool) -> Iterator[tuple[Row, float]]:
@@ -233,16 +234,16 @@ def _evaluation(published: Results, here: Results, whole: bool, exact: bool) -> 
     if old is None:
         return
     if not whole:
-        yield Row("evaluation", _UNSHOWN, _UNSHOWN, NOT_COMPARED), 0.0
+        yield Row("evaluation", _NO_VALUE, _NO_VALUE, NOT_COMPARED), 0.0
         return
-    before, after = (  # what was read is part of the identity
+    old_numbers, new_numbers = (  # what was read is part of the identity
         flatten_dict({name: value for name, value in (one or {}).items() if name != "data"}, sep="/")
         for one in (old, new)
     )
-    distances = {name: distance(name, value, after.get(name)) for name, value in before.items()}
+    distances = {name: distance(name, value, new_numbers.get(name)) for name, value in old_numbers.items()}
     worst = max(distances, key=lambda name: distances[name])
-    shown = worst if distances[worst] or "loss" not in before else "loss"
-    values = _texts(before[shown], after.get(shown))
+    shown = worst if distances[worst] or "loss" not in old_numbers else "loss"
+    values = _texts(old_numbers[shown], new_numbers.get(shown))
     yield Row(f"evaluation: {shown}", *values, _verdict(distances[worst], exact)), distances[worst]
     yield from _samples(published.get("samples"), here.get("samples"), exact)
 
@@ -258,7 +259,7 @@ def _samples(old: Any, new: Any, exact: bool) -> Iterator[tuple[Row, float]]:
 
 
 def distance(name: str, old: Any, new: Any) -> float:
-    """How far two values are apart: absolute for accuracies, else relative; infinite for unequal integers or texts."""
+    """The distance of two values: absolute for accuracies, else relative; infinite for unequal integers or texts."""
     if old == new:
         return 0.0
     if not (isinstance(old, int | float) and isinstance(new, int | float)) or isinstance(old, int):
@@ -284,7 +285,7 @@ def _texts(old: Any, new: Any) -> tuple[str, str]:
 
 def _text(value: Any, digits: int) -> str:
     if value is None:
-        return _UNSHOWN
+        return _NO_VALUE
     if isinstance(value, float):
         return f"{value:.{digits}g}"
     if isinstance(value, int) and not isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""Receipts of `make verify-claim`: what somebody found of a published run, signed as git signs commits, with SSH keys.
+"""Receipts of `make verify-claim`: the outcome of a published run repeated by others, signed with an SSH key as by git.
 
 A receipt is a JSON object. Its "signature" is made by ssh-keygen in the namespace `NAMESPACE`, over `canonical` of it.
 """
@@ -30,17 +30,17 @@ def canonical(receipt: Mapping[str, Any]) -> bytes:
 
 def verdict(reproduction: Mapping[str, Any]) -> str:
     """The worst verdict of the numbers in a reproduction.json."""
-    found = {row["verdict"] for row in reproduction["numbers"]}
-    return next((one for one in (DIFFERENT, WITHIN, SAME) if one in found), NOT_COMPARED)
+    verdicts = {row["verdict"] for row in reproduction["numbers"]}
+    return next((one for one in (DIFFERENT, WITHIN, SAME) if one in verdicts), NOT_COMPARED)
 
 
-def signing_key(chosen: str | None) -> str | None:
-    """The file of the SSH key to sign with: `chosen`, or the one that git signs with; None where there is neither."""
-    named = chosen
-    if not chosen and environment.output_of(["git", "config", "gpg.format"]) == "ssh":
-        named = environment.output_of(["git", "config", "user.signingkey"])
-    file = os.path.expanduser(named or "")
-    if chosen and not Path(file).is_file():
+def signing_key(requested: str | None) -> str | None:
+    """The file of the SSH key to sign with: `requested`, or the one that git signs with; None without either."""
+    key_name = requested
+    if not requested and environment.output_of(["git", "config", "gpg.format"]) == "ssh":
+        key_name = environment.output_of(["git", "config", "user.signingkey"])
+    file = os.path.expanduser(key_name or "")
+    if requested and not Path(file).is_file():
         raise UserError(f"There is no SSH key {file} to sign with. Name a file: KEY=~/.ssh/id_ed25519")
     return file if Path(file).is_file() else None  # git also takes a public key itself
 
@@ -50,20 +50,20 @@ def sign(file: Path, key: str) -> None:
     receipt = read(file)
     if "signature" in receipt:
         raise UserError(f"{file} is signed already.")
-    code, said = _ssh_keygen("sign", "-n", NAMESPACE, "-f", key, data=canonical(receipt))
+    code, output = _ssh_keygen("sign", "-n", NAMESPACE, "-f", key, data=canonical(receipt))
     if code:
-        raise UserError(f"ssh-keygen did not sign {file} with {key}: {said}")
-    write_json(file, {**receipt, "signature": said + "\n"})
+        raise UserError(f"ssh-keygen did not sign {file} with {key}: {output}")
+    write_json(file, {**receipt, "signature": output + "\n"})
 
 
 def check(file: Path, signers: Path | None = None) -> int:
-    """Print what a receipt that came back says of the results that are published here, and who signed it.
+    """Print the verdict of a receipt on the results that are published here, and its signer.
 
     signers: a file of names and keys, as git's allowed signers; one of them must have signed. Returns 0, or 1 where the
     numbers were different. Raises UserError for a receipt that was changed, is of other results, or is not so signed.
     """
     receipt = read(file)
-    signed = _signature(file, receipt, signers)
+    signature = _signature(file, receipt, signers)
     claim, name, known = receipt["claim"], receipt["experiment"], paths.experiments()
     if name not in known:
         raise UserError(f"{file} is of the experiment {name!r}, which is not here.{nearest(name, known)}")
@@ -78,14 +78,14 @@ def check(file: Path, signers: Path | None = None) -> int:
         f"verdict    {receipt['verdict']}: {name}, {receipt['reproduction']['steps']} of {results['steps']} steps",
         f"claim      {paths.shown(published)} of commit {claim['commit'][:12]}",
         f"found by   {receipt['by']}, {receipt['ended']}",
-        f"signature  {signed}",
+        f"signature  {signature}",
     )
     print(printable("\n".join(lines)), flush=True)
     return 1 if receipt["verdict"] == DIFFERENT else 0
 
 
 def _signature(file: Path, receipt: Mapping[str, Any], signers: Path | None) -> str:
-    """What ssh-keygen says about a receipt's signature. Raises UserError where the signature is not valid."""
+    """The output of ssh-keygen about a receipt's signature. Raises UserError if the signature is not valid."""
     if "signature" not in receipt and signers is None:
         return "none: anyone can have written this"
     if signers is not None and not signers.is_file():
@@ -93,16 +93,16 @@ def _signature(file: Path, receipt: Mapping[str, Any], signers: Path | None) -> 
     with tempfile.TemporaryDirectory() as folder:
         armored = Path(folder) / "signature"
         armored.write_text(str(receipt.get("signature")), encoding="utf-8", errors="replace")
-        how = ["check-novalidate"]
+        action = ["check-novalidate"]
         if signers is not None:
             code, names = _ssh_keygen("find-principals", "-s", str(armored), "-f", str(signers))
             if code:
                 raise UserError(f"{file} is not signed with a key of {signers}.")
-            how = ["verify", "-f", str(signers), "-I", names.splitlines()[0]]
-        code, said = _ssh_keygen(*how, "-n", NAMESPACE, "-s", str(armored), data=canonical(receipt))
+            action = ["verify", "-f", str(signers), "-I", names.splitlines()[0]]
+        code, output = _ssh_keygen(*action, "-n", NAMESPACE, "-s", str(armored), data=canonical(receipt))
     if code:
         raise UserError(f"{file} was changed after it was signed, or its signature was.")
-    return said
+    return output
 
 
 def read(file: Path) -> dict[str, Any]:
@@ -111,16 +111,16 @@ def read(file: Path) -> dict[str, Any]:
     try:
         receipt: dict[str, Any] = json.loads(text)
         # refuses also a name that stands twice: some readers would see its first value, others its last
-        same = text == (json.dumps(receipt, indent=2, ensure_ascii=False) + "\n").encode()
-        claim, found = receipt["claim"], receipt["reproduction"]
+        is_valid = text == (json.dumps(receipt, indent=2, ensure_ascii=False) + "\n").encode()
+        claim, reproduction = receipt["claim"], receipt["reproduction"]
         texts = [claim["results"], claim["commit"], *(receipt[name] for name in ("experiment", "ended", "by"))]
-        same &= receipt["format"] == FORMAT and all(isinstance(text, str) for text in texts)
-        same &= isinstance(found["steps"], int)
-        same &= receipt["verdict"] == verdict(found) and found["of"] == claim["results"]
+        is_valid &= receipt["format"] == FORMAT and all(isinstance(text, str) for text in texts)
+        is_valid &= isinstance(reproduction["steps"], int)
+        is_valid &= receipt["verdict"] == verdict(reproduction) and reproduction["of"] == claim["results"]
         canonical(receipt)
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        same = False
-    if not same:
+        is_valid = False
+    if not is_valid:
         raise UserError(f"{file} is not a receipt of make verify-claim, or was changed on its way.")
     return receipt
 
@@ -128,9 +128,9 @@ def read(file: Path) -> dict[str, Any]:
 def _ssh_keygen(action: str, *arguments: str, data: bytes = b"") -> tuple[int, str]:
     """The exit code of `ssh-keygen -Y`, and what it printed; where it failed, the end of its error messages."""
     try:
-        done = subprocess.run(["ssh-keygen", "-Y", action, *arguments], input=data, capture_output=True)
+        process = subprocess.run(["ssh-keygen", "-Y", action, *arguments], input=data, capture_output=True)
     except FileNotFoundError:
         raise UserError("Signatures need ssh-keygen, of OpenSSH 8.2 or later, which is not here.") from None
-    if done.returncode:
-        return done.returncode, done.stderr.decode(errors="replace").strip()[-300:]
-    return 0, done.stdout.decode(errors="replace").strip()
+    if process.returncode:
+        return process.returncode, process.stderr.decode(errors="replace").strip()[-300:]
+    return 0, process.stdout.decode(errors="replace").strip()

@@ -30,7 +30,7 @@ from t5xpg.train import initial_state, training
 MARK_FILE = ".reproduction.json"
 OUTCOME_FILE = "reproduction.json"
 # Keys that published results must have; others may be missing, as later versions added them.
-_NEEDED = (
+_REQUIRED = (
     "command", "steps", "identity", "versions", "hardware", "curves", "first", "final", "best_validation", "num_params",
 )  # fmt: skip
 
@@ -49,15 +49,15 @@ def reproduce(loaded: LoadedConfig, path: Path, *, steps: int | None = None) -> 
     are added here), for `steps` that were not published, and where `path` holds other things.
     """
     file = loaded.gin_file.parent / RESULTS_FILE
-    published = _published(loaded, file)
-    loaded = _as_published(loaded, published)
-    last = int(min(published["steps"], loaded.experiment.total_steps))
-    steps = last if steps is None else steps
-    if not 1 <= steps <= last:
-        raise UserError(f"STEPS={steps}: {loaded.name} has published {last:,} steps; give a number from 1 to {last}.")
+    published = _read_published(loaded, file)
+    loaded = _with_overrides(loaded, published)
+    most = int(min(published["steps"], loaded.experiment.total_steps))
+    steps = most if steps is None else steps
+    if not 1 <= steps <= most:
+        raise UserError(f"STEPS={steps}: {loaded.name} has published {most:,} steps; give a number from 1 to {most}.")
     directory = RunDirectory(path)
     mark = {"experiment": loaded.name, "of": sha256_of_file(file), "steps": steps}
-    _check(directory, mark)
+    _check_folder(directory, mark)
     rows = list(identity(published["identity"], _identity(loaded, directory)))
     if other_run(rows):
         _print_table(rows)
@@ -65,28 +65,28 @@ def reproduce(loaded: LoadedConfig, path: Path, *, steps: int | None = None) -> 
         print(f"different: the {changed} changed since {shown(file)} was published; nothing was trained")
         return 1
     with directory.lock():
-        _check(directory, mark)
+        _check_folder(directory, mark)
         _begin(directory, mark)
     gin = " ".join(overrides_of(published["command"]))  # which are not arguments of this process
     command = ["t5xpg", "train", loaded.typed, *([f"--gin-overrides={gin}"] if gin else []), f"--run={shown(path)}"]
     code = training.train(loaded, path, until=steps, command=shlex.join(command))
     if code:
         return code
-    measured = published.get("evaluation") or {}
-    evaluated, count = measured.get("step"), measured.get("mean_of_checkpoints")
-    whole = steps == published["steps"]
-    if whole and evaluated is not None and not evaluation.is_up_to_date(directory, evaluated, count):
-        step = f"mean:{count}" if count else None if evaluated == steps else "best"
-        evaluation.evaluate(_decoding_as(measured, loaded), path, step=step)
-    here = collect(directory, train_points=published["curves"]["train"]["step"])
-    comparison = compare(published, here, steps=steps, changed_files=_changed_files(published.get("git"), loaded))
+    evaluated = published.get("evaluation") or {}
+    eval_step, count = evaluated.get("step"), evaluated.get("mean_of_checkpoints")
+    complete = steps == published["steps"]
+    if complete and eval_step is not None and not evaluation.is_up_to_date(directory, eval_step, count):
+        step = f"mean:{count}" if count else None if eval_step == steps else "best"
+        evaluation.evaluate(_with_decoding(evaluated, loaded), path, step=step)
+    results = collect(directory, train_points=published["curves"]["train"]["step"])
+    comparison = compare(published, results, steps=steps, changed_files=_changed_files(published.get("git"), loaded))
     _print(comparison, published, steps, file)
     write_json(directory.path / OUTCOME_FILE, {**mark, "same": comparison.same, **_as_json(comparison)})
     print(f"kept in {shown(directory.path / OUTCOME_FILE)}", flush=True)
     return 0 if comparison.same else 1
 
 
-def _published(loaded: LoadedConfig, file: Path) -> Results:
+def _read_published(loaded: LoadedConfig, file: Path) -> Results:
     kinds.require_one_run(file.parent)
     if not file.exists():
         raise UserError(
@@ -94,17 +94,17 @@ def _published(loaded: LoadedConfig, file: Path) -> Results:
             f"make train EXP={loaded.typed}, make eval EXP={loaded.typed}, make report EXP={loaded.typed}"
         )
     published = read_results(file)
-    lacking = [name for name in _NEEDED if name not in published]
-    if lacking:
+    missing = [name for name in _REQUIRED if name not in published]
+    if missing:
         raise UserError(
-            f"{shown(file)} lacks {', '.join(lacking)}. Write it again with: make report EXP={loaded.typed}"
+            f"{shown(file)} lacks {', '.join(missing)}. Write it again with: make report EXP={loaded.typed}"
         )
     if published.get("experiment") != loaded.name:
         raise UserError(f"{shown(file)} holds results of {published.get('experiment')}, not of {loaded.name}.")
     return published
 
 
-def _as_published(loaded: LoadedConfig, published: Results) -> LoadedConfig:
+def _with_overrides(loaded: LoadedConfig, published: Results) -> LoadedConfig:
     """The experiment with the overrides that the published run had. Raises UserError where `loaded` has some."""
     plain = config.load(str(loaded.gin_file))
     if loaded.full != plain.full:
@@ -116,12 +116,12 @@ def _as_published(loaded: LoadedConfig, published: Results) -> LoadedConfig:
     return config.load(str(loaded.gin_file), overrides, gin_files) if overrides or gin_files else plain
 
 
-def _decoding_as(measured: Results, loaded: LoadedConfig) -> LoadedConfig:
+def _with_decoding(evaluated: Results, loaded: LoadedConfig) -> LoadedConfig:
     """The experiment with the decoding of a published evaluation, which may be another than that of the training."""
-    for predicted in measured.get("predicted", {}).values():
-        if predicted.get("decoding", {}).get("method") in METHODS:  # a masked language model has a method of its own
+    for facts in evaluated.get("predicted", {}).values():
+        if facts.get("decoding", {}).get("method") in METHODS:  # a masked language model has a method of its own
             names = {field.name for field in dataclasses.fields(DecodingConfig)}
-            decoding = DecodingConfig(**{name: value for name, value in predicted["decoding"].items() if name in names})
+            decoding = DecodingConfig(**{name: value for name, value in facts["decoding"].items() if name in names})
             return dataclasses.replace(loaded, experiment=dataclasses.replace(loaded.experiment, decoding=decoding))
     return loaded
 
@@ -129,24 +129,25 @@ def _decoding_as(measured: Results, loaded: LoadedConfig) -> LoadedConfig:
 def _identity(loaded: LoadedConfig, directory: RunDirectory) -> dict[str, Any]:
     """The run's identity, as far as it is known before the run starts; exports and caches what is missing."""
     experiment = loaded.experiment
-    found = run_identity(experiment, prepare.prepare(experiment.train_dataset, experiment.needs))
+    own_identity = run_identity(experiment, prepare.prepare(experiment.train_dataset, experiment.needs))
     # a run that continues needs no initial checkpoint
-    started = experiment.initial is not None or experiment.teacher is not None
-    if started and not any(directory.checkpoints.glob("[0-9]*")):
+    has_origin = experiment.initial is not None or experiment.teacher is not None
+    if has_origin and not any(directory.checkpoints.glob("[0-9]*")):
         origins = initial_state.begin(assembly.assemble(experiment)).origins
-        found |= {name: initial_state.identity(origin) for name, origin in origins.items()}
-    return found
+        own_identity |= {name: initial_state.identity(origin) for name, origin in origins.items()}
+    return own_identity
 
 
-def _check(directory: RunDirectory, mark: Results) -> None:
+def _check_folder(directory: RunDirectory, mark: Results) -> None:
     """Raise UserError where the folder holds no reproduction but other files, or an unfinished one of other results."""
     path = directory.path
     entries = [entry.name for entry in path.iterdir() if not entry.name.startswith(".")] if path.is_dir() else []
-    strangers = sorted(set(entries) - _own(directory))
-    if strangers or (entries and not (path / MARK_FILE).exists()):
-        what = ", ".join(strangers[:5]) if strangers else "another run"
+    foreign = sorted(set(entries) - _own_names(directory))
+    if foreign or (entries and not (path / MARK_FILE).exists()):
+        content = ", ".join(foreign[:5]) if foreign else "another run"
         raise UserError(
-            f"A reproduction is trained in a clean folder, and {shown(path)} holds {what}. Name another one with RUN=…"
+            f"A reproduction is trained in a clean folder, and {shown(path)} holds {content}. "
+            "Name another one with RUN=…"
         )
     if (path / MARK_FILE).exists() and not (path / OUTCOME_FILE).exists():
         old = json_object_if_any(path / MARK_FILE)
@@ -166,11 +167,11 @@ def _begin(directory: RunDirectory, mark: Results) -> None:
         print(f"the finished reproduction in {shown(path)} makes room for this one")
         # The files that say that it is finished, and a run, are deleted last: after a kill in between, the next call
         # goes on here.
-        for name in (*sorted(_own(directory) - {OUTCOME_FILE, MARK_FILE, ".lock", record}), OUTCOME_FILE, record):
+        for name in (*sorted(_own_names(directory) - {OUTCOME_FILE, MARK_FILE, ".lock", record}), OUTCOME_FILE, record):
             remove(path / name)
 
 
-def _own(directory: RunDirectory) -> set[str]:
+def _own_names(directory: RunDirectory) -> set[str]:
     names = {entry.name for entry in vars(directory).values() if entry != directory.path}
     return names | {MARK_FILE, OUTCOME_FILE, ".lock"}
 
@@ -179,14 +180,14 @@ def _changed_files(git: Results | None, loaded: LoadedConfig) -> list[str] | Non
     """The files of the program and of the experiment that differ from the published commit; None if git cannot say."""
     if git is None or not re.fullmatch("[0-9a-f]{40,64}", str(git.get("commit"))):  # so never an option of git
         return None
-    within = [str(paths.PACKAGE), str(paths.GIN), str(loaded.gin_file.resolve())]
-    found = environment.git("diff", "--name-only", git["commit"], "--", *within)
-    return None if found is None else found.splitlines()
+    folders = [str(paths.PACKAGE), str(paths.GIN), str(loaded.gin_file.resolve())]
+    output = environment.git("diff", "--name-only", git["commit"], "--", *folders)
+    return None if output is None else output.splitlines()
 
 
 def _print(comparison: Comparison, published: Results, steps: int, file: Path) -> None:
-    whole = "" if steps == published["steps"] else f" of {published['steps']:,}"
-    print(f"\n{published['experiment']}, {steps:,}{whole} steps, and {shown(file)}:\n")
+    total = "" if steps == published["steps"] else f" of {published['steps']:,}"
+    print(f"\n{published['experiment']}, {steps:,}{total} steps, and {shown(file)}:\n")
     _print_table(comparison.numbers)
     print()
     _print_table(comparison.conditions)
@@ -197,8 +198,8 @@ def _print(comparison: Comparison, published: Results, steps: int, file: Path) -
         verdict = f"same within {TOLERANCE:g}, on other hardware than was published: the largest difference is "
         verdict += f"{largest:.2g}; changed: {changed}"
     else:
-        allowed = "bit for bit" if comparison.exact else f"within {TOLERANCE:g}, as on other hardware"
-        verdict = f"different: not {allowed} what was published"
+        limit = "bit for bit" if comparison.exact else f"within {TOLERANCE:g}, as on other hardware"
+        verdict = f"different: not {limit} what was published"
         verdict += f", the largest difference is {largest:.2g}; " if largest < float("inf") else "; "
         verdict += f"changed: {changed}" if changed else "nothing changed of what a run rests on"
     print(f"\n{verdict}")

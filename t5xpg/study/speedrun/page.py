@@ -14,16 +14,16 @@ _HEADER = ["entry", "wall time", "target tokens", "steps", "seeds", "loss", "use
 
 def sections(board: Board) -> Iterator[str]:
     """The paragraphs of the block."""
-    counting = [entry for entry in board["entries"] if not entry["objections"]]
-    timed = [entry for entry in counting if not entry["time_left_out"]]
-    yield "" if counting else "There is no entry yet."
-    for title, name, entries in (("wall time", "seconds", timed), ("target tokens", "target_tokens", counting)):
+    accepted = [entry for entry in board["entries"] if not entry["objections"]]
+    timed = [entry for entry in accepted if not entry["time_left_out"]]
+    yield "" if accepted else "There is no entry yet."
+    for title, name, entries in (("wall time", "seconds", timed), ("target tokens", "target_tokens", accepted)):
         if entries:
             yield f"By {title}, the mean over seeds:"
             yield table(_HEADER, [_row(one) for one in sorted(entries, key=lambda one: _mean(one, name))])
     for entry in board["entries"]:
-        if why := "; ".join(entry["objections"]):
-            yield f"{code(entry['name'])} does not count: {escape(why)}."
+        if reasons := "; ".join(entry["objections"]):
+            yield f"{code(entry['name'])} does not count: {escape(reasons)}."
         elif entry["time_left_out"]:
             yield f"{code(entry['name'])} has no time: {entry['time_left_out']}."
     yield f"Not run yet: {', '.join(map(code, board['not_run']))}." if board["not_run"] else ""
@@ -41,9 +41,9 @@ def _row(entry: Entry) -> list[str]:
     name, loss = f"[{escape(entry['name'])}]({entry['file']})", f"{statistics.fmean(losses):.4f}"
     time = UNKNOWN if entry["time_left_out"] else duration(_mean(entry, "seconds"))
     cost = [time, f"{_mean(entry, 'target_tokens'):,.0f}", f"{seeds[0]['steps']:,}", str(len(seeds))]
-    use = UNKNOWN if seeds[0]["encoder_use"] is None else decimals(_mean(entry, "encoder_use"))
-    found = [f"{loss} ({min(losses):.4f} to {max(losses):.4f})", use]
-    return [name, *cost, *found, escape(entry["cpu"] or UNKNOWN), escape(entry["commit"])]
+    encoder_use = UNKNOWN if seeds[0]["encoder_use"] is None else decimals(_mean(entry, "encoder_use"))
+    results = [f"{loss} ({min(losses):.4f} to {max(losses):.4f})", encoder_use]
+    return [name, *cost, *results, escape(entry["cpu"] or UNKNOWN), escape(entry["commit"])]
 
 
 def _mean(entry: Entry, name: str) -> float:

@@ -17,8 +17,8 @@ _FREE = ("eval_dataset.seed", "eval_dataset.metrics")  # what an entry may chang
 
 
 class SpeedrunPlan(Plan):
-    """What speedrun.toml holds. target: the mean over seeds of the validation loss has to be at or below it, in nats
-    per target byte. deviation: one standard deviation of that loss over seeds; None where it was not measured yet.
+    """The contents of speedrun.toml. target: the mean over seeds of the validation loss has to be at or below it, in
+    nats per target byte. deviation: one standard deviation of that loss over seeds; None if it was not measured yet.
     """
 
     target: Annotated[float, Field(gt=0)]
@@ -28,7 +28,7 @@ class SpeedrunPlan(Plan):
 
     @property
     def noise(self) -> float | None:
-        """What `margin` has to reach, in nats: by chance alone, it exceeds this with probability `P`."""
+        """The least `margin` of a record, in nats: by chance alone, it is exceeded with probability `P`."""
         return None if self.deviation is None else statistics.NormalDist(0.0, self.deviation).inv_cdf(1.0 - P)
 
 
@@ -39,7 +39,7 @@ def margin(losses: Sequence[float], target: float) -> float:
 
 
 def objections(plan: SpeedrunPlan, losses: Sequence[float | None]) -> Iterator[str]:
-    """Why losses, one of each seed at the end of its run, make no record. A loss is None where it is not finite."""
+    """Yields reasons why losses, one of each seed at its end, make no record. A loss is None if it is not finite."""
     finite = [loss for loss in losses if loss is not None]
     if len(losses) < plan.seeds:
         yield f"{len(losses)} seeds, and at least {plan.seeds} are needed"
@@ -51,12 +51,12 @@ def objections(plan: SpeedrunPlan, losses: Sequence[float | None]) -> Iterator[s
         yield f"(target - mean) * sqrt(n) is {margin(finite, plan.target):+.4f} and does not clear {plan.noise:.4f}"
 
 
-def forbidden(entry: Experiment, rules: Experiment) -> Iterator[str]:
-    """What an entry does against the rules. rules: the experiment that every entry includes."""
-    own, fixed = settings(entry), settings(rules)
-    for name in sorted(own.keys() | fixed.keys()):
-        if name.startswith("eval_dataset") and name not in _FREE and own.get(name) != fixed.get(name):
-            yield f"{name} is {own.get(name)!r}, and validation is fixed: {fixed.get(name)!r}"
+def rule_violations(entry: Experiment, rules: Experiment) -> Iterator[str]:
+    """Yields an entry's violations of the rules. rules: the experiment that every entry includes."""
+    actual, fixed = settings(entry), settings(rules)
+    for name in sorted(actual.keys() | fixed.keys()):
+        if name.startswith("eval_dataset") and name not in _FREE and actual.get(name) != fixed.get(name):
+            yield f"{name} is {actual.get(name)!r}, and validation is fixed: {fixed.get(name)!r}"
     if entry.initial is not None or entry.teacher is not None:
         yield "it starts from a checkpoint, and pretrained weights are not allowed"
     if entry.selection is not None and entry.selection.patience is not None:

@@ -25,7 +25,7 @@ from t5xpg.study.board import FORMAT, rounded
 from t5xpg.study.plan_file import read
 from t5xpg.study.runs import Run
 from t5xpg.study.speedrun.page import PAGE
-from t5xpg.study.speedrun.rules import SpeedrunPlan, forbidden, margin, objections
+from t5xpg.study.speedrun.rules import SpeedrunPlan, margin, objections, rule_violations
 from t5xpg.study.study import PlannedExperiment
 
 EXPERIMENT, RECORD_FILE = "speedrun", "record.json"
@@ -49,8 +49,8 @@ class Speedrun(PlannedExperiment):
         if entry not in self.entries:
             raise UserError(f"There is no entry {entry!r} in {shown(self.home)}/records.{nearest(entry, self.entries)}")
         file = str(self.entries[entry])
-        if broken := list(forbidden(config.load(file).experiment, config.load(self.experiment).experiment)):
-            raise UserError("\n  ".join([f"{entry} is refused:", *broken]))
+        if violations := list(rule_violations(config.load(file).experiment, config.load(self.experiment).experiment)):
+            raise UserError("\n  ".join([f"{entry} is refused:", *violations]))
         folders = {seed: self.folder / f"{entry},seed={seed}" for seed in seeds}
         return [Run(file, path, "entry", {"seed": seed}, [f"RANDOM_SEED={seed}"]) for seed, path in folders.items()]
 
@@ -62,48 +62,50 @@ class Speedrun(PlannedExperiment):
         breaks the rules, for another number of cores, and for a record of runs with code of more than one commit.
         """
         plan = read(self.plan_path, SpeedrunPlan)
-        wanted, file = self.runs_of(entry, seeds or range(plan.seeds)), self.home / "records" / entry / RECORD_FILE
+        entry_runs, file = self.runs_of(entry, seeds or range(plan.seeds)), self.home / "records" / entry / RECORD_FILE
         if (cores := environment.usable_cores()) != plan.cores:
-            wish = f"Put this before the command: taskset --cpu-list 0-{plan.cores - 1}"
-            raise UserError(f"A speedrun is run on {plan.cores} cores, and {cores} are used here. {wish}")
+            advice = f"Put this before the command: taskset --cpu-list 0-{plan.cores - 1}"
+            raise UserError(f"A speedrun is run on {plan.cores} cores, and {cores} are used here. {advice}")
         claim = None if record else json_object_of(file)
         finished, instead = self.folder / f"{entry}.check.json", "Wait for it, or name another with RUN=…"
         with locks.hold(self.folder / ".lock", doing=f"working in {self.folder}", instead=instead):
             for path in [*self.folder.glob(f"{entry},seed=*"), finished] if finished.exists() and not record else ():
                 remove(path)
-            for run in wanted:
+            for run in entry_runs:
                 run.check()
-            runs.train(wanted, jobs=1, label=entry, launcher=launchers.Processes(1))
-            write_json(finished, now := self._record(entry, wanted))
-        for name, found in (("here", now), ("recorded", claim)) if claim else (("here", now),):
+            runs.train(entry_runs, jobs=1, label=entry, launcher=launchers.Processes(1))
+            write_json(finished, measured := self._record(entry, entry_runs))
+        for name, found in (("here", measured), ("recorded", claim)) if claim else (("here", measured),):
             rows = [[name, *(str(one[each]) for each in _SHOWN)] for one in found["seeds"]]
             print("\n".join(aligned(["", *_SHOWN], rows, numbers_from=1)))
-        if None not in (losses := _values(now, "nats_per_byte")) and len(losses) > 1:
-            clears = f"(target - mean) * sqrt(n) is {margin(losses, plan.target):+.4f}"
-            print(f"{clears}, the standard deviation over {len(losses)} seeds {statistics.stdev(losses):.4f}")
-        reasons = [*objections(plan, losses), *(_unconfirmed(claim, now) if claim else ())]
+        if None not in (losses := _values(measured, "nats_per_byte")) and len(losses) > 1:
+            comparison = f"(target - mean) * sqrt(n) is {margin(losses, plan.target):+.4f}"
+            print(f"{comparison}, the standard deviation over {len(losses)} seeds {statistics.stdev(losses):.4f}")
+        reasons = [*objections(plan, losses), *(_unconfirmed(claim, measured) if claim else ())]
         print(f"{entry} is {'refused: ' + '; '.join(reasons) if reasons else 'accepted'}", flush=True)
         if record and not reasons:
-            provenance.require_commit(entry, now["sources"]["training"], now["sources"]["evaluation"])
-            write_results(file, now)
+            provenance.require_commit(entry, measured["sources"]["training"], measured["sources"]["evaluation"])
+            write_results(file, measured)
             print(f"written to {shown(file)}; the page: make report EXP={self.name}")
         return 1 if reasons else 0
 
-    def _record(self, entry: str, wanted: Sequence[Run]) -> dict[str, Any]:
+    def _record(self, entry: str, entry_runs: Sequence[Run]) -> dict[str, Any]:
         """The record of finished runs. How much they use their encoders is measured where it was not measured yet."""
         from t5xpg.evaluate import evaluation
 
-        for run in wanted:
+        for run in entry_runs:
             if runs.outcome(run).last is not None and not evaluation.is_up_to_date(run.directory, run.steps):
                 evaluation.evaluate(run.loaded, run.path)
-        found = [collect(run.directory) for run in wanted]
+        results = [collect(run.directory) for run in entry_runs]
         files = (self.home / f"{self.name}.gin", self.entries[entry])
         return {
             "format": FORMAT,
             "gin": {str(one.relative_to(self.home)): sha256_of_file(one) for one in files},
-            "sources": {kind: [git for one in found for git in one["sources"][kind]] for kind in found[0]["sources"]},
-            **{name: found[-1][name] for name in ("versions", "hardware")},
-            "seeds": [_of_seed(run, one) for run, one in zip(wanted, found, strict=True)],
+            "sources": {
+                kind: [git for one in results for git in one["sources"][kind]] for kind in results[0]["sources"]
+            },
+            **{name: results[-1][name] for name in ("versions", "hardware")},
+            "seeds": [_seed_record(run, one) for run, one in zip(entry_runs, results, strict=True)],
         }
 
     def publish(self, *, allow_changed: bool = False) -> Path:
@@ -123,20 +125,20 @@ class Speedrun(PlannedExperiment):
             reasons = list(objections(plan, _values(record, "nats_per_byte")))
             if any(sha256_of_file(self.home / file) != digest for file, digest in record["gin"].items()):
                 reasons.append("its gin file or that of the rules has changed: to be run again")
-            again = "to be timed again" if _toolchain(record["versions"]) != board["toolchain"] else ""
+            note = "to be timed again" if _toolchain(record["versions"]) != board["toolchain"] else ""
             board["entries"] += [{
                 "name": name,
                 "file": str(self.entries[name].relative_to(self.home)),
                 "commit": provenance.format_commit(record["sources"]["training"][-1]),
                 "cpu": record["hardware"]["cpu"],
                 "seeds": [{each: one[each] for each in _SHOWN} for one in record["seeds"]],
-                "time_left_out": again or ("" if _alone(record) else "other programs were running"),
+                "time_left_out": note or ("" if _ran_alone(record) else "other programs were running"),
                 "objections": reasons,
             }]  # fmt: skip
         return self.page.write(self.home, board)
 
 
-def _of_seed(run: Run, results: Record) -> dict[str, Any]:
+def _seed_record(run: Run, results: Record) -> dict[str, Any]:
     """A run's end, and its curve: for each validation the step, and the target tokens and training seconds so far."""
     train = whole_split(read_jsonl(run.directory.metrics_jsonl), "train")
     timing, curve = read_jsonl(run.directory.timing_jsonl), results["curves"]["validation"]
@@ -162,17 +164,17 @@ def _toolchain(versions: Record) -> dict[str, Any]:
     return {name: version for name, version in versions.items() if name != "t5xpg"}
 
 
-def _alone(record: Record) -> bool:
+def _ran_alone(record: Record) -> bool:
     return all((load or 0.0) <= OTHERS_ALLOWED for load in _values(record, "used_by_others"))
 
 
-def _unconfirmed(claim: Record, now: Record) -> Iterator[str]:
-    """What a record claims and a check did not find. Times are compared only on the same kind of processor, with the
-    same packages, and where no other programs were running."""
-    if claim["gin"] != now["gin"]:
+def _unconfirmed(claim: Record, measured: Record) -> Iterator[str]:
+    """Yields the claims of a record that a check did not confirm. Times are compared only on the same kind of CPU,
+    with the same packages, and if no other programs were running."""
+    if claim["gin"] != measured["gin"]:
         yield "its gin file or that of the rules is not the recorded one: record it anew with RECORD=1"
-    same_cpu = environment.is_same_cpu(claim["hardware"]["cpu"], now["hardware"]["cpu"])
-    conditions = [(_toolchain(one["versions"]), _alone(one)) for one in (claim, now)]
-    claimed, own = (statistics.fmean(_values(one, "seconds")) for one in (claim, now))
-    if same_cpu and conditions[0] == conditions[1] and _alone(now) and own > _SLOWER * claimed:
-        yield f"it takes {own:,.0f} s, and {claimed:,.0f} s are recorded"
+    same_cpu = environment.is_same_cpu(claim["hardware"]["cpu"], measured["hardware"]["cpu"])
+    conditions = [(_toolchain(one["versions"]), _ran_alone(one)) for one in (claim, measured)]
+    claimed, seconds = (statistics.fmean(_values(one, "seconds")) for one in (claim, measured))
+    if same_cpu and conditions[0] == conditions[1] and _ran_alone(measured) and seconds > _SLOWER * claimed:
+        yield f"it takes {seconds:,.0f} s, and {claimed:,.0f} s are recorded"

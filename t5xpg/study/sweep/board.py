@@ -10,43 +10,43 @@ from t5xpg.study.board import FORMAT, mean, rounded
 from t5xpg.study.run_batches import text_bytes
 from t5xpg.study.runs import Outcome, Run, check_same_text, outcome, sources
 from t5xpg.study.sweep import scaling
-from t5xpg.study.sweep.judged_tasks import measured_on
+from t5xpg.study.sweep.judged_tasks import evaluation_on
 from t5xpg.study.sweep.plan import Fit, SweepPlan
 
 _VALIDATION = "validation/"  # what the names of measures of a validation start with; boards leave it out
-_Found = Sequence[tuple[Run, Outcome]]
+_Outcomes = Sequence[tuple[Run, Outcome]]
 
 
 def collect(
     experiment: str,
     plan: SweepPlan,
     runs: Sequence[Run],
-    best: Mapping[str, str] | None,
+    chosen: Mapping[str, str] | None,
     planned: int,
     step_times: Mapping[str, Any] | None,
 ) -> Board:
-    """Everything that the page shows.
+    """The board: everything that the page shows.
 
-    runs: those that are known; planned: how many there will be. best: the candidates of the final runs, None while they
-    are searched for. step_times: from `step_times.measure`, None where not measured. "measure" is the metric of the
+    runs: the known ones; planned: the number of runs in the end. chosen: the candidates of the final runs, None while
+    they are searched for. step_times: of `step_times.measure`, None if not measured. "measure" is the metric of the
     plan; its values stand under "loss". "steps_to_reference" is the first step whose value is as good as the mean over
     seeds of the reference's last value; None for a run that does not reach it, or is validated on another task.
-    "judged": what recipes were trained on, and their losses on each task. Raises UserError where runs were trained on
+    "judged": the training data of recipes, and their losses on each task. Raises UserError if runs were trained on
     different text.
     """
     check_same_text(runs)
     metric = plan.decides
-    found = [(run, outcome(run)) for run in runs]
+    outcomes = [(run, outcome(run)) for run in runs]
     final = {
-        name: [(run, out) for run, out in found if (run.stage, run.labels["recipe"]) == ("final", name)]
+        name: [(run, out) for run, out in outcomes if (run.stage, run.labels["recipe"]) == ("final", name)]
         for name in plan.recipes
     }
-    short = [(run, out) for run, out in found if run.stage == "short"]
+    short = [(run, out) for run, out in outcomes if run.stage == "short"]
     reference = plan.reference
-    target = mean([last_value(out, plan.metric) for _, out in final[reference] if out.done])
+    reference_loss = mean([last_value(out, plan.metric) for _, out in final[reference] if out.done])
     tasks = {name: _setting(entries, "eval_dataset.mixture_or_task_name") for name, entries in final.items()}
     entries = [
-        _entry(plan, name, best, final[name], target if tasks[name] == tasks[reference] else None)
+        _entry(plan, name, chosen, final[name], reference_loss if tasks[name] == tasks[reference] else None)
         | {"validated_on": tasks[name]}
         for name in plan.recipes
     ]
@@ -56,21 +56,11 @@ def collect(
         "measure": plan.metric.removeprefix(_VALIDATION),
         **({} if metric.mode == MIN else {"mode": metric.mode}),
         "runs": planned,
-        "runs_done": len({run.path for run, out in found if out.done}),
-        "reference": {"recipe": reference, "steps": plan.final.steps, "loss": rounded(target)},
-        "search": [
-            {
-                **run.labels,
-                "done": out.done,
-                "diverged_at": out.step if out.diverged else None,
-                "loss": rounded(last_value(out, plan.metric)),
-                "chosen": best is not None and best[run.labels["recipe"]] == run.labels["candidate"],
-            }
-            for run, out in found
-            if run.stage == "search"
-        ],
+        "runs_done": len({run.path for run, out in outcomes if out.done}),
+        "reference": {"recipe": reference, "steps": plan.final.steps, "loss": rounded(reference_loss)},
+        "search": [_trial(plan, run, out, chosen) for run, out in outcomes if run.stage == "search"],
         "final": entries,
-        "short": _entry(plan, short[0][0].labels["recipe"], best, short, target) if short else None,
+        "short": _entry(plan, short[0][0].labels["recipe"], chosen, short, reference_loss) if short else None,
         **(
             {}
             if plan.fit is None
@@ -82,48 +72,59 @@ def collect(
     }
 
 
-def last_value(found: Outcome, metric: str) -> float | None:
-    """The value of a metric at the end; None where it is not finite or there is none.
+def _trial(plan: SweepPlan, run: Run, out: Outcome, chosen: Mapping[str, str] | None) -> dict[str, Any]:
+    """A run of the search, and whether its candidate is the chosen one."""
+    return {
+        **run.labels,
+        "done": out.done,
+        "diverged_at": out.step if out.diverged else None,
+        "loss": rounded(last_value(out, plan.metric)),
+        "chosen": chosen is not None and chosen[run.labels["recipe"]] == run.labels["candidate"],
+    }
 
-    Raises UserError where a run that is done never measured it.
+
+def last_value(run_outcome: Outcome, metric: str) -> float | None:
+    """The value of a metric at the end; None if it is not finite or missing.
+
+    Raises UserError if a run that is done never measured it.
     """
-    if found.last is None:
+    if run_outcome.last is None:
         return None
-    if not (curve := found.curve(metric)):
-        names = dict.fromkeys(name for _, values in found.measured for name in values)
+    if not (curve := run_outcome.curve(metric)):
+        names = dict.fromkeys(name for _, values in run_outcome.measured for name in values)
         raise UserError(f"sweep.toml: metric is {metric!r}, which is not measured.{nearest(metric, names)}")
     return curve[-1][1]
 
 
-def _setting(runs: _Found, name: str) -> Any:
-    """A setting with which the runs of a recipe were started; None where none was started."""
+def _setting(runs: _Outcomes, name: str) -> Any:
+    """A setting with which the runs of a recipe were started; None if none was started."""
     return next((run.recorded()["settings"].get(name) for run, _ in runs if run.directory.exists()), None)
 
 
 def _entry(
-    plan: SweepPlan, recipe: str, best: Mapping[str, str] | None, runs: _Found, target: float | None
+    plan: SweepPlan, recipe: str, chosen: Mapping[str, str] | None, runs: _Outcomes, target: float | None
 ) -> dict[str, Any]:
-    done = [(run, out) for run, out in runs if out.done]
+    finished = [(run, out) for run, out in runs if out.done]
     measure = plan.metric.removeprefix(_VALIDATION)
-    losses = [last_value(out, plan.metric) for _, out in done]
+    losses = [last_value(out, plan.metric) for _, out in finished]
     return {
         "recipe": recipe,
         "title": plan.recipes[recipe].title or recipe,
         "gin_file": plan.recipes[recipe].gin_file,
-        "candidate": best[recipe] if best is not None else None,
+        "candidate": chosen[recipe] if chosen is not None else None,
         "steps": runs[0][0].labels["steps"] if runs else None,
-        "seeds": [run.labels["seed"] for run, _ in done],
+        "seeds": [run.labels["seed"] for run, _ in finished],
         "seeds_planned": len(runs),
         "loss": [rounded(loss) for loss in losses],
         "mean_loss": rounded(mean(losses)),
-        "steps_to_reference": [steps_to(out.curve(plan.metric), target, plan.decides) for _, out in done],
-        "target_tokens_per_step": mean([out.target_tokens / out.step for _, out in done if out.step]),
+        "steps_to_reference": [steps_to(out.curve(plan.metric), target, plan.decides) for _, out in finished],
+        "target_tokens_per_step": mean([out.target_tokens / out.step for _, out in finished if out.step]),
         "curves": {
             str(run.labels["seed"]): {
                 "step": [step for step, _ in out.curve(plan.metric)],
                 measure: [rounded(value) for _, value in out.curve(plan.metric)],
             }
-            for run, out in done
+            for run, out in finished
         },
     }
 
@@ -135,32 +136,32 @@ def steps_to(curve: Sequence[tuple[int, float | None]], target: float | None, me
     return next((step for step, value in curve if value is not None and not metric.better(target, value)), None)
 
 
-def _fit(fit: Fit, final: Mapping[str, _Found], losses: Mapping[str, float | None]) -> dict[str, Any]:
-    """The law through the means over seeds, and what it says of the held-out recipe; None while a loss is missing."""
+def _fit(fit: Fit, final: Mapping[str, _Outcomes], losses: Mapping[str, float | None]) -> dict[str, Any]:
+    """The law through the means over seeds and its prediction for the held-out recipe; None while a loss is missing."""
     names = [*fit.recipes, fit.held_out]
     sizes = {name: final[name][0][0].experiment.model.num_params for name in names if final[name]}
-    known = [losses[name] for name in names]
+    known_losses = [losses[name] for name in names]
     board = {"recipes": fit.recipes, "held_out": fit.held_out, "num_params": sizes}
-    if len(sizes) < len(names) or None in known:
+    if len(sizes) < len(names) or None in known_losses:
         return board | {"law": None, "predicted": None}
-    law = scaling.fitted([sizes[name] for name in fit.recipes], [loss for loss in known[:-1] if loss is not None])
+    law = scaling.fit([sizes[name] for name in fit.recipes], [loss for loss in known_losses[:-1] if loss is not None])
     return board | {"law": law._asdict(), "predicted": rounded(law.loss(sizes[fit.held_out]))}
 
 
-def _judged(tasks: Sequence[str], final: Mapping[str, _Found]) -> dict[str, Any]:
-    """What the recipes were trained on, and their losses elsewhere: in nats a target token, the means over seeds."""
+def _judged(tasks: Sequence[str], final: Mapping[str, _Outcomes]) -> dict[str, Any]:
+    """The training data of recipes, and their losses on judged tasks in nats a target token, means over seeds."""
     return {
         "tasks": tasks,
         "recipes": {
-            name: _trained_on([(run, out) for run, out in found if out.done])
-            | {"loss": {task: _judged_on(task, [run for run, _ in found]) for task in tasks}}
-            for name, found in final.items()
+            name: _training_facts([(run, out) for run, out in outcomes if out.done])
+            | {"loss": {task: _losses_on(task, [run for run, _ in outcomes]) for task in tasks}}
+            for name, outcomes in final.items()
         },
     }
 
 
-def _trained_on(done: _Found) -> dict[str, Any]:
-    """What the finished runs of a recipe were trained on; None for what is not known yet."""
+def _training_facts(done: _Outcomes) -> dict[str, Any]:
+    """The training data of the finished runs of a recipe; None for facts that are not known yet."""
     return {
         "task": _setting(done, "train_dataset.mixture_or_task_name"),
         "rows": _setting(done, "train_dataset.batch_size"),
@@ -172,14 +173,16 @@ def _trained_on(done: _Found) -> dict[str, Any]:
     }
 
 
-def _judged_on(task: str, runs: Sequence[Run]) -> dict[str, Any]:
+def _losses_on(task: str, runs: Sequence[Run]) -> dict[str, Any]:
     """{"seeds": the loss of each, "mean", "parts": {task of a mixture: mean}}; no means while one is missing."""
-    measured = [measured_on(run, task) for run in runs]
-    found = [one for one in measured if one is not None]
-    whole = len(found) == len(runs)
-    parts = dict.fromkeys(part for one in found for part in one.get("tasks", {})) if whole else {}
+    measured = [evaluation_on(run, task) for run in runs]
+    evaluations = [one for one in measured if one is not None]
+    complete = len(evaluations) == len(runs)
+    parts = dict.fromkeys(part for one in evaluations for part in one.get("tasks", {})) if complete else {}
     return {
-        "seeds": [rounded(one["loss"]) for one in found],
-        "mean": rounded(mean([one["loss"] for one in found])) if whole else None,
-        "parts": {part: rounded(mean([one["tasks"].get(part, {}).get("loss") for one in found])) for part in parts},
+        "seeds": [rounded(one["loss"]) for one in evaluations],
+        "mean": rounded(mean([one["loss"] for one in evaluations])) if complete else None,
+        "parts": {
+            part: rounded(mean([one["tasks"].get(part, {}).get("loss") for one in evaluations])) for part in parts
+        },
     }

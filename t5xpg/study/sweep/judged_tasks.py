@@ -19,26 +19,30 @@ from t5xpg.study.runs import Run, outcome
 
 
 def require_tasks(runs: Sequence[Run], tasks: Sequence[str]) -> None:
-    """Raise UserError, before training and not hours later, where a run could not be measured on a task.
+    """Raise UserError, before training and not hours later, if a run could not be measured on a task.
 
     Missing exports and caches are made. Runs that were measured on every task are not checked again.
     """
-    own: dict[str, Experiment] = {}
+    experiments: dict[str, Experiment] = {}
     for run in runs:
-        if any(measured_on(run, task) is None for task in tasks):
-            own.setdefault(run.experiment.train_dataset.mixture_or_task_name, run.experiment)
-    if not own:
+        if any(evaluation_on(run, task) is None for task in tasks):
+            experiments.setdefault(run.experiment.train_dataset.mixture_or_task_name, run.experiment)
+    if not experiments:
         return
-    judged = [(name, evaluation.of_task(one.eval_dataset, task)) for name, one in own.items() for task in tasks]
-    for name, dataset in (*((name, one.train_dataset) for name, one in own.items()), *judged):
-        needs = own[name].needs
+    judged = [
+        (name, evaluation.with_task(one.eval_dataset, task)) for name, one in experiments.items() for task in tasks
+    ]
+    for name, dataset in (*((name, one.train_dataset) for name, one in experiments.items()), *judged):
+        needs = experiments[name].needs
         state = data_state.state_of(dataset, needs)
         if not state.ready or state.row is None:
             prepare.prepare(dataset, needs)
     with DataService() as service:
         for name, dataset in judged:
-            trained = service.describe(own[name].train_dataset).vocabulary
-            if differences := vocabulary_differences(service.describe(dataset).vocabulary, trained.to_json(), "run"):
+            trained, vocabulary = (
+                service.describe(one).vocabulary for one in (experiments[name].train_dataset, dataset)
+            )
+            if differences := vocabulary_differences(vocabulary, trained.to_json(), "run"):
                 raise UserError(
                     f"[judged] tasks: {dataset.mixture_or_task_name} has another vocabulary than {name}, which a "
                     f"recipe is trained on: {differences}. Choose tasks of one vocabulary."
@@ -51,18 +55,18 @@ def measure(runs: Iterable[Run], tasks: Sequence[str]) -> None:
         if outcome(run).last is None:
             continue
         for task in tasks:
-            if measured_on(run, task) is None:
+            if evaluation_on(run, task) is None:
                 evaluation.evaluate(run.loaded, run.path, task=task)
         if text_bytes(run) is None:
             count_text(run)
 
 
-def measured_on(run: Run, task: str) -> Mapping[str, Any] | None:
-    """The evaluation of a run's last step on a task, as `evaluation.evaluate` writes it; None where there is none."""
-    own = run.directory.evaluation_json  # for the task of the run's own validation
-    for file in (run.directory.evaluation / task / own.name, own):
-        found = json_object_if_any(file)
-        of_the_last = found.get("step") == outcome(run).step and "mean_of_checkpoints" not in found
-        if found.get("task") == task and of_the_last:
-            return found
+def evaluation_on(run: Run, task: str) -> Mapping[str, Any] | None:
+    """The evaluation of a run's last step on a task, as `evaluation.evaluate` writes it; None if there is none."""
+    own_file = run.directory.evaluation_json  # for the task of the run's own validation
+    for file in (run.directory.evaluation / task / own_file.name, own_file):
+        record = json_object_if_any(file)
+        is_of_last_step = record.get("step") == outcome(run).step and "mean_of_checkpoints" not in record
+        if record.get("task") == task and is_of_last_step:
+            return record
     return None

@@ -24,23 +24,23 @@ def sections(board: Board) -> Iterator[str]:
     caption = f"{_label(board)[0].upper()}{_label(board)[1:]}, after {_final_steps(board)}: {ends}"
     for file in pictures(board):
         yield f"![{escape(caption)}]({file})"
-    left = _ranked(board)[len(COMPARED) :]
+    undrawn = _ranked(board)[len(COMPARED) :]
     if not _comparable(board):
         yield "The recipes are validated on different tasks: these losses do not compare, and no curve is drawn."
-    elif left:
-        yield f"Not in the pictures: {', '.join(entry['recipe'] for entry in left)}."
+    elif undrawn:
+        yield f"Not in the pictures: {', '.join(entry['recipe'] for entry in undrawn)}."
     yield from _judged(board)
     yield _leaderboard(board)
     for entry in board["final"]:
         if entry["seeds"] and entry["mean_loss"] is None:
-            lost = f"{entry['loss'].count(None)} of {len(entry['seeds'])} seeds ended at a value that is not finite."
-            yield f"{escape(entry['recipe'])} is left out: {lost}"
-    yield _short(board)
+            reason = f"{entry['loss'].count(None)} of {len(entry['seeds'])} seeds ended at a value that is not finite."
+            yield f"{escape(entry['recipe'])} is left out: {reason}"
+    yield _short_runs(board)
     yield _fit(board)
     if board["search"]:
         yield "What was tried, once each:"
         yield table(
-            ["recipe", "settings", "steps", _name(board)], [_tried(one) for one in board["search"]], numbers_from=2
+            ["recipe", "settings", "steps", _name(board)], [_search_row(one) for one in board["search"]], numbers_from=2
         )
     yield facts(_facts(board), board["sources"])
 
@@ -54,17 +54,17 @@ def pictures(board: Board) -> dict[str, str]:
     entries = _ranked(board)
     if not entries or not _comparable(board):
         return {}
-    several = any(len(entry["seeds"]) > 1 for entry in entries)
-    title = f"{board['experiment']}: {'mean and range of ' if several else ''}{_seeds(entries)}"
+    has_several_seeds = any(len(entry["seeds"]) > 1 for entry in entries)
+    title = f"{board['experiment']}: {'mean and range of ' if has_several_seeds else ''}{_seeds(entries)}"
     label = _label(board)
     counts = sorted({round(entry["target_tokens_per_step"]) for entry in entries})
     tokens = " to ".join(f"{count:,}" for count in dict.fromkeys((counts[0], counts[-1])))
     steps = f"training step (optimiser updates; {tokens} target tokens each)"
-    drawn = {STEPS_FILE: draw(title, steps, label, list(_curves(board, None)))}
+    svgs = {STEPS_FILE: draw(title, steps, label, list(_curves(board, None)))}
     times = board["step_times"]
     if times is not None:
-        drawn[SECONDS_FILE] = draw(title, "seconds of training", label, list(_curves(board, times["seconds"])))
-    return drawn
+        svgs[SECONDS_FILE] = draw(title, "seconds of training", label, list(_curves(board, times["seconds"])))
+    return svgs
 
 
 PAGE = Page("leaderboard.json", "leaderboard", sections, pictures)
@@ -77,11 +77,11 @@ def _ranked(board: Board) -> list[Entry]:
 
 
 def _label(board: Board) -> str:
-    """What is measured, for people."""
+    """The plan's metric as a phrase."""
     if board["measure"] == _LOSS:
-        return f"validation loss{_on_task(board)}, nats per target byte"
+        return f"validation loss{_task_phrase(board)}, nats per target byte"
     task, _, name = board["measure"].rpartition("/")
-    return f"{name} on {task}" if task else f"{name}{_on_task(board)}"
+    return f"{name} on {task}" if task else f"{name}{_task_phrase(board)}"
 
 
 def _curves(board: Board, seconds: Mapping[str, float] | None) -> Iterator[Curve]:
@@ -96,23 +96,23 @@ def _curves(board: Board, seconds: Mapping[str, float] | None) -> Iterator[Curve
 
 
 def _name(board: Board) -> str:
-    """What is measured, in a word."""
+    """The plan's metric in a word."""
     return "loss" if board["measure"] == _LOSS else escape(board["measure"].rpartition("/")[2])
 
 
 def _validated_on(board: Board) -> list[str]:
     """The tasks of the validations; boards from before it was recorded have one task."""
-    found = [entry.get("validated_on") for entry in board["final"] if entry["mean_loss"] is not None]
-    return list(dict.fromkeys(task for task in found if task is not None))
+    tasks = [entry.get("validated_on") for entry in board["final"] if entry["mean_loss"] is not None]
+    return list(dict.fromkeys(task for task in tasks if task is not None))
 
 
 def _comparable(board: Board) -> bool:
-    """Whether the validation losses of the recipes are of one task."""
+    """True if the validation losses of the recipes are of one task."""
     return len(_validated_on(board)) <= 1
 
 
-def _on_task(board: Board) -> str:
-    """Which task the recipes are validated on, as the end of a phrase; empty where it is not recorded."""
+def _task_phrase(board: Board) -> str:
+    """The tasks that the recipes are validated on, as the end of a phrase; empty if they are not recorded."""
     tasks = _validated_on(board)
     return f" on {', '.join(tasks)}" if tasks else ""
 
@@ -134,7 +134,7 @@ def _leaderboard(board: Board) -> str:
             _settings(entry),
             str(len(entry["seeds"])),
             _loss(entry),
-            *_reached(board, entry),
+            *_costs_to_reference(board, entry),
             UNKNOWN if times is None else f"{1000 * times['seconds'][entry['recipe']]:,.0f} ms",
         ]
         for entry in _ranked(board)
@@ -156,7 +156,7 @@ def _loss(entry: Entry) -> str:
     return f"{entry['mean_loss']:.3f}{spread}"
 
 
-def _reached(board: Board, entry: Entry) -> tuple[str, str, str]:
+def _costs_to_reference(board: Board, entry: Entry) -> tuple[str, str, str]:
     """Steps, target tokens and time to the reference's last loss: the mean over seeds."""
     steps, times = entry["steps_to_reference"], board["step_times"]
     if not steps or None in steps:
@@ -166,7 +166,7 @@ def _reached(board: Board, entry: Entry) -> tuple[str, str, str]:
     return f"{mean:,.0f}", tokens, UNKNOWN if times is None else duration(mean * times["seconds"][entry["recipe"]])
 
 
-def _short(board: Board) -> str:
+def _short_runs(board: Board) -> str:
     entry, reference = board["short"], board["reference"]
     if entry is None or entry["mean_loss"] is None:
         return ""
@@ -192,38 +192,38 @@ def _fit(board: Board) -> str:
     )
 
 
-def _tried(tried: Mapping[str, Any]) -> list[str]:
-    loss = decimals(tried["loss"])
-    if tried["diverged_at"] is not None:
-        loss = f"not finite after step {tried['diverged_at']:,}"
-    settings, steps = f"`{tried['candidate']}`", f"{tried['steps']:,}"
-    return [tried["recipe"], settings, steps, f"**{loss}**" if tried["chosen"] else loss]
+def _search_row(trial: Mapping[str, Any]) -> list[str]:
+    loss = decimals(trial["loss"])
+    if trial["diverged_at"] is not None:
+        loss = f"not finite after step {trial['diverged_at']:,}"
+    settings, steps = f"`{trial['candidate']}`", f"{trial['steps']:,}"
+    return [trial["recipe"], settings, steps, f"**{loss}**" if trial["chosen"] else loss]
 
 
 def _judged(board: Board) -> Iterator[str]:
-    """The tables of losses on every judged task and of what the recipes were trained on, each below a sentence."""
+    """Yields the tables of losses on every judged task and of the recipes' training data, each below a sentence."""
     if board.get("judged") is None:
         return
-    tasks, trained = board["judged"]["tasks"], board["judged"]["recipes"]
-    recipes = [entry for entry in board["final"] if trained[entry["recipe"]]["seeds"]]
+    tasks, facts_by_recipe = board["judged"]["tasks"], board["judged"]["recipes"]
+    recipes = [entry for entry in board["final"] if facts_by_recipe[entry["recipe"]]["seeds"]]
     if not recipes:
         return
-    done = [trained[entry["recipe"]] for entry in recipes]
+    trained = [facts_by_recipe[entry["recipe"]] for entry in recipes]
     titles = [escape(entry["title"]) for entry in recipes]
-    counts = sorted({len(one["seeds"]) for one in done})
+    counts = sorted({len(recipe["seeds"]) for recipe in trained})
     seeds = "one seed" if counts == [1] else f"the mean of {' or '.join(map(str, counts))} seeds"
     yield (
         f"Loss after {_final_steps(board)} on the whole validation split of each task, in nats per target token, "
         f"{seeds}; the lowest is bold, and below a mixture stand its tasks:"
     )
-    rows = [row for task in tasks for row in _judged_on(task, [one["loss"][task] for one in done])]
+    rows = [row for task in tasks for row in _loss_rows(task, [recipe["loss"][task] for recipe in trained])]
     yield table(["measured on", *titles], rows, numbers_from=1)
     yield "What they were trained on, as many steps each:"
     header = ["recipe", "task", "rows x lengths", "target tokens", "bytes of text"]
-    yield table(header, [_trained_on(*one) for one in zip(titles, done, strict=True)], numbers_from=3)
+    yield table(header, [_training_row(*column) for column in zip(titles, trained, strict=True)], numbers_from=3)
 
 
-def _judged_on(task: str, losses: Sequence[Mapping[str, Any]]) -> Iterator[list[str]]:
+def _loss_rows(task: str, losses: Sequence[Mapping[str, Any]]) -> Iterator[list[str]]:
     """The row of a task, and those of its parts."""
     yield [code(task), *lowest_bold([one["mean"] for one in losses])]
     for part in dict.fromkeys(part for one in losses for part in one["parts"]):
@@ -237,7 +237,7 @@ def lowest_bold(values: Sequence[float | None]) -> list[str]:
     return [f"**{decimals(value)}**" if value is not None and value == lowest else decimals(value) for value in values]
 
 
-def _trained_on(title: str, recipe: Mapping[str, Any]) -> list[str]:
+def _training_row(title: str, recipe: Mapping[str, Any]) -> list[str]:
     counts = (UNKNOWN if recipe[name] is None else f"{recipe[name]:,.0f}" for name in ("target_tokens", "text_bytes"))
     return [title, code(recipe["task"]), batch_shape(recipe, ", packed"), *counts]
 
@@ -245,10 +245,10 @@ def _trained_on(title: str, recipe: Mapping[str, Any]) -> list[str]:
 def _facts(board: Board) -> Iterator[list[str]]:
     times, reference = board["step_times"], board["reference"]
     yield [_name(board), escape(f"{_label(board)}; mean and range over seeds")]
-    reached = f"to the reference, mean over seeds; {UNKNOWN} where not every seed comes to it"
-    yield ["steps, tokens, time", reached]
+    meaning = f"to the reference, mean over seeds; {UNKNOWN} where not every seed comes to it"
+    yield ["steps, tokens, time", meaning]
     if reference["loss"] is not None and _comparable(board):
         yield ["reference", f"{reference['recipe']}: {reference['loss']:.3f} after {reference['steps']:,} steps"]
     if times is not None:
-        how = f"medians of {times['rounds']} turns of {times['steps']} updates, the recipes in alternation"
-        yield ["time of a step", escape(f"{how}, on {times['host']['cores']} cores; time to the reference from it")]
+        method = f"medians of {times['rounds']} turns of {times['steps']} updates, the recipes in alternation"
+        yield ["time of a step", escape(f"{method}, on {times['host']['cores']} cores; time to the reference from it")]

@@ -1,4 +1,4 @@
-"""What a sweep trains: sweep.toml in an experiment's folder, beside the gin file that all of its runs share.
+"""The plan of a sweep: sweep.toml in an experiment's folder, beside the gin file that all of its runs share.
 
 metric = "validation/accuracy"    # optional: what decides, as BEST_METRIC; else "validation/nats_per_byte"
 mode = "max"                      # of the metric of a task: whether "min" or "max" is better
@@ -44,7 +44,7 @@ def _bindings(text: str) -> str:
     return " ".join(map(binding, text.split()))
 
 
-def _each_once(values: list[Any]) -> list[Any]:
+def _unique(values: list[Any]) -> list[Any]:
     if len(set(values)) != len(values):
         raise ValueError(f"each is needed once, and it is {values!r}.")
     return values
@@ -61,7 +61,7 @@ class Final(Table):
     """The long runs of every recipe. reference: None for the first recipe."""
 
     steps: Steps
-    seeds: Annotated[list[Seed], AfterValidator(_each_once)] = Field([0], min_length=1)
+    seeds: Annotated[list[Seed], AfterValidator(_unique)] = Field([0], min_length=1)
     reference: str | None = None
 
 
@@ -70,24 +70,24 @@ class Short(Table):
 
     recipe: str
     steps: Steps
-    seeds: Annotated[list[Seed], AfterValidator(_each_once)] = Field([0], min_length=1)
+    seeds: Annotated[list[Seed], AfterValidator(_unique)] = Field([0], min_length=1)
 
 
 class Judged(Table):
     """The tasks that the long runs are measured on."""
 
-    tasks: Annotated[list[Text], AtLeastOne, AfterValidator(_each_once)]
+    tasks: Annotated[list[Text], AtLeastOne, AfterValidator(_unique)]
 
 
 class Fit(Table):
     """A scaling law through the losses of recipes that differ in the size of the model, and one that it predicts."""
 
-    recipes: Annotated[list[str], Field(min_length=3), AfterValidator(_each_once)]
+    recipes: Annotated[list[str], Field(min_length=3), AfterValidator(_unique)]
     held_out: str
 
 
 class Recipe(Table):
-    """What runs differ in: an optimiser with its settings, a task.
+    """The part in which runs differ: an optimiser with its settings, a task.
 
     gin_file: laid over the experiment's. candidates: bindings that are tried on top of it, such as
     "LEARNING_RATE=0.02", separated by single spaces.
@@ -95,11 +95,11 @@ class Recipe(Table):
 
     title: str | None = None
     gin_file: GinFile | None = None
-    candidates: Annotated[list[Annotated[str, AfterValidator(_bindings)]], AtLeastOne, AfterValidator(_each_once)]
+    candidates: Annotated[list[Annotated[str, AfterValidator(_bindings)]], AtLeastOne, AfterValidator(_unique)]
 
 
 class SweepPlan(Plan):
-    """What sweep.toml holds."""
+    """The contents of sweep.toml."""
 
     metric: str = "validation/nats_per_byte"
     mode: Literal["min", "max"] | None = None
@@ -112,7 +112,7 @@ class SweepPlan(Plan):
 
     @property
     def decides(self) -> BestMetric:
-        """What runs are compared by. Raises UserError for what is no metric."""
+        """The metric that runs are compared by. Raises UserError for an unknown one."""
         return BestMetric(self.metric, self.mode)
 
     @property
@@ -125,16 +125,16 @@ class SweepPlan(Plan):
             assert self.decides
         except UserError as error:
             yield Mistake(("metric",), str(error).replace("BEST_METRIC", "metric").replace("BEST_MODE", "mode"))
-        named = [("final", "reference", self.reference)]
+        names = [("final", "reference", self.reference)]
         if self.short is not None:
-            named.append(("short", "recipe", self.short.recipe))
+            names.append(("short", "recipe", self.short.recipe))
             if self.short.steps == self.final.steps:
                 yield Mistake(("short", "steps"), f"[short] steps = {self.short.steps} is what [final] has, too.")
         if self.fit is not None:
-            named += [("fit", "recipes", name) for name in self.fit.recipes] + [("fit", "held_out", self.fit.held_out)]
+            names += [("fit", "recipes", name) for name in self.fit.recipes] + [("fit", "held_out", self.fit.held_out)]
             if self.fit.held_out in self.fit.recipes:
                 yield Mistake(("fit", "held_out"), f"[fit] held_out = {self.fit.held_out!r} is one of its recipes.")
-        for table, key, name in named:
+        for table, key, name in names:
             if name not in self.recipes:
                 text = f"[{table}] {key} = {name!r} is no recipe.{nearest(name, self.recipes)}"
                 yield Mistake((table, key), text)

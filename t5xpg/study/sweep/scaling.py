@@ -1,4 +1,4 @@
-"""What a model of another size would reach: the law loss = E + A / N^alpha through the recipes of a sweep.
+"""A scaling law for the loss of a model of another size: loss = E + A / N^alpha through the recipes of a sweep.
 
 The law is that of Hoffmann et al. 2022 (arXiv 2203.15556, section 3.3) without the term of the tokens: all sizes see
 equally many.
@@ -23,7 +23,7 @@ class ScalingLaw(NamedTuple):
         return self.irreducible + self.coefficient * parameters**-self.exponent
 
 
-def fitted(parameters: Sequence[int], losses: Sequence[float]) -> ScalingLaw:
+def fit(parameters: Sequence[int], losses: Sequence[float]) -> ScalingLaw:
     """Fit the law by least squares, with exponents from 0.01 to 2 in steps of 0.001, and an E of at least 0.
 
     parameters, losses: of at least three sizes. For each exponent, fitting the rest is a linear problem.

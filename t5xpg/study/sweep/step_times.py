@@ -1,4 +1,4 @@
-"""How long a step of each recipe takes, measured in one process in which the recipes take turns.
+"""The time of a step of each recipe, measured in one process in which the recipes take turns.
 
 The runs of a sweep share the machine with each other and with other programs, so their own times say little.
 """
@@ -57,8 +57,8 @@ class _Turn:
         """Seconds of each update but the first."""
         seconds = []
         for _ in range(STEPS):
-            began = time.perf_counter()
+            start = time.perf_counter()
             self._state, metrics = self._step(self._state, self._batch, self._token_bytes)
             jax.block_until_ready((self._state, metrics))
-            seconds.append(time.perf_counter() - began)
+            seconds.append(time.perf_counter() - start)
         return seconds[1:]

@@ -51,9 +51,9 @@ class Sweep(Study):
     def long_runs(self, chosen: Mapping[str, str]) -> list[Run]:
         """The final and the short runs, seed by seed. chosen: the candidate of each recipe that they are made with."""
         final, short = self.plan.final, self.plan.short
-        wanted = [("final", name, final.steps, seed) for name in self.plan.recipes for seed in final.seeds]
-        wanted += [] if short is None else [("short", short.recipe, short.steps, seed) for seed in short.seeds]
-        ordered = sorted(wanted, key=lambda one: one[-1])
+        specs = [("final", name, final.steps, seed) for name in self.plan.recipes for seed in final.seeds]
+        specs += [] if short is None else [("short", short.recipe, short.steps, seed) for seed in short.seeds]
+        ordered = sorted(specs, key=lambda spec: spec[-1])
         return [self._run(stage, name, chosen[name], steps, seed) for stage, name, steps, seed in ordered]
 
     def _run(self, stage: str, recipe: str, candidate: str, steps: int, seed: int) -> Run:
@@ -81,17 +81,17 @@ class Sweep(Study):
         best: dict[str, str] = self.first_candidates
         values: dict[str, float | None] = dict.fromkeys(self.plan.recipes)
         for run in self.search_runs():
-            found, recipe = outcome(run), run.labels["recipe"]
-            if not found.done:
+            run_outcome, recipe = outcome(run), run.labels["recipe"]
+            if not run_outcome.done:
                 return None
-            value = last_value(found, metric.metric)
+            value = last_value(run_outcome, metric.metric)
             if metric.better(value, values[recipe]):
                 best[recipe], values[recipe] = run.labels["candidate"], value
         return best
 
     def runs(self) -> list[Run]:
-        best = self.best_candidates()
-        return [*self.search_runs(), *(self.long_runs(best) if best is not None else [])]
+        chosen = self.best_candidates()
+        return [*self.search_runs(), *(self.long_runs(chosen) if chosen is not None else [])]
 
     def stages(self, cells: str | None) -> Iterator[Sequence[Run]]:
         tasks = self.plan.judged.tasks if self.plan.judged is not None else []
@@ -104,24 +104,24 @@ class Sweep(Study):
                     )
         judged_tasks.require_tasks(self.long_runs(self.first_candidates), tasks)
         yield self.search_runs()
-        best = self.best_candidates()
-        assert best is not None, "the search is done"
-        yield (long := self.long_runs(best))
-        judged_tasks.measure([run for run in long if run.stage == "final"], tasks)
+        chosen = self.best_candidates()
+        assert chosen is not None, "the search is done"
+        yield (long_runs := self.long_runs(chosen))
+        judged_tasks.measure([run for run in long_runs if run.stage == "final"], tasks)
 
-    def collect(self, wanted: Sequence[Run]) -> Board:
-        best = self.best_candidates()
+    def collect(self, runs: Sequence[Run]) -> Board:
+        chosen = self.best_candidates()
         times = dict(json_object_of(self._times_file)) or None
-        if times is not None and (best is None or times.pop("runs", None) != _names(self._timed(best))):
+        if times is not None and (chosen is None or times.pop("runs", None) != _run_names(self._timed(chosen))):
             times = None  # a recipe was added or changed since: measured together, or not at all
-        planned = [*self.search_runs(), *self.long_runs(self.first_candidates)]
-        count = len({run.path for run in planned})
-        return collect(self.name, self.plan, wanted, best, count, times)
+        planned_runs = [*self.search_runs(), *self.long_runs(self.first_candidates)]
+        count = len({run.path for run in planned_runs})
+        return collect(self.name, self.plan, runs, chosen, count, times)
 
-    def _timed(self, best: Mapping[str, str]) -> dict[str, Run]:
+    def _timed(self, chosen: Mapping[str, str]) -> dict[str, Run]:
         """The final run of each recipe with the first seed."""
-        final = [run for run in self.long_runs(best) if run.stage == "final"]
-        return {run.labels["recipe"]: run for run in final[: len(best)]}
+        final = [run for run in self.long_runs(chosen) if run.stage == "final"]
+        return {run.labels["recipe"]: run for run in final[: len(chosen)]}
 
     def summary(self, board: Board) -> Iterator[str]:
         for entry in board["final"]:
@@ -132,16 +132,16 @@ class Sweep(Study):
         """Measure how long a step of each recipe takes, and keep it for the board."""
         from t5xpg.study.sweep import step_times
 
-        best = self.best_candidates()
-        if best is None:
+        chosen = self.best_candidates()
+        if chosen is None:
             options = options_for(self.experiment, self.folder)
             raise UserError(f"The search is not done in {shown(self.folder)}. Train first: make sweep {options}")
-        timed = self._timed(best)
+        timed = self._timed(chosen)
         measured = step_times.measure(timed)
-        write_json(self._times_file, measured | {"runs": _names(timed)})
+        write_json(self._times_file, measured | {"runs": _run_names(timed)})
         for recipe, seconds in measured["seconds"].items():
             print(f"{recipe}: {1000 * seconds:,.0f} ms a step (fastest {1000 * measured['fastest'][recipe]:,.0f})")
 
 
-def _names(runs: Mapping[str, Run]) -> dict[str, str]:
+def _run_names(runs: Mapping[str, Run]) -> dict[str, str]:
     return {recipe: run.name for recipe, run in runs.items()}

@@ -46,9 +46,9 @@ def test_differences_of_losses_and_parameters(tmp_path: Path) -> None:
             file.write('{"step": 1, "split": "infer_eval", "metrics": {}}\n')
     assert hosts._loss_difference(one, other) == pytest.approx(1e-3)
     arrays = {"a": np.array([3.0, 0.0], np.float32), "b": np.array([[4.0]], np.float32)}
-    assert hosts._distance(arrays, arrays) == 0
-    assert hosts._distance(arrays, {**arrays, "a": np.array([3.0, 0.05], np.float32)}) == pytest.approx(0.01)
-    assert hosts._distance(arrays, {"a": arrays["a"]}) == float("inf")
+    assert hosts._relative_l2(arrays, arrays) == 0
+    assert hosts._relative_l2(arrays, {**arrays, "a": np.array([3.0, 0.05], np.float32)}) == pytest.approx(0.01)
+    assert hosts._relative_l2(arrays, {"a": arrays["a"]}) == float("inf")
 
 
 def test_what_cannot_be_proven(own_place: Path) -> None:
@@ -67,9 +67,9 @@ def test_what_cannot_be_proven(own_place: Path) -> None:
 
 
 def test_the_receipt(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert hosts._close([ROW, dataclasses.replace(ROW, exact=None)], ["small"], tmp_path, 2, 61.0) == 0
+    assert hosts._finish([ROW, dataclasses.replace(ROW, exact=None)], ["small"], tmp_path, 2, 61.0) == 0
     assert "the same run each time, in 1 min 01 s" in capsys.readouterr().out
-    assert hosts._close([ROW, dataclasses.replace(ROW, batches=False)], ["small"], tmp_path, 2, 61.0) == 1
+    assert hosts._finish([ROW, dataclasses.replace(ROW, batches=False)], ["small"], tmp_path, 2, 61.0) == 1
     printed = capsys.readouterr().out
     assert "DIFFER" in printed
     assert "NOT the same run" in printed

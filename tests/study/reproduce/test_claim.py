@@ -6,7 +6,6 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tests.study.test_reproduce_comparison import Results, results
 
 from t5xpg.base import paths
 from t5xpg.base.errors import UserError
@@ -14,6 +13,7 @@ from t5xpg.base.files import read_json, sha256_of_file, write_json
 from t5xpg.run.provenance import commit_of
 from t5xpg.study.reproduce import claim, receipts
 from t5xpg.study.reproduce.comparison import DIFFERENT, NOT_COMPARED, SAME, WITHIN
+from tests.study.reproduce.test_comparison import Results, results
 from tests.workplace import git
 
 MAKEFILE = """

@@ -9,15 +9,15 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from tests.study.test_reproduce_comparison import Results, changed, results
 
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import read_json, sha256_of_file, write_json
 from t5xpg.base.paths import shown
-from t5xpg.evaluate.predicting import decoding_settings
+from t5xpg.evaluate.prediction import decoding_settings
 from t5xpg.experiment import config
 from t5xpg.study.reproduce import reproduce
 from t5xpg.study.reproduce.comparison import DIFFERENT, NOT_COMPARED, SAME, compare
+from tests.study.reproduce.test_comparison import Results, changed, results
 from tests.workplace import EXPERIMENT, Workplace, wait_until
 
 
@@ -168,11 +168,11 @@ def test_predictions_are_decoded_as_the_published_ones(experiment: Path) -> None
     )  # fmt: skip
     measured = {"predicted": {"t": {"examples": 1, "decoding": decoding_settings(beams.experiment)}}}
     greedy = config.load(str(experiment))
-    as_published = reproduce._decoding_as(measured, greedy)
+    as_published = reproduce._with_decoding(measured, greedy)
     assert decoding_settings(as_published.experiment) == decoding_settings(beams.experiment)
     masks = {"predicted": {"t": {"examples": 1, "decoding": {"method": "fill_masks"}}, "scored": {"decoding": {}}}}
     for without in ({}, masks):
-        assert reproduce._decoding_as(without, greedy) == greedy
+        assert reproduce._with_decoding(without, greedy) == greedy
 
 
 def test_its_record_has_the_overrides_of_the_published_run(experiment: Path, monkeypatch: pytest.MonkeyPatch) -> None:

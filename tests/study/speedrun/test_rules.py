@@ -13,7 +13,7 @@ from t5xpg.cli import main
 from t5xpg.experiment import config
 from t5xpg.study.plan_file import read
 from t5xpg.study.speedrun import speedrun
-from t5xpg.study.speedrun.rules import P, SpeedrunPlan, forbidden, margin, objections
+from t5xpg.study.speedrun.rules import P, SpeedrunPlan, margin, objections, rule_violations
 from t5xpg.study.speedrun.speedrun import Speedrun
 from tests.written_pages import wrong_files
 
@@ -57,7 +57,7 @@ RULES = str(paths.EXPERIMENTS / "speedrun" / "speedrun.gin")
 
 @pytest.mark.parametrize("file", ENTRIES, ids=[file.stem for file in ENTRIES])
 def test_the_entries_keep_to_the_rules(file: Path) -> None:
-    assert list(forbidden(config.load(str(file)).experiment, config.load(RULES).experiment)) == []
+    assert list(rule_violations(config.load(str(file)).experiment, config.load(RULES).experiment)) == []
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_the_entries_keep_to_the_rules(file: Path) -> None:
     ],
 )  # fmt: skip
 def test_what_an_entry_may_change(changed: list[str], said: str) -> None:
-    found = list(forbidden(config.load(RULES, changed).experiment, config.load(RULES).experiment))
+    found = list(rule_violations(config.load(RULES, changed).experiment, config.load(RULES).experiment))
     assert len(found) == bool(said)
     assert said in "".join(found)
 
@@ -83,8 +83,8 @@ def test_pretrained_weights_and_an_early_end_are_refused() -> None:
     rules = config.load(RULES).experiment
     early = config.load(RULES, ["EARLY_STOP_PATIENCE=2"], ["gin/runs/select_best.gin"]).experiment
     tuned = config.load(RULES, ["INITIAL_CHECKPOINT=small"], ["gin/runs/initial_checkpoint.gin"]).experiment
-    assert "it ends early" in "".join(forbidden(early, rules))
-    assert "pretrained weights are not allowed" in "".join(forbidden(tuned, rules))
+    assert "it ends early" in "".join(rule_violations(early, rules))
+    assert "pretrained weights are not allowed" in "".join(rule_violations(tuned, rules))
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,7 @@ def test_it_goes_on_and_does_everything_once(done: tuple[Workplace, Sweep, str])
         assert found.diverged == ("1e30" in run.name)
     for run in sweep.long_runs(best):
         for task in JUDGED:
-            measured = judged_tasks.measured_on(run, task)
+            measured = judged_tasks.evaluation_on(run, task)
             assert measured is not None
             assert (measured["task"], measured["split"], measured["step"]) == (task, "validation", 4)
             assert sorted(measured.get("tasks", {})) == (PARTS if task == "small_ul2" else [])

@@ -1,4 +1,4 @@
-"""How an experiment predicts: what its model is, what it is asked, and the method of decoding."""
+"""The metrics of tasks for a model: it computes predictions and scores, the data process computes the metrics."""
 
 import dataclasses
 import functools
@@ -16,70 +16,16 @@ from t5xpg.base import metric_values
 from t5xpg.base.errors import UserError
 from t5xpg.base.progress import Progress
 from t5xpg.data import batch
-from t5xpg.data.batch import ENC_DEC, MASKED_LM, PREFIX_LM, Batch, inputs_and_targets, with_targets
+from t5xpg.data.batch import ENC_DEC, PREFIX_LM, Batch, inputs_and_targets, with_targets
 from t5xpg.data.spec import unpacked
 from t5xpg.data.stream.remote_evaluator import EvaluatedTask, RemoteEvaluator
-from t5xpg.data.vocab.sentinels import MASK
 from t5xpg.data.vocab.vocabulary import Vocabulary
-from t5xpg.evaluate.consensus import ranked
+from t5xpg.evaluate.consensus import rank_sequences
+from t5xpg.evaluate.prediction import decoding_settings, predict
 from t5xpg.experiment.assembly import Assembly
-from t5xpg.experiment.experiment import Experiment
 from t5xpg.models import decoding
-from t5xpg.models.decoding import Decoded, decode, fill_masks
+from t5xpg.models.decoding import Decoded
 from t5xpg.models.model import Params
-
-
-def predicts(experiment: Experiment) -> bool:
-    """Whether anything can be predicted with the experiment's model."""
-    converter = experiment.eval_dataset.converter
-    if converter not in batch.BUILT_IN_CONVERTERS:
-        return False
-    return converter == MASKED_LM or experiment.model.for_decoding(converter) is not None
-
-
-def check_predicts(experiment: Experiment) -> None:
-    """Raise UserError where nothing can be predicted with the experiment's model."""
-    if not predicts(experiment):
-        raise UserError(
-            f"A {type(experiment.model).__name__} of batches of {experiment.eval_dataset.converter} predicts no text: "
-            "nobody has said what it is asked, or how it is decoded."
-        )
-
-
-def predict(
-    experiment: Experiment, vocabulary: Vocabulary, params: Any, inputs: jax.Array, row_numbers: jax.Array
-) -> Decoded:
-    """What the model predicts for inputs [B, S] (`batch.inputs_and_targets`), by the experiment's method of decoding.
-
-    Pure, to be jitted by its caller. A masked language model has a single method: it fills in the masks. row_numbers:
-    int32 [B], see `decoding.sample`. Raises UserError for a model that predicts nothing.
-    """
-    check_predicts(experiment)
-    converter = experiment.eval_dataset.converter
-    decodable: Any = experiment.model.for_decoding(converter)
-    if converter == MASKED_LM:
-        return fill_masks(experiment.model, params, inputs, vocabulary.named_id(MASK))
-    return decode(
-        decodable,
-        params,
-        inputs,
-        experiment.decoding,
-        max_decode_length=experiment.eval_dataset.task_feature_lengths["targets"],
-        row_numbers=row_numbers,
-        eos_id=vocabulary.eos_id,
-    )
-
-
-def decoding_settings(experiment: Experiment) -> dict[str, Any]:
-    """What determines predictions, besides parameters and examples, as JSON: the method of decoding, the options that
-    it reads, and the lengths that inputs and predictions are cut to."""
-    lengths = experiment.eval_dataset.task_feature_lengths
-    if experiment.eval_dataset.converter == MASKED_LM:
-        return {"method": "fill_masks", "task_feature_lengths": dict(lengths)}
-    settings = experiment.decoding.settings()
-    settings["max_decode_length"] = experiment.decoding.max_decode_length or lengths.get("targets")
-    return {**settings, "task_feature_lengths": dict(lengths)}
-
 
 SPLIT = "infer_eval"  # in records
 TOGETHER = 64  # batches that are in memory at once
@@ -101,7 +47,7 @@ class ModelOutputs:
 
 @dataclass(frozen=True)
 class TaskMetrics:
-    """The metrics of one task, over `examples` examples. decoding: how it was predicted; {} where only scores count."""
+    """The metrics of one task over `examples` examples. decoding: `decoding_settings`; {} where only scores count."""
 
     task: str
     examples: int
@@ -124,8 +70,8 @@ class TaskMetrics:
 class InferEval:
     """Measures parameters on an evaluator's tasks, always on the same examples. The first use opens the evaluator."""
 
-    def __init__(self, evaluator: Callable[[], RemoteEvaluator], outputs: ModelOutputs) -> None:
-        self._open = evaluator
+    def __init__(self, open_evaluator: Callable[[], RemoteEvaluator], outputs: ModelOutputs) -> None:
+        self._open = open_evaluator
         self._outputs = outputs
 
     @functools.cached_property
@@ -135,8 +81,8 @@ class InferEval:
     def measure(self, params: Params, step: int, inferences: Path | None = None) -> list[TaskMetrics]:
         """The metrics of every task that has some. Shows its progress.
 
-        inferences: a folder for what the model predicts, see `RemoteEvaluator.measure`. Raises UserError where a metric
-        cannot be computed or recorded.
+        inferences: a folder for the predictions, see `RemoteEvaluator.measure`. Raises UserError where a metric cannot
+        be computed or recorded.
         """
         evaluator = self._evaluator
         for task in evaluator.tasks:
@@ -152,43 +98,46 @@ class InferEval:
         ]
 
     def _outputs_of(self, task: EvaluatedTask, params: Params, progress: Progress) -> dict[str, np.ndarray]:
-        """The outputs for a task in the order of its examples. A batch takes as long to decode as its longest row: so
-        the examples of TOGETHER batches are computed in the order of their lengths, the longest first."""
+        """The outputs for a task, {kind: an array with a row for each example}, in the order of its examples.
+
+        A batch takes as long to decode as its longest row: so the examples of TOGETHER batches are computed in the
+        order of their lengths, the longest first.
+        """
         size, batches = self._evaluator.spec.batch_size, self._evaluator.batches(task.name)
         outputs: dict[str, np.ndarray] = {}
-        done = 0
-        while some := list(itertools.islice(batches, TOGETHER)):
-            rows = {name: np.concatenate([padded[name] for padded, _ in some]) for name in some[0][0]}
+        first_row = 0
+        while group := list(itertools.islice(batches, TOGETHER)):
+            rows = {name: np.concatenate([padded[name] for padded, _ in group]) for name in group[0][0]}
             inputs = next(iter(rows.values()))  # or, of a decoder alone, inputs and targets
             order = np.argsort(-np.count_nonzero(inputs, axis=1), kind="stable")
-            for chosen in order.reshape(-1, size):
-                padded = {name: array[chosen] for name, array in rows.items()}
-                numbers = (done + chosen).astype(np.int32)
-                are_examples = numbers < task.examples
-                for kind, found in self._outputs_of_batch(task, params, padded, numbers).items():
-                    of_task = outputs.setdefault(kind, np.zeros((task.examples, *found.shape[1:]), found.dtype))
-                    of_task[numbers[are_examples]] = found[are_examples]
+            for batch_rows in order.reshape(-1, size):
+                padded = {name: array[batch_rows] for name, array in rows.items()}
+                row_numbers = (first_row + batch_rows).astype(np.int32)
+                are_examples = row_numbers < task.examples
+                for kind, computed in self._outputs_of_batch(task, params, padded, row_numbers).items():
+                    collected = outputs.setdefault(kind, np.zeros((task.examples, *computed.shape[1:]), computed.dtype))
+                    collected[row_numbers[are_examples]] = computed[are_examples]
                 progress.advance(int(are_examples.sum()), task.name)
-            done += len(order)
+            first_row += len(order)
         return outputs
 
     def _outputs_of_batch(
         self, task: EvaluatedTask, params: Params, padded: Batch, row_numbers: np.ndarray
     ) -> dict[str, np.ndarray]:
         """{kind: an array of B rows} for a batch of B rows. row_numbers: see `ModelOutputs`."""
-        found: dict[str, np.ndarray] = {}
+        outputs: dict[str, np.ndarray] = {}
         if "score" in task.kinds:
-            found["score"] = self._outputs.score(params, padded)
+            outputs["score"] = self._outputs.score(params, padded)
         if {"prediction", "prediction_with_aux"} & set(task.kinds):
-            found["prediction"] = self._outputs.predict(params, padded, row_numbers)
+            outputs["prediction"] = self._outputs.predict(params, padded, row_numbers)
         if "prediction_with_aux" in task.kinds:
-            predicted = with_targets(padded, found["prediction"], self._evaluator.spec)
-            found["prediction_scores"] = self._outputs.score(params, predicted)
-        return found
+            predicted = with_targets(padded, outputs["prediction"], self._evaluator.spec)
+            outputs["prediction_scores"] = self._outputs.score(params, predicted)
+        return outputs
 
 
 def _check_scores(task: EvaluatedTask, spec: batch.BatchSpec) -> None:
-    """Raise UserError where a metric of the task needs scores that batches of `spec` have not."""
+    """Raise UserError where a metric of the task needs scores that batches of `spec` do not give."""
     if "score" in task.kinds and "decoder_target_tokens" not in spec.layout.arrays:
         needs = "(targets, scores)"
     elif "prediction_with_aux" in task.kinds and spec.feature_converter not in (ENC_DEC, PREFIX_LM):
@@ -202,10 +151,8 @@ def _check_scores(task: EvaluatedTask, spec: batch.BatchSpec) -> None:
 
 
 def metric_names(evaluator: RemoteEvaluator) -> list[str]:
-    """The names in a run, "<task>/<metric>", of those metrics of the tasks that are numbers.
-
-    They are known only when the metrics have been computed: here, with the targets taken for predictions.
-    """
+    """The names, "<task>/<metric>", of the metrics that are numbers. They are known only once metrics are computed:
+    here with the targets as predictions."""
     outputs: dict[str, dict[str, np.ndarray]] = {}
     for task in evaluator.tasks:
         targets = np.concatenate(
@@ -223,30 +170,30 @@ def metric_names(evaluator: RemoteEvaluator) -> list[str]:
 
 
 def model_outputs(built: Assembly, vocabulary: Vocabulary) -> ModelOutputs:
-    """Predictions by the experiment's decoding, and scores, over the mesh; each compiled when it is first asked for."""
+    """Predictions by the experiment's decoding, and scores, over the mesh; each is compiled at its first call."""
     experiment = built.experiment
     spec = unpacked(experiment.eval_dataset).batch_spec()
 
-    def answers(params: Params, features: Mapping[str, jax.Array], row_numbers: jax.Array) -> jax.Array:
+    def predict_tokens(params: Params, features: Mapping[str, jax.Array], row_numbers: jax.Array) -> jax.Array:
         return predict(experiment, vocabulary, params, features["inputs"], row_numbers).tokens
 
     def score(params: Params, batch: Mapping[str, jax.Array]) -> jax.Array:
         return decoding.score(experiment.model, params, batch)
 
-    def on_the_host(function: Callable[..., jax.Array], more: int = 0) -> Callable[..., np.ndarray]:
+    def on_host(function: Callable[..., jax.Array], num_extra: int = 0) -> Callable[..., np.ndarray]:
         compiled = distributed.jit_eval_step(
-            function, built.mesh, built.model_params_shardings, more, experiment.mesh.rules
+            function, built.mesh, built.model_params_shardings, num_extra, experiment.mesh.rules
         )
 
-        def call(params: Params, batch: Mapping[str, np.ndarray], *others: np.ndarray) -> np.ndarray:
-            return np.asarray(jax.device_get(compiled(params, built.on_devices(batch), *others)))
+        def call(params: Params, batch: Mapping[str, np.ndarray], *extra: np.ndarray) -> np.ndarray:
+            return np.asarray(jax.device_get(compiled(params, built.on_devices(batch), *extra)))
 
         return call
 
-    predictions = on_the_host(answers, more=1)
+    predictions = on_host(predict_tokens, num_extra=1)
 
     def predict_rows(params: Params, batch: Batch, row_numbers: np.ndarray) -> np.ndarray:
         tokens: Any = predictions(params, {"inputs": inputs_and_targets(batch, spec)[0]}, row_numbers)
-        return np.asarray(ranked(Decoded(tokens, None), experiment.decoding, vocabulary).tokens[:, 0])
+        return np.asarray(rank_sequences(Decoded(tokens, None), experiment.decoding, vocabulary).tokens[:, 0])
 
-    return ModelOutputs(predict_rows, on_the_host(score), decoding_settings(experiment))
+    return ModelOutputs(predict_rows, on_host(score), decoding_settings(experiment))
