@@ -272,13 +272,14 @@ def _runs(options: Namespace) -> int:
 
     folder, patterns = paths.runs_directory(), arguments.words(options.remove or "", "REMOVE")
     stores.pull_all(folder, (lambda name: True) if options.gc else RunDirectory.is_record)
-    known = [run.name for run in listing.listed(folder)] if patterns else []
+    known = [run.name for run in listing.list_runs(folder)] if patterns else []
     if patterns and options.gc:
         raise UserError("REMOVE=… deletes runs and GC=1 checkpoints of those that stay: give one of them.")
     if not patterns and not options.gc:
         listing.print_runs(folder, as_json=options.json)
         return 0
-    code = listing.remove(folder, patterns, yes=options.yes) if patterns else listing.thin(folder, yes=options.yes)
+    yes = options.yes
+    code = listing.remove(folder, patterns, yes=yes) if patterns else listing.remove_checkpoints(folder, yes=yes)
     for name in known:
         if not (folder / name).exists():
             stores.remove(folder / name)

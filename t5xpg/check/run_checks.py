@@ -22,7 +22,7 @@ def look_at(loaded: LoadedConfig, directory: RunDirectory, *, data: bool = True)
     """
     identity = _identity(loaded, data)
     if directory.exists():
-        directory.check_trains()
+        directory.require_trainable()
         recorded = directory.read()
     else:
         directory.check(loaded.name, {})  # refuses a folder of other files

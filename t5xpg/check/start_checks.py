@@ -20,7 +20,7 @@ from t5xpg.models import adaptation
 from t5xpg.models.distillation import Teacher
 from t5xpg.run.best import BestMetric, validation_names
 from t5xpg.run.checkpoint.folders import last_meta
-from t5xpg.run.checkpoint.initial_checkpoint import InitialCheckpoint, SavedStep, find
+from t5xpg.run.checkpoint.initial_checkpoint import InitialCheckpoint, SavedStep, find_checkpoint
 from t5xpg.run.directory import RunDirectory
 from t5xpg.train import initial_state
 
@@ -50,7 +50,7 @@ def look_at(loaded: LoadedConfig, directory: RunDirectory, service: Service | No
 def _initial(experiment: Experiment, initial: InitialCheckpoint) -> tuple[Finding, Mapping[str, Any] | None]:
     """Whether the initial checkpoint is there and fits; and its meta, where it does."""
     try:
-        place: SavedStep = find(initial.checkpoint)
+        place: SavedStep = find_checkpoint(initial.checkpoint)
         abstract = assembly.abstract_state(experiment)
         meta = initial_state.require_fit(place, experiment, abstract)
     except UserError as error:
@@ -65,7 +65,7 @@ def _initial(experiment: Experiment, initial: InitialCheckpoint) -> tuple[Findin
 
 def _teacher(experiment: Experiment, teacher: Teacher) -> Iterator[Finding]:
     """Whether the teacher is there and fits."""
-    place = find(teacher.checkpoint, "TEACHER_CHECKPOINT")
+    place = find_checkpoint(teacher.checkpoint, "TEACHER_CHECKPOINT")
     meta = initial_state.require_teacher_fits(place, experiment, assembly.abstract_state(experiment))
     size = f"{teacher.model.num_params:,} parameters"
     text = f"{meta['experiment']} after step {int(place.folder().name):,}, {size}; in {shown(place.run)}"

@@ -41,8 +41,8 @@ from t5xpg.experiment.identity import data_config, run_identity
 from t5xpg.run import metrics
 from t5xpg.run.checkpoint.checkpointer import Checkpointer
 from t5xpg.run.directory import RunDirectory
-from t5xpg.run.records import TensorBoardWriter, line_of, read_jsonl, to_json
-from t5xpg.run.results import PREDICTED, SIGNIFICANCE, TRIVIAL, filled_rows, replaced_metrics, settings_text
+from t5xpg.run.records import TensorBoardWriter, json_line, read_jsonl, to_json
+from t5xpg.run.results import PREDICTED, SIGNIFICANCE, TRIVIAL, decoding_text, filled_rows, replaced_metrics
 
 NUM_SAMPLES = 8
 NUM_EARLIER = 3  # checkpoints whose predictions stand beside the last one's
@@ -218,7 +218,7 @@ def _write_history(
         one for one in read_jsonl(history) if (one["step"], one.get("mean_of_checkpoints", 0)) != (step, mean_of)
     ]
     with write_atomically(history) as file:
-        file.writelines(map(line_of, [*earlier, *records]))
+        file.writelines(map(json_line, [*earlier, *records]))
     events = directory.tensorboard / folder.relative_to(directory.path)
     # a step before one that is there already hides nothing
     after = None if any(record["step"] > step for record in earlier) else step - 1
@@ -245,7 +245,7 @@ def _metrics_table(measured: Sequence[TaskMetrics], trivial: Mapping[str, Trivia
         for name, value in one.metrics.items()
     ]
     table = aligned(["task", "examples", "metric", "value", *(TRIVIAL[way] for way in ways)], rows)
-    return table + [f"{one.task} was predicted by {settings_text(one.decoding)}" for one in measured if one.decoding]
+    return table + [f"{one.task} was predicted by {decoding_text(one.decoding)}" for one in measured if one.decoding]
 
 
 def check_and_prepare(loaded: LoadedConfig, directory: RunDirectory, config: DatasetConfig) -> prepare.DataIdentity:

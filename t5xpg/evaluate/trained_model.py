@@ -15,9 +15,9 @@ from t5xpg.experiment.assembly import Assembly
 from t5xpg.experiment.experiment import Experiment
 from t5xpg.experiment.identity import decides_predictions, identity_settings, vocabulary_identity
 from t5xpg.models.model import Params
+from t5xpg.run.checkpoint.checkpoint_items import sha256_of_arrays
 from t5xpg.run.checkpoint.checkpointer import Checkpointer
-from t5xpg.run.checkpoint.initial_checkpoint import find
-from t5xpg.run.checkpoint.items import sha256_of_arrays
+from t5xpg.run.checkpoint.initial_checkpoint import find_checkpoint
 from t5xpg.run.directory import RunDirectory, differing
 
 Step = int | str | None  # of a checkpoint, "best", "mean:N" (the mean of the last N), or None: the last one
@@ -66,7 +66,7 @@ def frozen_parameters(built: Assembly, recorded: Origin) -> Params:
     assert frozen is not None
     assert source is not None
     named = source.checkpoint
-    place = find(named, setting)
+    place = find_checkpoint(named, setting)
     step = recorded["step"] if place.step is None and named == recorded["named"] else place.step
     with Checkpointer(place.checkpoints, built.experiment.checkpoints, read_only=True) as checkpointer:
         params, _ = checkpointer.restore_params(step, frozen)

@@ -56,7 +56,7 @@ def import_checkpoint(
         directory = RunDirectory(temporary)
         facts = {"num_params": model.num_params}
         directory.start(name, identity, step=0, command=environment.command_line(), facts=facts)
-        directory.keep_model(vocabulary.model_file)
+        directory.copy_vocabulary_model(vocabulary.model_file)
         recorded = vocabulary.to_json()
         if vocabulary.model_file is not None:
             file = Path(vocabulary.model_file)

@@ -191,7 +191,7 @@ class Assembly:
 
     def _on_mesh(self, tree: Any, shardings: Any) -> Any:
         """Put values that every process has onto the devices of all processes."""
-        return host_rows.on_mesh(tree, shardings) if jax.process_count() > 1 else jax.device_put(tree, shardings)
+        return host_rows.put_on_mesh(tree, shardings) if jax.process_count() > 1 else jax.device_put(tree, shardings)
 
     @functools.cached_property
     def devices(self) -> dict[str, Any]:

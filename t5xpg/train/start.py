@@ -24,7 +24,7 @@ from t5xpg.experiment.identity import identity_settings, vocabulary_identity
 from t5xpg.models.adapters import num_trained
 from t5xpg.run.checkpoint.checkpointer import Checkpointer
 from t5xpg.run.checkpoint.folders import DIGESTS
-from t5xpg.run.checkpoint.initial_checkpoint import find
+from t5xpg.run.checkpoint.initial_checkpoint import find_checkpoint
 from t5xpg.run.directory import RunDirectory, differing
 from t5xpg.run.loggers import StartedRun
 from t5xpg.run.records import to_json
@@ -70,7 +70,9 @@ def require_same(group: Group, experiment: Experiment, identity: Mapping[str, An
 def require_same_start(group: Group, experiment: Experiment) -> None:
     """Raise UserError where this process finds another initial checkpoint or teacher than the first one."""
     named = {"INITIAL_CHECKPOINT": experiment.initial, "TEACHER_CHECKPOINT": experiment.teacher}
-    sums = {name: find(one.checkpoint, name).folder() / DIGESTS for name, one in named.items() if one is not None}
+    sums = {
+        name: find_checkpoint(one.checkpoint, name).folder() / DIGESTS for name, one in named.items() if one is not None
+    }
     own = {name: sha256_of_file(file) if file.exists() else file.parent.name for name, file in sums.items()}
     _require_same(group, "start", own)
 
@@ -144,7 +146,7 @@ def _facts(experiment: Experiment) -> dict[str, Any]:
 
 def record_start(start: Start, built: Assembly, vocabulary: Vocabulary, origins: Mapping[str, Origin]) -> None:
     """Write run.json and the configuration. Raises UserError where the run was started with another identity."""
-    if not start.directory.written:
+    if not start.directory.writes_records:
         return
     loaded, experiment = start.loaded, start.loaded.experiment
     identity = start.identity | {"vocabulary": vocabulary_identity(vocabulary)}
@@ -161,7 +163,7 @@ def record_start(start: Start, built: Assembly, vocabulary: Vocabulary, origins:
             "selection": settings(experiment.selection) if experiment.selection else None,
         },
     )
-    start.directory.keep_model(vocabulary.model_file)
+    start.directory.copy_vocabulary_model(vocabulary.model_file)
     write_text(start.directory.config_gin, loaded.full)
     write_text(start.directory.operative_gin, loaded.operative)
 

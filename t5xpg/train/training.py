@@ -310,8 +310,8 @@ def _trail(start: Start, built: Assembly) -> BatchTrail:
     group, parts = start.group, start.loaded.experiment.train_dataset.num_virtual_shards
     if group.count == 1:
         return BatchTrail(start.directory.batches, start.step, parts)
-    owned = [built.rows_of_host(number).shards for number in range(group.count)]
-    shares = Shares(owned, group.process, functools.partial(group.gather, "batches"))
+    shards = [built.rows_of_host(number).shards for number in range(group.count)]
+    shares = Shares(shards, group.process, functools.partial(group.gather, "batches"))
     return BatchTrail(start.directory.batches if group.first else None, start.step, parts, shares)
 
 

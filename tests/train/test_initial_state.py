@@ -18,9 +18,9 @@ from t5xpg.experiment import assembly, config
 from t5xpg.experiment.assembly import Assembly
 from t5xpg.experiment.config import settings
 from t5xpg.optim.state import TrainState
+from t5xpg.run.checkpoint.checkpoint_items import optimizer_tree, sha256_of_arrays
 from t5xpg.run.checkpoint.checkpointer import CheckpointConfig, Checkpointer
 from t5xpg.run.checkpoint.initial_checkpoint import SavedStep
-from t5xpg.run.checkpoint.items import optimizer_tree, sha256_of_arrays
 from t5xpg.run.directory import RunDirectory
 from t5xpg.train import initial_state
 from tests.workplace import EXPERIMENT, FINE_TUNING
