@@ -10,7 +10,7 @@ from t5xpg.check.finding import Finding
 from t5xpg.data.text.manifest import read_manifest
 from t5xpg.experiment import data_state, prepare
 from t5xpg.experiment.config import LoadedConfig
-from t5xpg.experiment.identity import only_identity_settings, run_identity
+from t5xpg.experiment.identity import run_identity, without_free_settings
 from t5xpg.run.checkpoint.folders import last_meta, saved_steps
 from t5xpg.run.directory import RunDirectory, differences
 
@@ -60,4 +60,4 @@ def _of_checkpoint(directory: RunDirectory) -> dict[str, Any]:
     if not meta or not isinstance(meta.get("settings"), dict):
         return {"experiment": "", "identity": {}}
     of_model = {name if name.startswith("model") else f"model.{name}": one for name, one in meta["settings"].items()}
-    return {"experiment": str(meta.get("experiment")), "identity": {"settings": only_identity_settings(of_model)}}
+    return {"experiment": str(meta.get("experiment")), "identity": {"settings": without_free_settings(of_model)}}

@@ -22,7 +22,7 @@ COUNT = 3
 
 @pytest.fixture(autouse=True)
 def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(group, "_POLL_SECONDS", 0.01)
     monkeypatch.setattr(group, "_REASON_SECONDS", 0.3)
 
 

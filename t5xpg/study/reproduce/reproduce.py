@@ -88,13 +88,13 @@ def _published(loaded: LoadedConfig, file: Path) -> Results:
     if not file.exists():
         raise UserError(
             f"{loaded.name} has published no results to compare with: there is no {shown(file)}. Publish a run first: "
-            f"make train EXP={loaded.typed}, make eval EXP={loaded.typed}, make report EXP={loaded.typed}"
+            + ", ".join(f"make {command} EXP={loaded.name_or_file}" for command in ("train", "eval", "report"))
         )
     published = read_results(file)
     lacking = [name for name in _NEEDED if name not in published]
     if lacking:
         raise UserError(
-            f"{shown(file)} lacks {', '.join(lacking)}. Write it again with: make report EXP={loaded.typed}"
+            f"{shown(file)} lacks {', '.join(lacking)}. Write it again with: make report EXP={loaded.name_or_file}"
         )
     if published.get("experiment") != loaded.name:
         raise UserError(f"{shown(file)} holds results of {published.get('experiment')}, not of {loaded.name}.")
@@ -107,7 +107,7 @@ def _as_published(loaded: LoadedConfig, published: Results) -> LoadedConfig:
     if loaded.full != plain.full:
         raise UserError(
             f"What is reproduced is {loaded.name} as it was published: leave out GIN= and --gin. To train a part of "
-            f"it, give STEPS=n; for other settings, make train EXP={loaded.typed} GIN=…"
+            f"it, give STEPS=n; for other settings, make train EXP={loaded.name_or_file} GIN=…"
         )
     overrides, gin_files = config.split_overrides(" ".join(overrides_of(published["command"])))
     return config.load(str(loaded.gin_file), overrides, gin_files) if overrides or gin_files else plain
