@@ -152,7 +152,7 @@ def _examples(options: Namespace) -> None:
         needs = loaded.experiment.needs
     elif options.task:
         arguments.without_overrides(options, "GIN changes an experiment: name one with EXP.")
-        config, needs = examples.of_task(options.task), ()
+        config, needs = examples.dataset_of_task(options.task), ()
     else:
         raise UserError("Name what to show: TASK=wikitext_span_corruption, or EXP=byt5_tiny_demo for its task.")
     examples.show(config, options.count, task=options.task, module_import=options.module_import, needs=needs)
