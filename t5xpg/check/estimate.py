@@ -192,12 +192,12 @@ def _print(
     cpu = f" ({environment.cpu_model()})" if devices["platform"] == "cpu" else ""
     print(f"{loaded.name} on {devices['count']} x {devices['kind']}{cpu}")
 
-    def line(what: str, text: str) -> None:
-        print(f"{what:<13}{text}")
+    def line(label: str, text: str) -> None:
+        print(f"{label:<13}{text}")
 
-    def repeated(what: str, digits: int, note: str = "") -> None:
-        number, seconds = times[what]
-        line(what, f"{number:,} x {seconds:.{digits}f} s{note} = {duration(number * seconds)}")
+    def repeated(label: str, digits: int, note: str = "") -> None:
+        number, seconds = times[label]
+        line(label, f"{number:,} x {seconds:.{digits}f} s{note} = {duration(number * seconds)}")
 
     line("parameters", f"{experiment.model.num_params:,}")
     line("operations", f"{flops / 1e9:,.1f} GFLOP an update, {flops * updates:.3g} in all{of_peak}")

@@ -83,14 +83,14 @@ def best_peak_flops(dtype: str, *, again: bool) -> float:
     jaxlib, cores = importlib.metadata.version("jaxlib"), environment.usable_cores()
     key = f"{environment.cpu_model()}, {cores} cores, jaxlib {jaxlib}, {dtype}"
     file = paths.user_cache() / "t5xpg" / "peaks.json"
-    known = {name: value for name, value in json_object_if_any(file).items() if _is_rate(value)}
-    if not again and key in known:
-        return known[key]
+    rates = {name: value for name, value in json_object_if_any(file).items() if _is_rate(value)}
+    if not again and key in rates:
+        return rates[key]
     measured = measured_peak_flops(dtype)
-    best = max(measured, known.get(key, 0.0))
-    if best > known.get(key, 0.0):
+    best = max(measured, rates.get(key, 0.0))
+    if best > rates.get(key, 0.0):
         with contextlib.suppress(OSError):  # a home that cannot be written to: nothing depends on it
-            write_json(file, known | {key: best})
+            write_json(file, rates | {key: best})
     return best
 
 

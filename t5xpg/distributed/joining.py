@@ -89,9 +89,9 @@ def _end_after_wait(address: str) -> None:
 
 
 @contextlib.contextmanager
-def _quiet(first: bool) -> Iterator[None]:
+def _quiet(is_first: bool) -> Iterator[None]:
     """Silence stdout and progress in all processes but the first, which prints for all; errors come from each."""
-    if first:
+    if is_first:
         yield
         return
     from t5xpg.base.progress import Progress

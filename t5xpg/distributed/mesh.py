@@ -63,17 +63,17 @@ def spec_of(names: Sequence[str], mesh_shape: Mapping[str, int], rules: LogicalA
     for name in names:
         if name not in known:
             raise UserError(f"no rule for the axis {name!r}.{nearest(name, known)}")
-    chosen: dict[int, MeshAxes] = {}
-    taken: set[str] = set()
+    axes_of_dimension: dict[int, MeshAxes] = {}
+    used_axes: set[str] = set()
     for name, axes in rules:
-        unassigned = [index for index, other in enumerate(names) if other == name and index not in chosen]
+        unassigned = [index for index, other in enumerate(names) if other == name and index not in axes_of_dimension]
         mesh_axes = tuple(axis for axis in as_tuple(axes) if mesh_shape.get(axis, 1) > 1)
-        if not unassigned or taken.intersection(mesh_axes):
+        if not unassigned or used_axes.intersection(mesh_axes):
             continue
-        taken.update(mesh_axes)
+        used_axes.update(mesh_axes)
         if mesh_axes or axes is None:
-            chosen[unassigned[0]] = mesh_axes[0] if len(mesh_axes) == 1 else mesh_axes or None
-    spec = [chosen.get(index) for index in range(len(names))]
+            axes_of_dimension[unassigned[0]] = mesh_axes[0] if len(mesh_axes) == 1 else mesh_axes or None
+    spec = [axes_of_dimension.get(index) for index in range(len(names))]
     while spec and spec[-1] is None:
         spec.pop()
     return PartitionSpec(*spec)

@@ -62,7 +62,7 @@ def state_shardings(
     are equal; everything else (counts, Adafactor's rows and columns) is replicated, as in T5X.
     """
     params = params_shardings(axes, abstract_state.params, mesh, rules)
-    known: dict[tuple[str, ...], tuple[tuple[int, ...], NamedSharding]] = {
+    shardings_of_params: dict[tuple[str, ...], tuple[tuple[int, ...], NamedSharding]] = {
         path_names(path): (leaf.shape, sharding)
         for (path, leaf), sharding in zip(
             jax.tree_util.tree_leaves_with_path(abstract_state.params), jax.tree.leaves(params), strict=True
@@ -72,7 +72,7 @@ def state_shardings(
     def optimizer_sharding(path: Any, leaf: Any) -> NamedSharding:
         names = path_names(path)
         for start in range(len(names)):
-            shape, sharding = known.get(names[start:], (None, None))
+            shape, sharding = shardings_of_params.get(names[start:], (None, None))
             if sharding is not None and shape == leaf.shape:
                 return sharding
         return replicated(mesh)

@@ -40,7 +40,7 @@ def parameters_and_vocabulary(
     directory.read()
     with Checkpointer(directory.checkpoints, experiment.checkpoints, read_only=True) as checkpointer:
         count = checkpoints_in_mean(step)
-        chosen = checkpointer.last(count) if count else [chosen_step(checkpointer, experiment, step)]
+        chosen = checkpointer.last_steps(count) if count else [chosen_step(checkpointer, experiment, step)]
         if count:
             print(f"the mean of the parameters after steps {', '.join(map('{:,}'.format, chosen))}", file=sys.stderr)
         params, meta = checkpointer.restore_params(chosen[0], built.abstract_state.params)

@@ -38,20 +38,20 @@ class Reader:
 
     def include(self, name: str, place: str = "") -> None:
         """Read a gin file. name: its path from the current folder or from the root of the checkout."""
-        found = next((path for path in (Path(name), paths.REPOSITORY / name) if path.is_file()), None)
-        if found is None:
+        gin_file = next((path for path in (Path(name), paths.REPOSITORY / name) if path.is_file()), None)
+        if gin_file is None:
             known = [str(file.relative_to(paths.REPOSITORY)) for file in paths.GIN.rglob("*.gin")]
             self._cannot_read(f"There is no gin file {name}.{nearest(name, known)}{place}")
-        elif found.resolve() in self._open_files:
+        elif gin_file.resolve() in self._open_files:
             self._cannot_read(f"The gin file {name} includes itself{place}.")
         else:
             try:
-                text = found.read_text(encoding="utf-8-sig")
+                text = gin_file.read_text(encoding="utf-8-sig")
             except (OSError, UnicodeDecodeError) as error:
                 self._cannot_read(f"The gin file {name} cannot be read: {error}{place}.")
                 return
-            self._open_files.append(found.resolve())
-            self._read(text, file=paths.shown(found))
+            self._open_files.append(gin_file.resolve())
+            self._read(text, file=paths.shown(gin_file))
             self._open_files.pop()
 
     def override(self, text: str, known_macros: Collection[str]) -> None:

@@ -213,18 +213,18 @@ def _partial_export_warning(dataset: str, manifest: Manifest) -> str | None:
     """A warning that the export is only a part of the named dataset, or an older text; None if it is complete."""
     if files := manifest.source.get("select"):
         return f"data: {dataset} is a piece of {manifest.source.get('of')}, the files {files}"
-    known = built_in().get(dataset)
+    definition = built_in().get(dataset)
     if manifest.limits:
         whole = replace(manifest, limit=None, max_bytes=None).command(force=True)
         rest = "" if manifest.source.get("streamed") else f"; all of it: {whole}"
         return f"data: {dataset} was exported with {' '.join(manifest.limits)}{rest}"
-    if known is None:
+    if definition is None:
         return None
-    described = json.loads(json.dumps(known.source.describe()))
+    described = json.loads(json.dumps(definition.source.describe()))
     if manifest.source.get("kind") != described["kind"]:
         origin = "files that were given" if manifest.source.get("kind") == "files" else "another source"
         return f"data: {dataset} was exported from {origin}, not from its known source"
-    if manifest.source != described or (known.sha256 and manifest.identity != dict(known.sha256)):
+    if manifest.source != described or (definition.sha256 and manifest.identity != dict(definition.sha256)):
         command = f"make data DATASET={dataset} FORCE=1"
         return f"data: {dataset} was exported from an earlier definition of its text; by the present one: {command}"
     return None

@@ -140,16 +140,14 @@ def collect(run: RunDirectory, *, train_points: Sequence[int] | None = None) -> 
     evaluated = _evaluation(run, steps, selected)
     state = (steps, None) if evaluated is None else evaluated_state(evaluated)
     other_splits = _other_splits(run, state)
-    # the state of the code in evaluations: it goes to "sources"
     evaluation_git = [one.pop("git", None) for one in (evaluated, *other_splits.values()) if one is not None]
     timing = read_jsonl(run.timing_jsonl)
-    attention = None if evaluated is None else _read_if_present(run.attention_json)
     comparisons = [_read_if_present(path) for path in sorted(run.evaluation.glob(f"**/{SIGNIFICANCE}"))]
     optional = {
         "selected": selected,
         "tasks": task_curves(metrics),
         "other_splits": other_splits,
-        "attention": attention,
+        "attention": None if evaluated is None else _read_if_present(run.attention_json),
         "significance": [one for one in comparisons if evaluated_state(one) == state],
     }
     return {
@@ -226,12 +224,12 @@ def _without_folders(data: Any) -> Any:
     }
 
 
-def _selected(metrics: Sequence[Record], selection: Record | None, last: int) -> Results | None:
-    """The best evaluation of a run that selects one, and why the run ended with step `last`, if it ended early."""
+def _selected(metrics: Sequence[Record], selection: Record | None, last_step: int) -> Results | None:
+    """The best evaluation of a run that selects one, and why the run ended with step `last_step`, if it ended early."""
     if selection is None:
         return None
-    best = Best.of_records(metrics, BestMetric(**selection), last)
-    ended = best.reason if best.ends(last) else None
+    best = Best.of_records(metrics, BestMetric(**selection), last_step)
+    ended = best.reason if best.ends(last_step) else None
     kind = {name: selection[name] for name in ("metric", "mode")}
     return {**kind, "step": best.step, "value": best.value, "ended_early": ended}
 

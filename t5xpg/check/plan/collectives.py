@@ -78,14 +78,14 @@ def _group(op: Instruction, count: int) -> tuple[int, ...] | None:
     if iota := _IOTA.search(op.attributes):
         groups, sizes = ([int(number) for number in iota[place].split(",")] for place in (1, 2))
         return tuple(int(number) for number in _order(sizes, iota[3]).reshape(groups[0], -1)[0])
-    if named := _MESH.search(op.attributes):
-        sizes_of = {name: int(size) for name, size, *_ in _AXIS.findall(named[1])}
-        positions = _along(sizes_of, named[4])
-        if named[2] is None:
+    if mesh_axes := _MESH.search(op.attributes):
+        sizes_of = {name: int(size) for name, size, *_ in _AXIS.findall(mesh_axes[1])}
+        positions = _along(sizes_of, mesh_axes[4])
+        if mesh_axes[2] is None:
             return positions
-        numbers = [int(number) for number in named[2].split(",")]
+        numbers = [int(number) for number in mesh_axes[2].split(",")]
         # the sizes of an array of all devices, or the devices themselves
-        order = _order(numbers, named[3]) if math.prod(numbers) == count else np.asarray(numbers)
+        order = _order(numbers, mesh_axes[3]) if math.prod(numbers) == count else np.asarray(numbers)
         return tuple(sorted(int(number) for number in order.reshape(-1)[list(positions)]))
     if pairs := _PAIRS.search(op.attributes):
         # a ring or an exchange, where some may send to themselves
@@ -124,17 +124,17 @@ def _is_scattered(program: Program, computation: Computation, op: Instruction, g
     return bool(users) and all(_takes_part(program, user, op.name, op.result[0], group) for user in users)
 
 
-def _takes_part(program: Program, user: Instruction, name: str, whole: Array, group: int) -> bool:
+def _takes_part(program: Program, user: Instruction, name: str, array: Array, group: int) -> bool:
     """Whether an instruction reads no more of the array `name` than the part of one device of the group."""
     if user.opcode == "dynamic-slice":
-        return user.operands[0] == name and user.result[0].size * group <= whole.size
+        return user.operands[0] == name and user.result[0].size * group <= array.size
     called = user.called("calls") if user.opcode == "fusion" else None
     if called is None:
         return False
     fused = program.computations[called]
     return all(
         bool(inside := fused.users(parameter.name))
-        and all(_takes_part(program, inner_user, parameter.name, whole, group) for inner_user in inside)
+        and all(_takes_part(program, inner_user, parameter.name, array, group) for inner_user in inside)
         for parameter, operand in zip(fused.parameters, user.operands, strict=True)
         if operand == name
     )

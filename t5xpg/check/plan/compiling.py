@@ -22,7 +22,7 @@ def step_facts(experiment: Experiment, *, fuses: bool) -> dict[str, Any]:
     state, shardings = assembly.abstract_state, assembly.shardings
     step_memory = memory.estimate(experiment, state, shardings, assembly.mesh, fuses=fuses)
     compiled = assembly.traced_train_step().lower().compile(_OPTIONS)
-    compiled_program = program.read(compiled.as_text() or "")
+    compiled_program = program.read_program(compiled.as_text() or "")
     mesh = {str(axis): int(size) for axis, size in assembly.mesh.shape.items()}
     dtype = experiment.model.config.dtype
 

@@ -62,14 +62,14 @@ class Memory:
         return self.state + self.gradients + self.activations + self.batch
 
 
-def fits(needed: float, usable: float) -> str:
+def fits(total: float, usable: float) -> str:
     """Returns "fits", "may not fit" (the estimate is too large) or "does not fit" (the lower end of its band is too).
 
-    needed: `Memory.total`. usable: the device's memory for it. Both are bytes.
+    total: `Memory.total`. usable: the device's memory for it. Both are bytes.
     """
-    if needed * BAND[0] > usable:
+    if total * BAND[0] > usable:
         return DOES_NOT_FIT
-    return FITS if needed <= usable else "may not fit"
+    return FITS if total <= usable else "may not fit"
 
 
 def state_and_gradients(experiment: Experiment, state: TrainState, shardings: TrainState) -> Memory:
@@ -105,7 +105,7 @@ def estimate(
 
 
 def _gathered_bytes(experiment: Experiment, state: TrainState, shardings: TrainState) -> int:
-    """The bytes of weights gathered where they are used, with their gradients: all tables, and the largest other one."""
+    """The bytes of weights gathered where they are used, with their gradients: all tables and the largest other."""
     axes = jax.tree.leaves(experiment.base_model.logical_axes(), is_leaf=lambda node: isinstance(node, tuple))
     arrays, layout = (one.params if experiment.adapter is None else one.frozen for one in (state, shardings))
     leaves = zip(jax.tree.leaves(arrays), jax.tree.leaves(layout), axes, strict=True)
@@ -186,28 +186,28 @@ def _fewest_kept(program: Jaxpr) -> Set[Var]:
     """The kept arrays if a program's cheap operations are done again: fewer bytes, from which the rest can be made."""
     operation_of = {array: operation for operation in program.eqns for array in operation.outvars}
     arguments = {*program.invars, *program.constvars}
-    kept = {array for array in program.outvars if isinstance(array, Var)} - arguments
+    residuals = {array for array in program.outvars if isinstance(array, Var)} - arguments
 
-    def sources(array: Var, known: dict[Var, Set[Var]]) -> Set[Var]:
+    def sources(array: Var, replacements: dict[Var, Set[Var]]) -> Set[Var]:
         """The arrays to keep in addition to compute `array` again: itself, if that is not cheap."""
         operation = operation_of.get(array)
         if operation is None or not _is_cheap(operation):
             return {array}
-        needed: set[Var] = set()
+        replacement: set[Var] = set()
         for source in operation.invars:
-            if not isinstance(source, Var) or source in arguments or source in kept:
+            if not isinstance(source, Var) or source in arguments or source in residuals:
                 continue
-            if source not in known:
-                further = sources(source, known)
-                known[source] = further if _total_bytes(further) < _bytes_of(source) else {source}
-            needed |= known[source]
-        return needed
+            if source not in replacements:
+                further = sources(source, replacements)
+                replacements[source] = further if _total_bytes(further) < _bytes_of(source) else {source}
+            replacement |= replacements[source]
+        return replacement
 
-    for array in sorted(kept, key=_bytes_of, reverse=True):
-        needed = sources(array, {})
-        if _total_bytes(needed) < _bytes_of(array):
-            kept = (kept - {array}) | needed
-    return kept
+    for array in sorted(residuals, key=_bytes_of, reverse=True):
+        replacement = sources(array, {})
+        if _total_bytes(replacement) < _bytes_of(array):
+            residuals = (residuals - {array}) | replacement
+    return residuals
 
 
 def _is_cheap(operation: JaxprEqn) -> bool:
@@ -243,7 +243,7 @@ def _config_of_device(config: T5Config, model_devices: int) -> T5Config:
 
 
 def _recomputed_bytes(config: T5Config, batch: Mapping[str, jax.ShapeDtypeStruct], rows: int) -> int:
-    """The bytes of the attention weights of one chunk, or of one layer by blocks; others are kept and counted already."""
+    """The bytes of the attention weights of one chunk, or of one layer by blocks; others are counted as kept."""
     longest, pairs = max(array.shape[1] for array in batch.values()), [0]
     if config.attention_chunk_size is not None and longest > config.attention_chunk_size:
         heads = max(config.num_heads, config.encoder.num_heads)

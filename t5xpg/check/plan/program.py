@@ -142,7 +142,7 @@ class Program:
                 yield computation, op, times
 
 
-def read(text: str) -> Program:
+def read_program(text: str) -> Program:
     """The program of `jax.stages.Compiled.as_text()`. Raises ValueError if it has no entry computation."""
     computations: dict[str, Computation] = {}
     current: Computation | None = None

@@ -118,19 +118,19 @@ def _gathered(leaf: Any) -> Any:
     return multihost_utils.process_allgather(leaf, tiled=True)
 
 
-def array_differences(expected: Mapping[str, str], found: Mapping[str, str]) -> list[str]:
+def array_differences(expected: Mapping[str, str], stored: Mapping[str, str]) -> list[str]:
     """A line for each array that only the model or only the checkpoint has, or whose shape or type differs.
 
-    expected, found: the `array_types` of the model and of the checkpoint.
+    expected, stored: the `array_types` of the model and of the checkpoint.
     """
     lines = []
-    for name in sorted(found.keys() | expected.keys()):
-        if name not in found:
+    for name in sorted(stored.keys() | expected.keys()):
+        if name not in stored:
             lines.append(f"{name} is not in the checkpoint: {expected[name]}")
         elif name not in expected:
-            lines.append(f"{name} is in the checkpoint alone: {found[name]}")
-        elif found[name] != expected[name]:
-            lines.append(f"{name} is {found[name]} in the checkpoint, {expected[name]} now")
+            lines.append(f"{name} is in the checkpoint alone: {stored[name]}")
+        elif stored[name] != expected[name]:
+            lines.append(f"{name} is {stored[name]} in the checkpoint, {expected[name]} now")
     return lines
 
 

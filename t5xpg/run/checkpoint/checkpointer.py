@@ -101,7 +101,7 @@ class Checkpointer(Closing):
             group.barrier("checkpoints")  # the first process has removed unfinished folders
         with self._disk_errors("written into"):
             self._folders = CheckpointFolders(
-                self._directory, read_only=read_only or not group.first, read=checkpoint_items.read_through
+                self._directory, read_only=read_only or not group.first, read_checkpoint=checkpoint_items.read_through
             )
         if group.first:
             group.barrier("checkpoints")
@@ -211,7 +211,7 @@ class Checkpointer(Closing):
         with self._disk_errors("read from"):
             return self._folders.latest()
 
-    def last(self, count: int) -> list[int]:
+    def last_steps(self, count: int) -> list[int]:
         """The last `count` steps of an unbroken run's checkpoints, ascending. UserError where there are fewer."""
         self.wait()
         with self._disk_errors("read from"):

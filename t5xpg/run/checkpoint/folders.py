@@ -84,10 +84,10 @@ class CheckpointFolders:
     read: reads a whole checkpoint, and raises an error where it is damaged; for one without digests.
     """
 
-    def __init__(self, directory: Path, *, read_only: bool, read: Callable[[Path], None]) -> None:
+    def __init__(self, directory: Path, *, read_only: bool, read_checkpoint: Callable[[Path], None]) -> None:
         self._directory = directory
         self._read_only = read_only
-        self._read = read
+        self._read_checkpoint = read_checkpoint
         if not read_only:
             directory.mkdir(parents=True, exist_ok=True)
             for path in sorted(directory.iterdir()):
@@ -174,7 +174,7 @@ class CheckpointFolders:
             if DIGESTS in stats:
                 problems = _problems(folder, stats)
             else:
-                self._read(folder)
+                self._read_checkpoint(folder)
                 problems = []
         except PermissionError:
             raise

@@ -101,14 +101,14 @@ class LoggerThread:
             self._logger.record(step, values)
             self._last.set(step)
 
-    def _fail(self, why: str) -> None:
+    def _fail(self, reason: str) -> None:
         if self._failed:
             return
         self._failed = True
         after = f"after step {self._last.step:,}" if self._last.step >= 0 else "before the first record"
         self._show(
-            f"warning: the logger {self.name} ended {after} ({why}). The run goes on without it; the next start of the "
-            "run, if there is one, tells it what it missed."
+            f"warning: the logger {self.name} ended {after} ({reason}). The run goes on without it; the next start of "
+            "the run, if there is one, tells it what it missed."
         )
 
 
