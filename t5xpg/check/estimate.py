@@ -92,7 +92,7 @@ def _start_as_training(assembly: Assembly) -> tuple[int | None, tuple[Any, Any]]
 
 
 def _is_ready(dataset: DatasetConfig) -> bool:
-    """Whether a stream is of a task of the table over an export, and can be read without making data first."""
+    """True if a stream is of a task of the table over an export, and can be read without making data first."""
     state = data_state.state_of(dataset)
     return state.row is not None and state.row.dataset is not None and state.ready
 

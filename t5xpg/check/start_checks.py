@@ -48,7 +48,7 @@ def start_findings(
     if experiment.teacher is not None:
         yield from errors_as_problems("teacher", _teacher(experiment, experiment.teacher))
     if data:
-        yield from _task_findings(experiment, None if meta is None else meta["vocabulary"], service)
+        yield from _task(experiment, None if meta is None else meta["vocabulary"], service)
 
 
 def _initial(experiment: Experiment, initial: InitialCheckpoint) -> tuple[Finding, Mapping[str, Any] | None]:
@@ -76,9 +76,7 @@ def _teacher(experiment: Experiment, teacher: Teacher) -> Iterator[Finding]:
     yield Finding("teacher", text)
 
 
-def _task_findings(
-    experiment: Experiment, trained_with: Mapping[str, Any] | None, service: Service | None
-) -> Iterator[Finding]:
+def _task(experiment: Experiment, trained_with: Mapping[str, Any] | None, service: Service | None) -> Iterator[Finding]:
     """The findings on vocabulary and selection. trained_with: the initial checkpoint's vocabulary record, if any."""
     dataset, selection = experiment.eval_dataset, experiment.selection
     state = data_state.state_of(dataset, experiment.needs)

@@ -61,7 +61,7 @@ class StopTogether:
         self._client.key_value_set(f"{_STORE}/last/{self._process}", str(begun + 1))
 
     def reached(self, step: int) -> bool:
-        """Whether the update `step`, just begun, is the last one. Call it after every update."""
+        """True if the update `step`, just begun, is the last one. Call it after every update."""
         with self._lock:
             self._begun = step
             if not self._has_promised:
@@ -91,7 +91,7 @@ class Group:
 
     @property
     def first(self) -> bool:
-        """Whether this is process 0, which writes what only one process writes."""
+        """True if this is process 0, which writes what only one process writes."""
         return self.process == 0
 
     def broadcast(self, name: str, value: bytes = b"") -> bytes:

@@ -60,7 +60,7 @@ class DataState:
 
     @property
     def ready(self) -> bool:
-        """Whether the stream can be read now."""
+        """True if the stream can be read now."""
         return not self.missing and not self.problems
 
 
@@ -139,7 +139,7 @@ def cached_as(config: DatasetConfig) -> str:
 
 
 def others_may_cache(row: task_names.Row | None) -> bool:
-    """Whether a cache that others made with SeqIO may be used: not for tasks of the table that read an export."""
+    """True if a cache that others made with SeqIO may be used: not for tasks of the table that read an export."""
     return row is None or row.dataset is None
 
 

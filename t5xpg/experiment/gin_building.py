@@ -93,7 +93,7 @@ def _required_parameters(function: Any) -> list[str]:
 
 
 def _fits(value: Any, hint: Any) -> bool:
-    """Whether a literal of a gin file is a valid value of a parameter with this annotation."""
+    """True if a literal of a gin file is a valid value of a parameter with this annotation."""
     kind, arguments = typing.get_origin(hint) or hint, typing.get_args(hint)
     if kind in (typing.Union, types.UnionType):
         return any(_fits(value, each) for each in arguments)

@@ -86,7 +86,7 @@ def required_macros(file: Path) -> list[str]:
 
 
 def is_required(value: Any) -> bool:
-    """Whether a value is `%gin.REQUIRED`."""
+    """True if a value is `%gin.REQUIRED`."""
     return str(getattr(value, "scoped_selector", "")).startswith("gin.REQUIRED")
 
 

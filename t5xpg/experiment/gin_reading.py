@@ -182,7 +182,7 @@ def message_of(error: Exception) -> str:
 
 
 def _raised_inside_package(error: Exception) -> bool:
-    """Whether the error was raised in this package, outside this module: then it is no mistake of the gin file."""
+    """True if the error was raised in this package, outside this module: then the gin file is not at fault."""
     frames = traceback.extract_tb(error.__traceback__)
     file = frames[-1].filename if frames else ""
     return file.startswith(str(paths.PACKAGE)) and file != __file__

@@ -84,7 +84,7 @@ def without_free_settings(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def decides_predictions(setting: str) -> bool:
-    """Whether changing this setting changes the predictions of given parameters, even where they still fit."""
+    """True if changing this setting changes the predictions of given parameters, even where they still fit."""
     return setting.split(".")[0] in ("model", "adapter") and not setting.endswith(_FREE_MODEL_SETTINGS)
 
 

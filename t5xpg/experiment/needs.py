@@ -140,7 +140,7 @@ class Vocabulary:
 
     @property
     def keeps_lines(self) -> bool:
-        """Whether line ends are to be tokens of their own; False for a copied vocabulary, where this is not known."""
+        """True if line ends are tokens of their own; False for a copied vocabulary, where this is not known."""
         return self.tokenizer is None and self.settings.keeps_spaces
 
     @property

@@ -62,7 +62,7 @@ class BestMetric:
 
     @property
     def of_validation(self) -> bool:
-        """Whether it is measured every EVAL_PERIOD; else with the metrics of tasks, every INFER_EVAL_PERIOD."""
+        """True if validations measure it, every EVAL_PERIOD; else the metrics of tasks do, every INFER_EVAL_PERIOD."""
         return self.metric.split("/")[0] == VALIDATION
 
     def require(self, measured: Collection[str]) -> None:
@@ -71,7 +71,7 @@ class BestMetric:
             raise UserError(f"BEST_METRIC is {self.metric!r}, which is not measured.{nearest(self.metric, measured)}")
 
     def better(self, value: float | None, other: float | None) -> bool:
-        """Whether `value` is better than `other`. A value that is not finite (None) is worse than any other."""
+        """True if `value` is better than `other`. A value that is not finite (None) is worse than any other."""
         if value is None or other is None:
             return value is not None
         return value < other if self.mode == MIN else value > other
@@ -108,11 +108,11 @@ class Best:
             self.since += 1
 
     def to_keep(self, step: int) -> bool:
-        """Whether the state after `step` is the best so far and is to be kept."""
+        """True if the state after `step` is the best so far and a checkpoint keeps it."""
         return self.selection is not None and self.selection.keep and self.step == step
 
     def ends(self, step: int) -> bool:
-        """Whether the run ends after `step`: it has just been measured, and patience is at its end."""
+        """True if the run ends after `step`: it has just been measured, and the patience is used up."""
         if self.selection is None or self.selection.patience is None:
             return False
         return self._last == step and self.since >= self.selection.patience
@@ -126,7 +126,7 @@ class Best:
 
     @property
     def reason(self) -> str:
-        """Why a run ended early."""
+        """The reason why a run ended early."""
         assert self.selection is not None
         evaluations = f"{self.since} evaluation{'s' if self.since != 1 else ''}"
         return f"{self.selection.metric} has not been better for {evaluations} (EARLY_STOP_PATIENCE); {self}"

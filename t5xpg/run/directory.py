@@ -66,12 +66,12 @@ class RunDirectory:
 
     @staticmethod
     def is_record(name: str) -> bool:
-        """Whether a file of a run is a record ("run.json"), not an array of a checkpoint ("checkpoints/8/params/…")."""
+        """True if a file of a run is a record ("run.json"), not an array of a checkpoint ("checkpoints/8/params/…")."""
         parts = name.split("/")
         return parts[0] != "checkpoints" or parts[2:3] in (["meta"], ["metrics"])
 
     def exists(self) -> bool:
-        """Whether a run was started here."""
+        """True if a run was started here."""
         return self.run_json.exists()
 
     def read(self) -> dict[str, Any]:
@@ -204,7 +204,7 @@ class RunDirectory:
             yield
 
     def is_locked(self) -> bool:
-        """Whether another process trains or evaluates the run."""
+        """True if another process trains or evaluates the run."""
         return any(locks.is_held(self.path / name) for name in (_LOCK, _EVALUATION_LOCK))
 
     def mismatch(self, differences: Mapping[str, tuple[Any, Any]], settings: Mapping[str, Any]) -> str:

@@ -42,7 +42,7 @@ class Collective:
 
 
 def is_promoted(op: Instruction) -> bool:
-    """Whether a sum of bfloat16 is computed in float32, as on CPUs; accelerators send bfloat16."""
+    """True if a sum of bfloat16 is computed in float32, as on CPUs; accelerators send bfloat16."""
     reducer = op.called("to_apply")
     return op.opcode in ("all-reduce", "reduce-scatter") and reducer is not None and "promoted" in reducer
 
@@ -117,7 +117,7 @@ def _axes(devices: tuple[int, ...], mesh: Mapping[str, int]) -> tuple[str, ...]:
 
 
 def _is_scattered(program: Program, computation: Computation, op: Instruction, group: int) -> bool:
-    """Whether each device keeps only its own part of a sum: XLA writes a reduce-scatter this way for CPUs."""
+    """True if each device keeps only its own part of a sum: XLA writes a reduce-scatter this way for CPUs."""
     if len(op.result) != 1:
         return False
     users = computation.users(op.name)
@@ -125,7 +125,7 @@ def _is_scattered(program: Program, computation: Computation, op: Instruction, g
 
 
 def _takes_part(program: Program, user: Instruction, name: str, array: Array, group: int) -> bool:
-    """Whether an instruction reads no more of the array `name` than the part of one device of the group."""
+    """True if an instruction reads no more of the array `name` than the part of one device of the group."""
     if user.opcode == "dynamic-slice":
         return user.operands[0] == name and user.result[0].size * group <= array.size
     called = user.called("calls") if user.opcode == "fusion" else None
