@@ -18,7 +18,7 @@ from benchmarks.harness import PEERS_PYTHON, Found, Goal, NotMeasuredError, Row,
 from benchmarks.jobs import JOBS
 from benchmarks.step import COMPILED, described
 from t5xpg.base.files import read_json
-from t5xpg.check.plan.devices import DEVICES, HERE
+from t5xpg.check.plan.devices import DEVICES, THIS_CPU
 
 DTYPE = "bfloat16"
 # Ways of attention: settings of T5Config. FUSED is measured for every size; WHOLE, as on CPUs, is what is planned.
@@ -149,7 +149,7 @@ def plan(given: Conditions) -> Iterator[Row]:
 def _planned(given: Conditions, experiment: str, microbatches: int) -> dict[str, Any]:
     """The plan of `make plan` for the device, even if the job does not fit the device."""
     words = set(re.split("[^a-z0-9]+", given.device["kind"].lower()))
-    names = [HERE] if given.small else [one.name for one in DEVICES if words.issuperset(one.name.split("-"))]
+    names = [THIS_CPU] if given.small else [one.name for one in DEVICES if words.issuperset(one.name.split("-"))]
     if not names:
         raise NotMeasuredError(f"`make plan` has no figures of a {given.device['kind']}")
     with tempfile.TemporaryDirectory() as folder:

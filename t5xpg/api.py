@@ -26,7 +26,7 @@ from t5xpg.experiment.config import LoadedConfig
 from t5xpg.models import decoding
 from t5xpg.models.decoding import DecodingConfig
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
-from t5xpg.run.directory import RunDirectory, to_train
+from t5xpg.run.directory import RunDirectory, training_hint
 from t5xpg.run.records import read_jsonl
 from t5xpg.train import training
 
@@ -220,7 +220,7 @@ def _imported(name: str) -> Path:
                 return path
     if "/" not in name and not Path(name).exists():
         known = [path.name for path in runs.glob("*") if RunDirectory(path).exists()]
-        raise UserError(f"There is no run {name!r} in {paths.shown(runs)}.{to_train(name)}{nearest(name, known)}")
+        raise UserError(f"There is no run {name!r} in {paths.shown(runs)}.{training_hint(name)}{nearest(name, known)}")
     if "@" in name and not name.startswith((".", "/", "~")) and not Path(name).exists():
         source = import_folders.find(name).source
         if source != name:  # of a branch or a tag, and runs name the commit

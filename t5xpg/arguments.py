@@ -19,7 +19,7 @@ def overrides(options: Namespace) -> tuple[list[str], list[str]]:
     from t5xpg.experiment import config
 
     laid_over, files = config.split_overrides(" ".join([getattr(options, "gin_overrides", ""), *options.overrides]))
-    chosen, first = config.chosen_loggers(getattr(options, "logger", None) or "")
+    chosen, first = config.logger_overrides(getattr(options, "logger", None) or "")
     return [*chosen, *laid_over], [*first, *files]
 
 

@@ -152,7 +152,7 @@ def _examples(options: Namespace) -> None:
         needs = loaded.experiment.needs
     elif options.task:
         arguments.without_overrides(options, "GIN changes an experiment: name one with EXP.")
-        config, needs = examples.of_task(options.task), ()
+        config, needs = examples.dataset_of_task(options.task), ()
     else:
         raise UserError("Name what to show: TASK=wikitext_span_corruption, or EXP=byt5_tiny_demo for its task.")
     examples.show(config, options.count, task=options.task, module_import=options.module_import, needs=needs)
@@ -272,13 +272,14 @@ def _runs(options: Namespace) -> int:
 
     folder, patterns = paths.runs_directory(), arguments.words(options.remove or "", "REMOVE")
     stores.pull_all(folder, (lambda name: True) if options.gc else RunDirectory.is_record)
-    known = [run.name for run in listing.listed(folder)] if patterns else []
+    known = [run.name for run in listing.list_runs(folder)] if patterns else []
     if patterns and options.gc:
         raise UserError("REMOVE=… deletes runs and GC=1 checkpoints of those that stay: give one of them.")
     if not patterns and not options.gc:
         listing.print_runs(folder, as_json=options.json)
         return 0
-    code = listing.remove(folder, patterns, yes=options.yes) if patterns else listing.thin(folder, yes=options.yes)
+    yes = options.yes
+    code = listing.remove(folder, patterns, yes=yes) if patterns else listing.remove_checkpoints(folder, yes=yes)
     for name in known:
         if not (folder / name).exists():
             stores.remove(folder / name)

@@ -77,7 +77,7 @@ ELSEWHERE = "t5xpg.exchange.huggingface.transformers_outputs"
 # Needs an optional package, which may bring others along.
 OPTIONAL = "t5xpg.lm_eval"
 WITHOUT_JAX = ("base", "data", "tasks")
-RUN_WITH_JAX = {f"t5xpg.run.checkpoint.{name}" for name in ("checkpointer", "initial_checkpoint", "items")}
+RUN_WITH_JAX = {f"t5xpg.run.checkpoint.{name}" for name in ("checkpointer", "initial_checkpoint", "checkpoint_items")}
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
-"""`make check`: everything that can be known before anything expensive is done; before `make train` by itself.
+"""`make check`: all checks that need no expensive work; `make train` begins with them too.
 
-Nothing is compiled, exported, cached or written. What `make train` would make first is no problem. TensorFlow is
-started only for what cannot be known without it: tasks that users registered, the lengths of supervised examples,
+Nothing is compiled, exported, cached or written. Missing data that `make train` makes first is no problem. TensorFlow
+is started only for what cannot be known without it: tasks that users registered, the lengths of supervised examples,
 caches whose task has changed, and names of task metrics.
 """
 
@@ -17,7 +17,7 @@ from t5xpg import distributed
 from t5xpg.base import environment, paths, stores
 from t5xpg.base.errors import UserError
 from t5xpg.check import data_checks, run_checks, start_checks
-from t5xpg.check.finding import Finding, or_problem, report
+from t5xpg.check.finding import Finding, errors_as_problems, report
 from t5xpg.check.plan import memory
 from t5xpg.check.plan.devices import USABLE_MEMORY, Device
 from t5xpg.data.stream.client import DataService
@@ -41,34 +41,33 @@ def check(
     *,
     as_json: bool = False,
 ) -> int:
-    """Print what an experiment needs and whether it is there, as a table or as JSON; returns 0 where it can be trained,
-    1 otherwise.
+    """Print the findings about an experiment, as a table or as JSON; returns 0 if it can be trained, else 1.
 
-    overrides, gin_files: as `config.load` takes them. run: the run directory, by default the experiment's own. device:
-    what is to train it, if not this machine; the devices that are here then stand for it. Where the experiment can be
+    overrides, gin_files: as in `config.load`. run: the run directory, by default the experiment's own. device: the
+    accelerator that is to train it, if not this machine's; the devices here then stand for it. If the experiment can be
     built in spite of mistakes in its configuration, the rest is checked too.
     """
     loaded, mistakes = config.examine(name, overrides, gin_files)
-    found = [Finding("gin", mistake, problem=True) for mistake in mistakes]
+    all_findings = [Finding("gin", mistake, problem=True) for mistake in mistakes]
     if loaded is None:
-        found.append(Finding("the rest", "is looked at once these are mended", looked_at=False))
+        all_findings.append(Finding("the rest", "is looked at once these are mended", looked_at=False))
     else:
         if not mistakes:
-            found.append(Finding("gin", f"{paths.shown(loaded.gin_file)}, seed {loaded.experiment.random_seed}"))
+            all_findings.append(Finding("gin", f"{paths.shown(loaded.gin_file)}, seed {loaded.experiment.random_seed}"))
         directory = RunDirectory(run or paths.run_directory(loaded.experiment.model_dir or loaded.name))
         stores.pull(directory.path, RunDirectory.is_record)
-        found += findings(loaded, directory, device=device)
-    return report(found, as_json=as_json)
+        all_findings += findings(loaded, directory, device=device)
+    return report(all_findings, as_json=as_json)
 
 
 def require(loaded: LoadedConfig, directory: RunDirectory, *, data: bool = True) -> None:
-    """Raise one UserError with everything that stands in the way of training `loaded` in `directory`.
+    """Raise one UserError with all problems that prevent training `loaded` in `directory`.
 
-    data: whether the task's text is checked; a run from a recording needs none. Users' tasks are left to the data
+    data: whether the task's text is checked; a run from recorded batches needs none. Users' tasks are left to the data
     process, which reports the same about them.
     """
-    found = dict.fromkeys(findings(loaded, directory, data=data, quick=True))
-    problems = [each.text for each in found if each.problem]
+    distinct = dict.fromkeys(findings(loaded, directory, data=data, quick=True))
+    problems = [each.text for each in distinct if each.problem]
     if len(problems) == 1:
         raise UserError(problems[0])
     if problems:
@@ -86,22 +85,22 @@ def findings(
 ) -> Iterator[Finding]:
     """All findings about an experiment and the directory of its run. data: as for `require`.
 
-    quick: without what is only information, and without TensorFlow. device: as for `check`.
+    quick: without findings that are only information, and without TensorFlow. device: as for `check`.
     """
     experiment = loaded.experiment
     mesh, finding = _mesh(experiment)
     yield finding
-    yield from or_problem("batch", _batch(experiment, mesh))
-    yield from or_problem("model", _model(experiment, mesh, quick, device))
+    yield from errors_as_problems("batch", _batch(experiment, mesh))
+    yield from errors_as_problems("model", _model(experiment, mesh, quick, device))
     with contextlib.ExitStack() as stack:
         service = None if quick else functools.cache(lambda: stack.enter_context(DataService()))
         if data:
             for dataset in (experiment.train_dataset, experiment.eval_dataset):
-                yield from data_checks.look_at(dataset, experiment, service)
+                yield from data_checks.data_findings(dataset, experiment, service)
         for logger in experiment.loggers:
-            yield from or_problem("logger", _logger(logger))
-        yield from start_checks.look_at(loaded, directory, service, data=data)
-    yield from or_problem("run", run_checks.look_at(loaded, directory, data=data))
+            yield from errors_as_problems("logger", _logger(logger))
+        yield from start_checks.start_findings(loaded, directory, service, data=data)
+    yield from errors_as_problems("run", run_checks.run_findings(loaded, directory, data=data))
 
 
 def _logger(logger: Logger) -> Iterator[Finding]:
@@ -110,14 +109,14 @@ def _logger(logger: Logger) -> Iterator[Finding]:
 
 
 def _mesh(experiment: Experiment) -> tuple[Mesh, Finding]:
-    """The mesh; where devices are missing, an abstract mesh of the same sizes, with which the checks go on."""
-    wanted = experiment.mesh
+    """The mesh; if devices are missing, an abstract mesh of the same sizes, with which the checks go on."""
+    mesh_config = experiment.mesh
     try:
-        mesh = distributed.make_mesh(wanted)
+        mesh = distributed.make_mesh(mesh_config)
     except (UserError, RuntimeError) as error:  # the latter from a backend that does not start
-        shape = wanted.shape(wanted.devices or 1)
-        absent = AbstractMesh(tuple(shape.values()), tuple(shape))
-        return cast(Mesh, absent), Finding("devices", str(error).splitlines()[0], problem=True)
+        shape = mesh_config.shape(mesh_config.devices or 1)
+        abstract_mesh = AbstractMesh(tuple(shape.values()), tuple(shape))
+        return cast(Mesh, abstract_mesh), Finding("devices", str(error).splitlines()[0], problem=True)
     first = mesh.devices.flat[0]
     axes = " x ".join(f"{name} {size}" for name, size in mesh.shape.items())
     cpu = f" ({environment.cpu_model()})" if first.platform == "cpu" else ""
@@ -142,19 +141,19 @@ def _model(experiment: Experiment, mesh: Mesh, quick: bool, device: Device | Non
     abstract = assembly.abstract_state(experiment)
     shardings = assembly.state_shardings(experiment, abstract, mesh)
     if quick:
-        needed = memory.least(experiment, abstract, shardings)
+        step_memory = memory.state_and_gradients(experiment, abstract, shardings)
     else:
         is_cpu = isinstance(mesh, AbstractMesh) or mesh.devices.flat[0].platform == "cpu"
         fuses = device is not None or not is_cpu
-        needed = memory.estimate(experiment, abstract, shardings, mesh, fuses=fuses)
-    yield _memory(needed, mesh, device)
+        step_memory = memory.estimate(experiment, abstract, shardings, mesh, fuses=fuses)
+    yield _memory(step_memory, mesh, device)
 
 
-def _memory(needed: memory.Memory, mesh: Mesh, device: Device | None) -> Finding:
-    """Whether a step fits into the memory. As its need is only estimated, it is a problem only where it cannot fit."""
-    kinds = {"state": needed.state, "gradients": needed.gradients, "activations": needed.activations}
+def _memory(step_memory: memory.Memory, mesh: Mesh, device: Device | None) -> Finding:
+    """The finding on the memory of a step. It is only estimated, so it is a problem only where it cannot fit."""
+    kinds = {"state": step_memory.state, "gradients": step_memory.gradients, "activations": step_memory.activations}
     parts = ", ".join(f"{kind} {size / 2**20:,.0f}" for kind, size in kinds.items())
-    text = f"about {needed.total / 2**20:,.0f} MiB a device ({parts})"
+    text = f"about {step_memory.total / 2**20:,.0f} MiB a device ({parts})"
     if isinstance(mesh, AbstractMesh):
         return Finding("memory", text)
     first = mesh.devices.flat[0]
@@ -162,17 +161,17 @@ def _memory(needed: memory.Memory, mesh: Mesh, device: Device | None) -> Finding
     if available is None:
         return Finding("memory", text)
     # devices simulated on one CPU share its memory
-    sharing = max(1, len(mesh.local_devices)) if first.platform == "cpu" and device is None else 1
-    verdict = memory.fits(needed.total * sharing, available)
+    sharers = max(1, len(mesh.local_devices)) if first.platform == "cpu" and device is None else 1
+    verdict = memory.fits(step_memory.total * sharers, available)
     if verdict == memory.DOES_NOT_FIT:
         smaller = (
             "Lower BATCH_SIZE or TASK_FEATURE_LENGTHS, raise NUM_MICROBATCHES, or split"
-            if needed.activations
+            if step_memory.activations
             else "Split"
         )
         return Finding(
             "memory",
-            f"A step takes {text}{f' on each of {sharing}' if sharing > 1 else ''}, and there are "
+            f"A step takes {text}{f' on each of {sharers}' if sharers > 1 else ''}, and there are "
             f"{available / _GIB:,.1f} GiB. {smaller} the model over more devices.",
             problem=True,
         )

@@ -1,4 +1,4 @@
-"""The task that a stream reads: its text, its cache, its spans and its vocabulary."""
+"""The checks of the task that a stream reads: its text, cache, spans and vocabulary."""
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 from t5xpg.base import paths
 from t5xpg.base.errors import UserError, nearest
-from t5xpg.check.finding import Finding, or_problem
+from t5xpg.check.finding import Finding, errors_as_problems
 from t5xpg.data import objectives
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.stream.client import DataService, TaskDescription
@@ -23,8 +23,8 @@ from t5xpg.experiment.needs import PlannedIds
 Service: TypeAlias = Callable[[], DataService]  # starts TensorFlow at the first call
 
 
-def look_at(dataset: DatasetConfig, experiment: Experiment, service: Service | None) -> Iterator[Finding]:
-    """The findings about a stream. service: None for those without TensorFlow, so without reading users' tasks."""
+def data_findings(dataset: DatasetConfig, experiment: Experiment, service: Service | None) -> Iterator[Finding]:
+    """The findings about a stream. service: None to leave out those with TensorFlow, such as all of users' tasks."""
     state = data_state.state_of(dataset, experiment.needs, compare=service is not None)
     if state.row is not None:
         yield from _task_of_table(state, state.row, dataset, experiment, service)
@@ -33,7 +33,7 @@ def look_at(dataset: DatasetConfig, experiment: Experiment, service: Service | N
     elif not state.ready:
         yield from _text(state, dataset)
     elif service is not None:
-        yield from or_problem("data", _users_task(dataset, experiment, service()))
+        yield from errors_as_problems("data", _users_task(dataset, experiment, service()))
 
 
 def _unknown_task(task: str) -> Finding:
@@ -45,16 +45,16 @@ def _unknown_task(task: str) -> Finding:
 
 
 def _text(state: data_state.DataState, dataset: DatasetConfig) -> Iterator[Finding]:
-    """What is missing of the text, the vocabulary and the cache, and what cannot be used of them."""
+    """The findings on missing and unusable text, vocabulary and cache."""
     for problem in state.problems:
         yield Finding("data", problem, problem=True)
     if state.missing and not state.problems:
-        made = ", ".join(state.missing)
+        commands = ", ".join(state.missing)
         if state.row is not None and state.row.supervised is not None and state.row.dataset is None:
             source = TFDS_TASKS[state.row.supervised.kind].dataset
-            made += f", of {source} of TensorFlow Datasets, fetched if it is not here"
+            commands += f", of {source} of TensorFlow Datasets, fetched if it is not here"
         stream = f"{dataset.mixture_or_task_name}, {dataset.split}"
-        yield Finding("data", f"{stream}: `make train` makes first what is missing: {made}")
+        yield Finding("data", f"{stream}: `make train` makes first what is missing: {commands}")
 
 
 def _task_of_table(
@@ -77,7 +77,7 @@ def _task_of_table(
     else:
         yield _readable(row.name, dataset, "cached" if dataset.use_cached else "not cached", count)
     yield from _metrics(dataset, experiment, has_metrics=row.has_metrics or bool(dataset.metrics))
-    yield from or_problem("ids", _vocabulary(row.vocabulary, experiment))
+    yield from errors_as_problems("ids", _vocabulary(row.vocabulary, experiment))
     if row.supervised is not None and dataset.objective is not None:
         yield Finding(
             "spans",
@@ -94,7 +94,7 @@ def _task_of_table(
 
 
 def _documents(state: data_state.DataState, row: task_names.Row) -> Mapping[str, int | None]:
-    """The splits of a task, with the number of their documents where it is known."""
+    """The splits of a task, with the number of their documents, or None if it is not known."""
     if row.dataset is None and row.supervised is not None:
         return dict.fromkeys(TFDS_TASKS[row.supervised.kind].splits)
     folder = find_manifests(paths.data_directory()).get(str(row.dataset))
@@ -108,8 +108,8 @@ def _readable(task: str, dataset: DatasetConfig, cached: str, documents: int | N
     return Finding("data", f"{task}, {dataset.split}, {cached}{count}")
 
 
-def _lengths(part: task_names.Part, vocabulary: Vocabulary, dataset: DatasetConfig, before: str) -> Iterator[Finding]:
-    """Whether the examples of a task fit the lengths of its features. before: the beginning of its line."""
+def _lengths(part: task_names.Part, vocabulary: Vocabulary, dataset: DatasetConfig, prefix: str) -> Iterator[Finding]:
+    """The findings on the lengths of a task's features. prefix: the beginning of the text."""
     objective, lengths = dataset.objective or part.objective, dataset.task_feature_lengths
     if objectives.name_of(objective) != objectives.name_of(part.objective):
         fragment = task_names.UL2_MIXTURE if part.mode is not None else objectives.name_of(part.objective)
@@ -133,31 +133,31 @@ def _lengths(part: task_names.Part, vocabulary: Vocabulary, dataset: DatasetConf
     needed = objective_lengths.objective_lengths(objective, lengths, part.reserved)
     spans = f"{needed.sentinels} span{'s' if needed.sentinels > 1 else ''} and " if needed.sentinels else ""
     if isinstance(objective, objectives.SpanCorruption) and objective.whole_words:
-        text = f"at most {spans[:-5]} of whole words in {before}{needed.text} tokens of text; examples with more than"
+        text = f"at most {spans[:-5]} of whole words in {prefix}{needed.text} tokens of text; examples with more than"
         yield Finding("spans", f"{text} {lengths['targets']} target tokens are left out")
         return
     at_most = "" if isinstance(objective, objectives.SpanCorruption) else "at most "
-    text = f"{before}{needed.text} tokens of text give {at_most}{spans}{needed.targets} target tokens of"
+    text = f"{prefix}{needed.text} tokens of text give {at_most}{spans}{needed.targets} target tokens of"
     yield Finding("spans", f"{text} {lengths['targets']}")
 
 
 def _users_task(dataset: DatasetConfig, experiment: Experiment, service: DataService) -> Iterator[Finding]:
-    """What the data process says of a task or mixture that a user's module registers."""
-    described = describe(service, dataset)
-    assembly.check_vocabulary(described.vocabulary, experiment)
-    if described.cached:
+    """The findings of the data process on a task or mixture that a user's module registers."""
+    description = describe(service, dataset)
+    assembly.check_vocabulary(description.vocabulary, experiment)
+    if description.cached:
         data_state.compare_caches(dataset)
-    if described.cached or not dataset.use_cached:
+    if description.cached or not dataset.use_cached:
         yield from _fits(service, dataset, experiment)
-    cached = "cached" if described.cached else "not cached"
-    if dataset.use_cached and not described.cached:
+    cached = "cached" if description.cached else "not cached"
+    if dataset.use_cached and not description.cached:
         cached = "no cache yet (`make train` makes it first, where the task can be cached)"
-    yield _readable(described.name, dataset, cached, described.examples.get(dataset.split))
-    yield from _metrics(dataset, experiment, has_metrics=described.has_metrics)
+    yield _readable(description.name, dataset, cached, description.examples.get(dataset.split))
+    yield from _metrics(dataset, experiment, has_metrics=description.has_metrics)
 
 
 def _fits(service: DataService, dataset: DatasetConfig, experiment: Experiment) -> Iterator[Finding]:
-    """How many of the first examples are cut, and how much of them is unknown to the vocabulary."""
+    """The findings on the first examples: how many are cut, and the share that is unknown to the vocabulary."""
     for fit in service.fits(dataset):
         yield Finding("examples", fit.summary(dataset))
         for problem in fit.problems(dataset, experiment.max_cut_share):
@@ -165,7 +165,7 @@ def _fits(service: DataService, dataset: DatasetConfig, experiment: Experiment) 
 
 
 def describe(service: DataService, dataset: DatasetConfig) -> TaskDescription:
-    """The task as it can be read now: from its cache, or without one where there is none yet."""
+    """The description of the task from its cache, or without a cache if there is none yet."""
     try:
         return service.describe(dataset)
     except UserError as error:
@@ -175,7 +175,7 @@ def describe(service: DataService, dataset: DatasetConfig) -> TaskDescription:
 
 
 def _metrics(dataset: DatasetConfig, experiment: Experiment, *, has_metrics: bool) -> Iterator[Finding]:
-    """Report that there are no metrics, where they are to be computed while training."""
+    """The finding that the task has no metrics, if they are to be computed while training."""
     if dataset is experiment.eval_dataset and experiment.infer_eval_period is not None and not has_metrics:
         yield Finding("metrics", no_metrics(dataset.mixture_or_task_name), problem=True)
 

@@ -1,4 +1,4 @@
-"""`make estimate`: what a whole run takes, from a start as training makes it and a few timed steps."""
+"""`make estimate`: the time and memory of a whole run, from a timed start and a few timed steps."""
 
 import json
 import os
@@ -18,8 +18,8 @@ from t5xpg.base.progress import duration
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.stream.client import DataService
 from t5xpg.distributed import hardware
-from t5xpg.experiment import assembly, data_state
-from t5xpg.experiment.assembly import Assembly
+from t5xpg.experiment import data_state
+from t5xpg.experiment.assembly import Assembly, assemble, check_vocabulary
 from t5xpg.experiment.config import LoadedConfig
 from t5xpg.experiment.experiment import Experiment
 from t5xpg.experiment.identity import data_config
@@ -27,30 +27,30 @@ from t5xpg.optim.state import TrainState
 from t5xpg.run.checkpoint.checkpointer import Checkpointer
 
 PROBE_SECONDS = 10.0  # of timed updates, after those that warm up
-_WARM_UP, _FEWEST, _MOST = 2, 5, 200
+_WARM_UP, _FEWEST, _MOST = 2, 5, 200  # updates
 
 
 def estimate(loaded: LoadedConfig, price_per_hour: float | None, *, as_json: bool = False) -> None:
     """Print parameters, operations, memory, time and cost of the whole run of `loaded` on this machine, or as JSON.
 
-    Nothing is kept. Where the text exists, the data process starts at the same time, as in training; the timed steps
-    are on made-up batches. price_per_hour: of the machine, in any currency. UserError as in training.
+    Nothing is kept. If the text exists, the data process starts at the same time, as in training; the timed steps are
+    on made-up batches. price_per_hour: of the machine, in any currency. Raises UserError as training does.
     """
     experiment = loaded.experiment
-    before = _seconds_since_the_command()
-    began = time.perf_counter()
-    built = assembly.assemble(experiment)
-    batches, (train_step, eval_step) = _start(built)
-    state = built.state_to_time()
+    startup = _seconds_since_program_start()
+    start_time = time.perf_counter()
+    assembly = assemble(experiment)
+    batches, (train_step, eval_step) = _start_as_training(assembly)
+    state = assembly.state_to_time()
     jax.block_until_ready(state)
-    start = before + time.perf_counter() - began
+    start = startup + time.perf_counter() - start_time
 
-    update, state = _time_updates(built, train_step, state)
+    update, state = _time_updates(assembly, train_step, state)
     save = _time_save(experiment, state)
-    evaluation = _time_evaluation(built, eval_step, state)
+    evaluation = _time_evaluation(assembly, eval_step, state)
     updates = experiment.total_steps
     evaluations, saves = (-(-updates // each) for each in (experiment.eval_period, experiment.checkpoints.period))
-    times = {  # how often each part of the run comes, and its seconds
+    times = {  # the number and the seconds of each part of the run
         "updates": (updates, update),
         "evaluations": (1 + evaluations, evaluation * (batches or 0)),
         "checkpoints": (saves, save),
@@ -59,7 +59,7 @@ def estimate(loaded: LoadedConfig, price_per_hour: float | None, *, as_json: boo
     total = start + sum(number * seconds for number, seconds in times.values())
     facts: dict[str, Any] = {
         "experiment": loaded.name,
-        "device": {"count": built.devices["count"], "kind": built.devices["kind"]},
+        "device": {"count": assembly.devices["count"], "kind": assembly.devices["kind"]},
         "parameters": experiment.model.num_params,
         "flops_per_update": examples * experiment.flops_per_example(experiment.lengths),
         "memory_bytes": None if memory is None else memory.argument_size_in_bytes + memory.temp_size_in_bytes,
@@ -70,42 +70,43 @@ def estimate(loaded: LoadedConfig, price_per_hour: float | None, *, as_json: boo
     if as_json:
         print(json.dumps(facts, indent=1))
     else:
-        _print(facts, loaded, built, times, batches, price_per_hour)
+        _print(facts, loaded, assembly, times, batches, price_per_hour)
 
 
-def _start(built: Assembly) -> tuple[int | None, tuple[Any, Any]]:
-    """How many batches an evaluation has (None: unknown), and the compiled steps. Takes as long as in training."""
-    experiment = built.experiment
+def _start_as_training(assembly: Assembly) -> tuple[int | None, tuple[Any, Any]]:
+    """The number of batches of an evaluation (None: unknown), and the compiled steps, made as in training."""
+    experiment = assembly.experiment
     configs = [
         data_config(each, experiment.random_seed) for each in (experiment.train_dataset, experiment.eval_dataset)
     ]
     with ThreadPoolExecutor(1) as pool:
-        compiling = pool.submit(lambda: (built.compile_train_step(), built.compile_eval_step()))
+        compiling = pool.submit(lambda: (assembly.compile_train_step(), assembly.compile_eval_step()))
         batches = experiment.eval_dataset.max_batches
-        if all(_is_there(each) for each in configs):
+        if all(_is_ready(each) for each in configs):
             with DataService() as service:
-                assembly.check_vocabulary(service.describe(configs[0]).vocabulary, experiment)
+                check_vocabulary(service.describe(configs[0]).vocabulary, experiment)
                 stream, eval_stream = map(service.open, configs)
                 next(stream)
                 batches = sum(1 for _ in eval_stream)  # EVAL_STEPS at most
         return batches, compiling.result()
 
 
-def _is_there(dataset: DatasetConfig) -> bool:
-    """Whether a stream is of the table and of our own text, and can be read without making something first."""
+def _is_ready(dataset: DatasetConfig) -> bool:
+    """True if a stream is of a task of the table over an export, and can be read without making data first."""
     state = data_state.state_of(dataset)
     return state.row is not None and state.row.dataset is not None and state.ready
 
 
-def _time_updates(built: Assembly, step: Callable[..., Any], state: TrainState) -> tuple[float, TrainState]:
+def _time_updates(assembly: Assembly, step: Callable[..., Any], state: TrainState) -> tuple[float, TrainState]:
     """The median seconds of an update. As in the training loop, each one waits for the metrics of the one before."""
-    token_bytes, batches = _token_bytes(built), made_up_batches(built.experiment, built.experiment.train_dataset)
+    token_bytes = _token_bytes(assembly)
+    batches = made_up_batches(assembly.experiment, assembly.experiment.train_dataset)
     seconds: list[float] = []
     pending: Any = None
     end = float("inf")
     while len(seconds) < _WARM_UP + _FEWEST or (time.perf_counter() < end and len(seconds) < _MOST):
         began = time.perf_counter()
-        state, metrics = step(state, built.on_devices(next(batches)), token_bytes)
+        state, metrics = step(state, assembly.on_devices(next(batches)), token_bytes)
         if pending is not None:
             jax.device_get(pending)
         pending = metrics
@@ -116,19 +117,20 @@ def _time_updates(built: Assembly, step: Callable[..., Any], state: TrainState) 
     return statistics.median(seconds[_WARM_UP:]), state
 
 
-def _time_evaluation(built: Assembly, step: Callable[..., Any], state: TrainState) -> float:
-    """Seconds of one batch of an evaluation."""
-    token_bytes, batches = _token_bytes(built), made_up_batches(built.experiment, built.experiment.eval_dataset)
-    seconds, params = [], built.model_params(state.params, state.frozen)
+def _time_evaluation(assembly: Assembly, step: Callable[..., Any], state: TrainState) -> float:
+    """The median seconds of one batch of an evaluation."""
+    token_bytes = _token_bytes(assembly)
+    batches = made_up_batches(assembly.experiment, assembly.experiment.eval_dataset)
+    seconds, params = [], assembly.model_params(state.params, state.frozen)
     for _ in range(_WARM_UP + _FEWEST):
         began = time.perf_counter()
-        jax.device_get(step(params, built.on_devices(next(batches)), token_bytes))
+        jax.device_get(step(params, assembly.on_devices(next(batches)), token_bytes))
         seconds.append(time.perf_counter() - began)
     return statistics.median(seconds[_WARM_UP:])
 
 
 def _time_save(experiment: Experiment, state: TrainState) -> float:
-    """The seconds to write a checkpoint where runs are. Training goes on meanwhile, but more slowly."""
+    """The seconds to write a checkpoint beside the runs. Training goes on meanwhile, but more slowly."""
     runs = paths.runs_directory()
     runs.mkdir(parents=True, exist_ok=True)
     files.remove_abandoned(runs)
@@ -159,13 +161,13 @@ def made_up_batches(experiment: Experiment, dataset: DatasetConfig) -> Iterator[
         }
 
 
-def _token_bytes(built: Assembly) -> jax.Array:
-    counts = np.ones(built.experiment.model.config.vocab_size, np.int32)
-    return jax.device_put(counts, jax.sharding.NamedSharding(built.mesh, jax.sharding.PartitionSpec()))
+def _token_bytes(assembly: Assembly) -> jax.Array:
+    counts = np.ones(assembly.experiment.model.config.vocab_size, np.int32)
+    return jax.device_put(counts, jax.sharding.NamedSharding(assembly.mesh, jax.sharding.PartitionSpec()))
 
 
-def _seconds_since_the_command() -> float:
-    """The seconds for starting the program and reading the configuration; 0 where the system does not tell."""
+def _seconds_since_program_start() -> float:
+    """The seconds since the program started, which read the configuration; 0 on systems other than Linux."""
     try:
         ticks = int(Path("/proc/self/stat").read_text(encoding="ascii").rpartition(")")[2].split()[19])
         return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK"))
@@ -176,26 +178,26 @@ def _seconds_since_the_command() -> float:
 def _print(
     facts: dict[str, Any],
     loaded: LoadedConfig,
-    built: Assembly,
+    assembly: Assembly,
     times: dict[str, tuple[int, float]],
     batches: int | None,
     price_per_hour: float | None,
 ) -> None:
-    experiment, devices, selection = loaded.experiment, built.devices, loaded.experiment.selection
-    updates, update = times["updates"]
+    experiment, devices, selection = loaded.experiment, assembly.devices, loaded.experiment.selection
+    updates, update_seconds = times["updates"]
     total, flops = facts["total_seconds"], facts["flops_per_update"]
-    peak = hardware.peak_flops_of_mesh(built.mesh, experiment.model.config.dtype)
-    share = hardware.share_of_peak(flops / update, peak)
+    peak = hardware.peak_flops_of_mesh(assembly.mesh, experiment.model.config.dtype)
+    share = hardware.share_of_peak(flops / update_seconds, peak)
     of_peak = f", {share:.0%} of the peak" if share is not None else ""
     cpu = f" ({environment.cpu_model()})" if devices["platform"] == "cpu" else ""
     print(f"{loaded.name} on {devices['count']} x {devices['kind']}{cpu}")
 
-    def line(what: str, text: str) -> None:
-        print(f"{what:<13}{text}")
+    def line(label: str, text: str) -> None:
+        print(f"{label:<13}{text}")
 
-    def repeated(what: str, digits: int, note: str = "") -> None:
-        number, seconds = times[what]
-        line(what, f"{number:,} x {seconds:.{digits}f} s{note} = {duration(number * seconds)}")
+    def repeated(label: str, digits: int, note: str = "") -> None:
+        number, seconds = times[label]
+        line(label, f"{number:,} x {seconds:.{digits}f} s{note} = {duration(number * seconds)}")
 
     line("parameters", f"{experiment.model.num_params:,}")
     line("operations", f"{flops / 1e9:,.1f} GFLOP an update, {flops * updates:.3g} in all{of_peak}")

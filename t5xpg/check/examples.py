@@ -1,6 +1,6 @@
-"""What `make examples` prints: examples as text and ids, position by position, and the masks of one, drawn.
+"""`make examples`: prints examples as text and ids, position by position, and a drawing of the masks of the first.
 
-They are read as training reads them, by the data process. Shapes: S, T lengths of a row, Q queries, K keys.
+The data process reads them, as in training. Shapes: S, T lengths of a row, Q queries, K keys.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from t5xpg.experiment import data_state, prepare
 from t5xpg.experiment.needs import Need
 from t5xpg.models.attention.biases import AttentionPattern
 
-LENGTH = 64  # of each feature, where no experiment says it
+LENGTH = 64  # of each feature, without an experiment
 _SHOWN_IDS, _SHOWN_TEXT, _SHOWN_POSITIONS = 24, 400, 12
 _WIDTH = 48  # characters of a drawing: each stands for one position, or for several of a longer row
 
-Row = Mapping[str, np.ndarray]  # a batch of one
+Row = Mapping[str, np.ndarray]  # a batch of one example
 
 
-def of_task(task: str) -> DatasetConfig:
-    """How a task is read by itself, without an experiment."""
+def dataset_of_task(task: str) -> DatasetConfig:
+    """The dataset of a task without an experiment."""
     row = data_state.row_of(task)
     objective = None if row is None else row.objective
     if isinstance(objective, LanguageModel):
@@ -52,14 +52,14 @@ def show(
     module_import: str = "",
     needs: Sequence[Need] = (),
 ) -> None:
-    """Print `count` examples of a stream. task, module_import: in place of the stream's own.
+    """Print `count` examples of a stream. task, module_import: replace the stream's own.
 
     Exports and caches are made where they are missing. Raises UserError for what cannot be read.
     """
-    of_other: dict[str, Any] = {"mixture_or_task_name": task, "objective": None} if task else {}
-    of_other |= {"module_import": module_import} if module_import else {}
+    replacements: dict[str, Any] = {"mixture_or_task_name": task, "objective": None} if task else {}
+    replacements |= {"module_import": module_import} if module_import else {}
     config = dataclasses.replace(
-        config, batch_size=count, num_virtual_shards=1, num_epochs=1, length_buckets=None, **of_other
+        config, batch_size=count, num_virtual_shards=1, num_epochs=1, length_buckets=None, **replacements
     )
     with contextlib.redirect_stdout(sys.stderr):
         prepare.prepare(config, needs)
@@ -78,7 +78,7 @@ def show(
         print(f"\nexample {number + 1}")
         print("\n".join(_arrays(row, layout, vocabulary)))
         print("\n".join(_positions(row, layout, vocabulary)))
-    print("\n".join(drawing({name: array[:1] for name, array in batch.items()}, layout)))
+    print("\n".join(mask_drawing({name: array[:1] for name, array in batch.items()}, layout)))
 
 
 def _arrays(row: Row, layout: BatchLayout, vocabulary: Vocabulary) -> Iterator[str]:
@@ -103,16 +103,16 @@ def _text(ids: np.ndarray, vocabulary: Vocabulary) -> str:
 
 
 def _positions(row: Row, layout: BatchLayout, vocabulary: Vocabulary) -> Iterator[str]:
-    """What is fed and what has to be predicted, at the positions around the first one that counts in the loss."""
+    """The inputs and targets at the positions around the first one that counts in the loss."""
     targets, weights = row[layout.targets][0], row[layout.weights][0]
-    fed_name = layout.targets.replace("target", "input")
-    fed = row[fed_name][0] if fed_name in row else np.zeros_like(targets)
+    inputs_name = layout.targets.replace("target", "input")
+    inputs = row[inputs_name][0] if inputs_name in row else np.zeros_like(targets)
     counted = np.flatnonzero(weights)
     start = max(0, int(counted[0]) - 2) if counted.size else 0
     yield f"  position by position ({len(counted)} of {len(weights)} count in the loss):"
-    yield f"    {'position':>8}  {fed_name:<24}{layout.targets:<24}weight"
+    yield f"    {'position':>8}  {inputs_name:<24}{layout.targets:<24}weight"
     for position in range(start, min(start + _SHOWN_POSITIONS, len(targets))):
-        cells = [f"{token:>6} {_piece(int(token), vocabulary):<17}" for token in (fed[position], targets[position])]
+        cells = [f"{token:>6} {_piece(int(token), vocabulary):<17}" for token in (inputs[position], targets[position])]
         yield f"    {position:>8}  {''.join(cells)}{weights[position]}"
 
 
@@ -123,7 +123,7 @@ def _piece(token: int, vocabulary: Vocabulary) -> str:
     return cut(one_line(piece), 16)
 
 
-def drawing(row: Row, layout: BatchLayout) -> Iterator[str]:
+def mask_drawing(row: Row, layout: BatchLayout) -> Iterator[str]:
     """The attention masks of a row, as in `t5xpg.models` but without windows and gates, and its loss weights.
 
     A prefix is drawn with full attention to itself, as in a model unless its `inputs_bidirectional_attention` is False.
@@ -132,14 +132,14 @@ def drawing(row: Row, layout: BatchLayout) -> Iterator[str]:
     encoder, decoder = (row.get(name) for name in ("encoder_input_tokens", "decoder_target_tokens"))
     segments = {side: row.get(f"{side}_segment_ids") for side in ("encoder", "decoder")}
     if encoder is not None:
-        masks["encoder: each input sees"] = _pairs(encoder.shape[1], encoder, segments["encoder"], segments["encoder"])
+        masks["encoder: each input sees"] = _mask(encoder.shape[1], encoder, segments["encoder"], segments["encoder"])
     if decoder is not None:
-        masks["decoder: each position sees"] = _pairs(
+        masks["decoder: each position sees"] = _mask(
             decoder.shape[1], decoder, segments["decoder"], segments["decoder"],
             is_causal=True, prefix=row.get("decoder_causal_attention"),
         )  # fmt: skip
     if encoder is not None and decoder is not None:
-        masks["cross: each position of the decoder sees of the inputs"] = _pairs(
+        masks["cross: each position of the decoder sees of the inputs"] = _mask(
             decoder.shape[1], encoder, segments["decoder"], segments["encoder"]
         )
     weights = row[layout.weights]
@@ -148,23 +148,23 @@ def drawing(row: Row, layout: BatchLayout) -> Iterator[str]:
     yield f"\nexample 1, drawn: a character is {each}, # all of them, + some, . none"
     for name, mask in masks.items():
         yield f"\n{name} (a line each)"
-        for line, same in itertools.groupby(drawn(mask, size)):
+        for line, same in itertools.groupby(mask_lines(mask, size)):
             count = len(list(same))
             yield f"  {line}{f'  x {count}' if count > 1 else ''}"
     yield f"\nloss: {layout.weights}"
-    yield f"  {drawn(weights > 0, size)[0]}"
+    yield f"  {mask_lines(weights > 0, size)[0]}"
 
 
-def _pairs(queries: int, keys: np.ndarray, *segments: np.ndarray | None, **more: object) -> np.ndarray:
-    """Which keys each query sees: boolean [Q, K]."""
+def _mask(queries: int, keys: np.ndarray, *segments: np.ndarray | None, **more: object) -> np.ndarray:
+    """The mask of the keys that each query sees: boolean [Q, K]."""
     visible = AttentionPattern(queries, *jax.tree.map(np.asarray, (keys, *segments)), **more).visible  # type: ignore[arg-type]
     return np.broadcast_to(np.asarray(visible)[0, 0], (queries, keys.shape[1]))
 
 
-def drawn(seen: np.ndarray, size: int) -> list[str]:
+def mask_lines(mask: np.ndarray, size: int) -> list[str]:
     """Boolean [Q, K] as lines of text. Each character stands for `size` x `size` positions; one row makes one line."""
-    rows = np.add.reduceat(seen, range(0, len(seen), size), axis=0, dtype=np.int64)
-    counts = np.add.reduceat(rows, range(0, seen.shape[1], size), axis=1)
-    ones = np.ones_like(seen, dtype=np.int64)
-    full = np.add.reduceat(np.add.reduceat(ones, range(0, len(seen), size), 0), range(0, seen.shape[1], size), 1)
-    return ["".join(line) for line in np.where(counts == full, "#", np.where(counts > 0, "+", "."))]
+    rows = np.add.reduceat(mask, range(0, len(mask), size), axis=0, dtype=np.int64)
+    counts = np.add.reduceat(rows, range(0, mask.shape[1], size), axis=1)
+    ones = np.ones_like(mask, dtype=np.int64)
+    sizes = np.add.reduceat(np.add.reduceat(ones, range(0, len(mask), size), 0), range(0, mask.shape[1], size), 1)
+    return ["".join(line) for line in np.where(counts == sizes, "#", np.where(counts > 0, "+", "."))]

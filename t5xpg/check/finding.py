@@ -1,4 +1,4 @@
-"""What a check finds: lines of a table, and whether something stands in the way of training."""
+"""The findings of a check: lines of a table, some of which are problems that prevent training."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -9,7 +9,10 @@ from t5xpg.base.errors import UserError
 
 @dataclass(frozen=True)
 class Finding:
-    """A line of the table: what was looked at, whether it stands in the way of training, and what there is to say."""
+    """A line of the table: the thing that was checked, the result as text, and whether it prevents training.
+
+    looked_at: False where the check was not made. The fields are the keys of `make check JSON=1`.
+    """
 
     what: str
     text: str
@@ -22,23 +25,23 @@ class Finding:
         return f"{self.what:<9}{verdict:<4}" + ("\n" + " " * 13).join(self.text.splitlines())
 
 
-def or_problem(what: str, found: Iterable[Finding]) -> Iterator[Finding]:
-    """The findings up to a UserError, and that as the last one: a problem."""
+def errors_as_problems(what: str, findings: Iterable[Finding]) -> Iterator[Finding]:
+    """Yields the findings; a UserError while they are made becomes the last finding, a problem."""
     try:
-        yield from found
+        yield from findings
     except UserError as error:
         yield Finding(what, str(error), problem=True)
 
 
 def report(findings: Iterable[Finding], *, as_json: bool = False) -> int:
-    """Print the table, each line once, and the verdict. Returns the exit code: 0 where it can be trained, else 1."""
-    found = list(dict.fromkeys(findings))
-    count = sum(finding.problem for finding in found)
+    """Print the table, each line once, and the verdict. Returns the exit code: 0 if there is no problem, else 1."""
+    distinct = list(dict.fromkeys(findings))
+    count = sum(finding.problem for finding in distinct)
     if as_json:
-        shown = {"can_be_trained": not count, "findings": [asdict(finding) for finding in found]}
-        print(json.dumps(shown, ensure_ascii=False, indent=1))
+        verdict = {"can_be_trained": not count, "findings": [asdict(finding) for finding in distinct]}
+        print(json.dumps(verdict, ensure_ascii=False, indent=1))
         return 1 if count else 0
-    for finding in found:
+    for finding in distinct:
         print(finding)
     print("it can be trained" if not count else f"{count} problem{'s' if count > 1 else ''}: it cannot be trained so")
     return 1 if count else 0

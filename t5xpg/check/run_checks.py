@@ -1,4 +1,4 @@
-"""The run directory: whether what lies there is this run."""
+"""The check that the run directory is empty or holds this run."""
 
 import contextlib
 from collections.abc import Iterator
@@ -10,54 +10,54 @@ from t5xpg.check.finding import Finding
 from t5xpg.data.text.manifest import read_manifest
 from t5xpg.experiment import data_state, prepare
 from t5xpg.experiment.config import LoadedConfig
-from t5xpg.experiment.identity import only_identity_settings, run_identity
+from t5xpg.experiment.identity import run_identity, without_free_settings
 from t5xpg.run.checkpoint.folders import last_meta, saved_steps
 from t5xpg.run.directory import RunDirectory, differences
 
 
-def look_at(loaded: LoadedConfig, directory: RunDirectory, *, data: bool = True) -> Iterator[Finding]:
-    """Say whether the run is new, continued, or another one; raises UserError where it cannot be trained.
+def run_findings(loaded: LoadedConfig, directory: RunDirectory, *, data: bool = True) -> Iterator[Finding]:
+    """The finding whether the run is new, continued, or another one; raises UserError if it cannot be trained.
 
-    data: whether it reads the text that is exported here.
+    data: whether the run reads the text that is exported here.
     """
     identity = _identity(loaded, data)
     if directory.exists():
-        directory.check_trains()
+        directory.require_trainable()
         recorded = directory.read()
     else:
         directory.check(loaded.name, {})  # refuses a folder of other files
-        recorded = _of_checkpoint(directory)
+        recorded = _checkpoint_record(directory)
         known = recorded["identity"].get("settings", {})
         identity = {"settings": {name: value for name, value in identity["settings"].items() if name in known}}
     step = max(saved_steps(directory.checkpoints), default=0)
     if not recorded["identity"]:
         yield Finding("run", f"new, in {paths.shown(directory.path)}")
         return
-    found = differences(recorded, loaded.name, identity)
-    if found:
-        yield Finding("run", directory.mismatch(found, identity["settings"]), problem=True)
+    changes = differences(recorded, loaded.name, identity)
+    if changes:
+        yield Finding("run", directory.mismatch(changes, identity["settings"]), problem=True)
         return
     total = loaded.experiment.total_steps
-    where = f"goes on after step {step:,} of {total:,}" if step < total else f"has been trained for {step:,} steps"
-    yield Finding("run", f"{where}, in {paths.shown(directory.path)}")
+    progress = f"goes on after step {step:,} of {total:,}" if step < total else f"has been trained for {step:,} steps"
+    yield Finding("run", f"{progress}, in {paths.shown(directory.path)}")
 
 
 def _identity(loaded: LoadedConfig, data: bool) -> dict[str, Any]:
-    """The identity of the run, as far as it is known before anything is made."""
+    """The identity of the run, as far as it is known before the data is prepared."""
     experiment = loaded.experiment
     identity = run_identity(experiment, None)
     row = data_state.row_of(experiment.train_dataset.mixture_or_task_name, experiment.needs)
     if data and row is not None and row.dataset is not None:
-        with contextlib.suppress(UserError):  # not exported yet, or reported where the data is checked
+        with contextlib.suppress(UserError):  # not exported yet, or `data_checks` reports it
             manifest = read_manifest(paths.data_directory() / row.dataset)
             identity["data"] = prepare.identity_of_text(row, manifest)
     return identity
 
 
-def _of_checkpoint(directory: RunDirectory) -> dict[str, Any]:
-    """The model settings recorded in the last checkpoint, for a folder whose run.json is gone."""
+def _checkpoint_record(directory: RunDirectory) -> dict[str, Any]:
+    """The model settings recorded in the last checkpoint, for a folder without run.json."""
     meta = last_meta(directory.checkpoints)
     if not meta or not isinstance(meta.get("settings"), dict):
         return {"experiment": "", "identity": {}}
-    of_model = {name if name.startswith("model") else f"model.{name}": one for name, one in meta["settings"].items()}
-    return {"experiment": str(meta.get("experiment")), "identity": {"settings": only_identity_settings(of_model)}}
+    settings = {name if name.startswith("model") else f"model.{name}": one for name, one in meta["settings"].items()}
+    return {"experiment": str(meta.get("experiment")), "identity": {"settings": without_free_settings(settings)}}

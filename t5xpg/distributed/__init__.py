@@ -1,15 +1,14 @@
-"""The mesh of devices, where arrays lie on it, and the hosts that share it. One device is the smallest mesh.
+"""The mesh of devices, the sharding of arrays over it, and the hosts that share it. One device is the smallest mesh.
 
 Arrays carry logical axis names ("vocab", "mlp", ...); rules map those to the axes of the mesh. The batch is split over
 "slice" and "data". Parameters and their optimiser statistics are split over "model". Some rules split them over "data"
 too; parameters are then gathered where they are used.
 
 On several hosts every process runs the same program. Each reads the rows of a batch that its devices hold
-(`host_rows`), and all of them compute. The first process writes the run's files; every process writes its own part of
-a checkpoint.
+(`host_rows`). The first process writes the run's files; every process writes its own part of a checkpoint.
 """
 
-# ruff: noqa: F401  what other subpackages and gin files name
+# ruff: noqa: F401  the names that other subpackages and gin files import
 from t5xpg.distributed.group import ALONE, Group, Processes
 from t5xpg.distributed.joining import join
 from t5xpg.distributed.mesh import (

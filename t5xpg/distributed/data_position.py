@@ -1,8 +1,8 @@
-"""The position in the whole data, from the positions in the virtual shards that each process reads.
+"""The position in the whole data, merged from the positions of the processes in the virtual shards that each reads.
 
-A position can be megabytes large. So every process but the first writes its own into the run's folder, which lies on a
-disk that all hosts share, and the first one reads them all. It then has the position that a single process reading all
-shards would have: a checkpoint does not depend on how many processes wrote it.
+A position can have megabytes. So every process but the first writes its own into the run's folder, which lies on a disk
+that all hosts share, and the first one reads them all. The result is the position of a single process that reads all
+shards: a checkpoint does not depend on the number of processes that wrote it.
 """
 
 import io
@@ -15,41 +15,41 @@ from t5xpg.base.errors import UserError
 from t5xpg.base.files import remove_abandoned, write_atomically
 from t5xpg.distributed.group import Group
 
-_OF_SHARD = "shard_"  # begins the names of the arrays that belong to one virtual shard
+_SHARD_PREFIX = "shard_"  # of the names of arrays that belong to one virtual shard
 Position = dict[str, np.ndarray]
 
 
-def shared_position(own: Position, folder: Path, group: Group) -> Position:
-    """The position in the whole stream on the first process, and on every other one `own`, its part of it.
+def shared_position(local: Position, folder: Path, group: Group) -> Position:
+    """The position in the whole stream on the first process; on every other one `local`, its own part, unchanged.
 
-    To be called in all processes after the same batch. folder: on a disk that they share; each has a subfolder there.
+    Call it in all processes after the same batch. folder: on a disk that they share; each has a subfolder there.
     """
     paths = [folder / str(process) / "position.npz" for process in range(group.count)]
     if not group.first:
         file = io.BytesIO()
-        np.savez(file, allow_pickle=False, **own)
-        remove_abandoned(folder / str(group.process))  # of this host; no other one can know
+        np.savez(file, allow_pickle=False, **local)
+        remove_abandoned(folder / str(group.process))  # of this host: other hosts cannot check its processes
         with write_atomically(paths[group.process]) as target:
             target.write(file.getvalue())
     group.barrier("positions")
     if not group.first:
-        return own
-    positions = [own]
+        return local
+    positions = [local]
     for path in paths[1:]:
         positions.append(_read(path))
         path.unlink()
-    return merged(positions)
+    return merge_positions(positions)
 
 
-def merged(positions: Sequence[Mapping[str, np.ndarray]]) -> Position:
+def merge_positions(positions: Sequence[Mapping[str, np.ndarray]]) -> Position:
     """The position in the whole stream, from the positions of the processes after the same batch.
 
-    Raises UserError where they are not of one stream, because hosts read different files.
+    Raises UserError where they are not of the same stream, because hosts read different files.
     """
     whole = dict(positions[0])
     for process, position in enumerate(positions[1:], start=1):
         for name, array in position.items():
-            if not name.startswith(_OF_SHARD) and not np.array_equal(whole.get(name, ()), array):
+            if not name.startswith(_SHARD_PREFIX) and not np.array_equal(whole.get(name, ()), array):
                 raise UserError(
                     f"Process {process} reads other data than process 0 ({name} differs): every host needs the same "
                     "exports and caches. Copy them, or let all hosts share the folders (T5XPG_DATA_DIR, "

@@ -23,10 +23,10 @@ from t5xpg.base.signals import StopRequest
 
 LOST_VARIABLE = "T5XPG_LOST_SECONDS"  # seconds without a heartbeat until a process counts as lost
 _LOST_SECONDS = 60.0
-_HEARTBEATS = 8  # in that time; messages call them "signs of life". JAX has others of its own, see `joining`
-_LOOK_SECONDS = 1.0  # between two looks for notices
+_HEARTBEATS = 8  # in that time; messages call them "signs of life". JAX's own heartbeats: see `joining`
+_POLL_SECONDS = 1.0  # between two polls for notices
 _REASON_SECONDS = 5.0  # how long to wait for the reason of a broken connection
-_EVER = 7 * 24 * 3600 * 1000  # milliseconds: another process may have to cache a large task first
+_TIMEOUT_MS = 7 * 24 * 3600 * 1000  # a week: another process may have to cache a large task first
 _STORE = "t5xpg"
 _FAILED, _STOP = f"{_STORE}/notice/failed", f"{_STORE}/notice/stop"
 _ALIVE = f"{_STORE}/alive"
@@ -37,44 +37,44 @@ _BROKEN = re.compile("[Gg]loo|NCCL|UNAVAILABLE|Connection|coordination service|C
 class StopTogether:
     """A `StopRequest` of several processes, which all stop after the same update: the largest that any promises.
 
-    step: updates begun so far. `hear` is called by a thread that waits for no other process, `reached` by the loop.
+    step: updates begun so far. `receive` is called by a thread that waits for no other process, `reached` by the loop.
     """
 
     def __init__(self, request: StopRequest, step: int, client: Any, process: int, count: int) -> None:
         self.request = request
         self.announced = False  # whether the others were told of this process's request
-        self._heard: int | None = None
+        self._signal: int | None = None
         self._begun = step
         self._client, self._process, self._count = client, process, count
         self._lock = threading.Lock()
-        self._promised = False
+        self._has_promised = False
         self._last: int | None = None
 
-    def hear(self, number: int) -> None:
-        """A process was asked to stop, by this signal: promise the update that may be beginning here right now."""
-        self._heard = number
+    def receive(self, number: int) -> None:
+        """Note that a process was asked to stop, by a signal, and promise the update that may be beginning here now."""
+        self._signal = number
         with self._lock:
-            if self._promised:
+            if self._has_promised:
                 return
-            self._promised = True
+            self._has_promised = True
             begun = self._begun
         self._client.key_value_set(f"{_STORE}/last/{self._process}", str(begun + 1))
 
     def reached(self, step: int) -> bool:
-        """Whether the update `step`, just begun, is the last one. To be asked after every update."""
+        """True if the update `step`, just begun, is the last one. Call it after every update."""
         with self._lock:
             self._begun = step
-            if not self._promised:
+            if not self._has_promised:
                 return False
         if self._last is None:
             keys = [f"{_STORE}/last/{process}" for process in range(self._count)]
-            self._last = max(int(self._client.blocking_key_value_get(key, _EVER)) for key in keys)
+            self._last = max(int(self._client.blocking_key_value_get(key, _TIMEOUT_MS)) for key in keys)
         return step >= self._last
 
     @property
     def number(self) -> int | None:
-        """The signal that asked for the stop, in whichever process; None while there is none."""
-        return self._heard if self._heard is not None else self.request.number
+        """The signal that asked any process to stop; None before there is one."""
+        return self._signal if self._signal is not None else self.request.number
 
     def overdue(self, seconds: float) -> bool:
         """False: no process may end without the others."""
@@ -85,13 +85,13 @@ Stop = StopRequest | StopTogether
 
 
 class Group:
-    """The processes of a run; this class is for one. Each process makes the calls of one name in the same order."""
+    """The processes of a run; this class is for one. Each process makes the calls of a name in the same order."""
 
     process, count = 0, 1
 
     @property
     def first(self) -> bool:
-        """Whether this is process 0, which writes what only one process writes."""
+        """True if this is process 0, which writes what only one process writes."""
         return self.process == 0
 
     def broadcast(self, name: str, value: bytes = b"") -> bytes:
@@ -106,7 +106,7 @@ class Group:
         """Return when all processes have called it."""
 
     def follow(self, request: StopRequest, step: int) -> Stop:
-        """What stops this run. request: requests to stop that reach this process. step: updates begun so far."""
+        """The stop of this run. request: the signals to this process. step: updates begun so far."""
         return request
 
 
@@ -122,7 +122,7 @@ class Processes(Group):
         self._failing = False
         self._lost_seconds = lost_seconds()
         self._beats, self._next_beat = 0, 0.0
-        self._last_beats: dict[str, tuple[str, float]] = {}  # of each process, the last heartbeat and when it came
+        self._last_beats: dict[str, tuple[str, float]] = {}  # of each process, the last heartbeat and its time
         self._watcher = threading.Thread(target=self._watch, name="hosts", daemon=True)
 
     def broadcast(self, name: str, value: bytes = b"") -> bytes:
@@ -130,7 +130,7 @@ class Processes(Group):
         if self.first:
             self._client.key_value_set_bytes(key, value)
             return value
-        return bytes(self._client.blocking_key_value_get_bytes(key, _EVER))
+        return bytes(self._client.blocking_key_value_get_bytes(key, _TIMEOUT_MS))
 
     def gather(self, name: str, value: bytes) -> list[bytes]:
         key = self._key(name)
@@ -138,36 +138,36 @@ class Processes(Group):
             self._client.key_value_set_bytes(f"{key}/{self.process}", value)
             return []
         others = range(1, self.count)
-        values = [bytes(self._client.blocking_key_value_get_bytes(f"{key}/{other}", _EVER)) for other in others]
+        values = [bytes(self._client.blocking_key_value_get_bytes(f"{key}/{other}", _TIMEOUT_MS)) for other in others]
         self._client.key_value_delete(key)
         return [value, *values]
 
     def barrier(self, name: str) -> None:
-        self._client.wait_at_barrier(self._key(name), _EVER)
+        self._client.wait_at_barrier(self._key(name), _TIMEOUT_MS)
 
     def follow(self, request: StopRequest, step: int) -> Stop:
         self._stop = StopTogether(request, step, self._client, self.process, self.count)
         return self._stop
 
     def start(self) -> None:
-        """Begin to look for notices."""
+        """Begin to poll for notices."""
         self._watcher.start()
 
     def close(self) -> None:
-        """Wait until the others have come to their end as well, and look for notices no more."""
+        """Wait until the others have ended as well, and stop polling for notices."""
         self.barrier("end")
         self._ended.set()
         self._watcher.join()
 
     def explain(self, error: BaseException) -> str | None:
-        """Why another process ended, where `error` only follows from that; None where this process itself failed.
+        """The reason why another process ended, if that caused `error`; None if this process itself failed.
 
-        Tells the others of `error`, unless another process has given its reason already.
+        Sends `error` to the others, unless another process has already sent its reason.
         """
         broken = not isinstance(error, UserError) and _BROKEN.search(str(error)) is not None
         if broken and (reason := self._reason_of_another()) is not None:
             return reason
-        text = str(error).strip() if isinstance(error, UserError) else _named(error)
+        text = str(error).strip() if isinstance(error, UserError) else _error_text(error)
         if broken:
             text = f"The connection to another process was lost, which has probably ended: {first_line(error)}"
         self._fail(text)
@@ -178,13 +178,13 @@ class Processes(Group):
         return f"{_STORE}/{name}/{self._calls[name]}"
 
     def _watch(self) -> None:
-        while not self._ended.wait(_LOOK_SECONDS):
+        while not self._ended.wait(_POLL_SECONDS):
             try:
-                self._look()
+                self._poll()
             except Exception:  # the service has gone: its own client ends this process
-                time.sleep(_LOOK_SECONDS)
+                time.sleep(_POLL_SECONDS)
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         notices = dict(self._client.key_value_dir_get(f"{_STORE}/notice/"))
         self._exchange_heartbeats(notices)
         failed = sorted(text for key, text in notices.items() if key.startswith(_FAILED))
@@ -193,14 +193,14 @@ class Processes(Group):
         stop = self._stop
         if stop is None:
             return
-        asked = stop.request.number
-        if asked is not None and not stop.announced:
+        signal = stop.request.number
+        if signal is not None and not stop.announced:
             stop.announced = True
-            self._client.key_value_set(f"{_STOP}/{self.process}", str(asked))
-            notices[f"{_STOP}/{self.process}"] = str(asked)
+            self._client.key_value_set(f"{_STOP}/{self.process}", str(signal))
+            notices[f"{_STOP}/{self.process}"] = str(signal)
         numbers = [int(text) for key, text in sorted(notices.items()) if key.startswith(_STOP)]
         if numbers:
-            stop.hear(numbers[0])
+            stop.receive(numbers[0])
 
     def _exchange_heartbeats(self, notices: dict[str, str]) -> None:
         """Send a heartbeat when it is due. The first process also checks the others' and reports a lost process."""
@@ -226,34 +226,35 @@ class Processes(Group):
                 return
 
     def _end(self, text: str) -> None:
-        """End this process, whatever its main thread waits for: what it has saved is whole."""
+        """End this process, even if its main thread waits: saved files are whole at any moment."""
         sys.stderr.write(f"t5xpg: error: {text}\n")  # in one piece: other processes may write to the same place
         sys.stderr.flush()
-        self._part()
+        self._leave()
         os._exit(1)
 
     def _fail(self, text: str) -> None:
-        """Tell the others why this process ends."""
+        """Send the others the reason why this process ends."""
         self._failing = True
         with contextlib.suppress(Exception):  # the service has gone
             where = f"Process {self.process} of {self.count} ({platform.node()})"
             self._client.key_value_set(f"{_FAILED}/{self.process}", f"{where} has ended: {text}")
-            self._part()
+            self._leave()
 
-    def _part(self) -> None:
-        """Wait for the others: the service ends with process 0, which must leave after they have read the message."""
+    def _leave(self) -> None:
+        """Wait for the others: the service ends with process 0, which must end after they have read the message."""
         with contextlib.suppress(Exception):
             self._client.wait_at_barrier(f"{_STORE}/parting", int(_REASON_SECONDS * 1000))
 
     def _reason_of_another(self) -> str | None:
+        """The notice of another process that has failed; None if none comes within _REASON_SECONDS."""
         end = time.monotonic() + _REASON_SECONDS
         while time.monotonic() < end:
             with contextlib.suppress(Exception):
-                found = sorted(text for _, text in self._client.key_value_dir_get(f"{_FAILED}/"))
-                if found:
+                reasons = sorted(text for _, text in self._client.key_value_dir_get(f"{_FAILED}/"))
+                if reasons:
                     self._failing = True
-                    self._part()
-                    return str(found[0])
+                    self._leave()
+                    return str(reasons[0])
             time.sleep(0.2)
         return None
 
@@ -271,7 +272,7 @@ def lost_seconds() -> float:
     return float(text[:9])
 
 
-def _named(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     if isinstance(error, KeyboardInterrupt | SystemExit):
         return "it was interrupted."
     return f"{type(error).__name__}: {first_line(error)}"

@@ -1,4 +1,4 @@
-"""The limits of the hardware: peak operations a second, of which training reaches a share, and bytes of memory."""
+"""The limits of the hardware: peak operations a second, and bytes of memory."""
 
 import contextlib
 import functools
@@ -60,8 +60,8 @@ def measured_peak_flops(dtype: str, *, size: int = 1024, seconds: float = 0.3) -
     """
     matrix = jnp.ones((size, size), jnp.dtype(dtype))
     options = xla_flags.wide_product_options(dtype, jax.default_backend())
-    wide = functools.partial(jnp.matmul, preferred_element_type=None if options is None else jnp.float32)
-    product = jax.jit(wide).lower(matrix, matrix).compile(options)
+    matmul = functools.partial(jnp.matmul, preferred_element_type=None if options is None else jnp.float32)
+    product = jax.jit(matmul).lower(matrix, matrix).compile(options)
     jax.block_until_ready(product(matrix, matrix))
     best, end = float("inf"), time.perf_counter() + seconds
     while True:
@@ -83,14 +83,14 @@ def best_peak_flops(dtype: str, *, again: bool) -> float:
     jaxlib, cores = importlib.metadata.version("jaxlib"), environment.usable_cores()
     key = f"{environment.cpu_model()}, {cores} cores, jaxlib {jaxlib}, {dtype}"
     file = paths.user_cache() / "t5xpg" / "peaks.json"
-    known = {name: value for name, value in json_object_if_any(file).items() if _is_rate(value)}
-    if not again and key in known:
-        return known[key]
-    now = measured_peak_flops(dtype)
-    best = max(now, known.get(key, 0.0))
-    if best > known.get(key, 0.0):
+    rates = {name: value for name, value in json_object_if_any(file).items() if _is_rate(value)}
+    if not again and key in rates:
+        return rates[key]
+    measured = measured_peak_flops(dtype)
+    best = max(measured, rates.get(key, 0.0))
+    if best > rates.get(key, 0.0):
         with contextlib.suppress(OSError):  # a home that cannot be written to: nothing depends on it
-            write_json(file, known | {key: best})
+            write_json(file, rates | {key: best})
     return best
 
 
@@ -109,14 +109,14 @@ def peak_flops_of_mesh(mesh: Mesh, dtype: str, *, again: bool = False) -> float 
 
 
 def share_of_peak(flops_per_second: float, peak: float | None) -> float | None:
-    """What part of the peak is reached, at most 1: a measured peak can be too low. None where no peak is known."""
+    """The share of the peak that is reached, at most 1: a measured peak can be too low. None where no peak is known."""
     return min(1.0, flops_per_second / peak) if peak else None
 
 
 def device_memory(device: jax.Device) -> int | None:
-    """Bytes that arrays can take on a device: what its allocator may use, or on a CPU what this process may use.
+    """The bytes that arrays can take on a device: those of its allocator, or on a CPU those of this process.
 
-    Devices that are simulated on a CPU share that memory. None where it cannot be found out.
+    Devices that are simulated on a CPU share that memory. None where it is not known.
     """
     if device.platform == "cpu":
         return environment.memory_limit()

@@ -1,4 +1,4 @@
-"""The rows of the global batch that a process loads, and the global jax.Arrays that are made of them."""
+"""The rows of the global batch that a process loads, and the global jax.Arrays made of them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,9 +25,9 @@ class HostRows:
         return cls(batch_size, batch_size, (0,))
 
     def to_global_arrays(self, batch: Mapping[str, np.ndarray], sharding: Sharding) -> dict[str, jax.Array]:
-        """Global arrays of the whole batch, from arrays of the held rows: each device of this process gets its rows.
+        """Global arrays of the whole batch, from this process's rows: each of its devices gets its own rows.
 
-        Batches of length buckets have another number of rows; every process has them whole.
+        Batches of length buckets have another number of rows; every process has all of them.
         """
         if jax.process_count() == 1 and len(self.shards) * self.rows_per_shard == self.batch_size:
             return jax.device_put(dict(batch), sharding)
@@ -42,45 +42,45 @@ class HostRows:
             def on_device(index: tuple[slice, ...] | None) -> np.ndarray:
                 assert index is not None
                 start, stop, _ = index[0].indices(self.batch_size)
-                begin = self._local(start)
+                begin = self._local_row(start)
                 return rows[(slice(begin, begin + stop - start), *index[1:])]
 
             return jax.make_array_from_callback(shape, sharding, on_device)
 
         return {name: array_of(name) for name in batch}
 
-    def _local(self, row: int) -> int:
-        """The place of a row of the batch among the held rows. All shards between two rows of one device are held."""
-        shard, place = divmod(row, self.rows_per_shard)
-        return self.shards.index(shard) * self.rows_per_shard + place
+    def _local_row(self, row: int) -> int:
+        """The index of a row of the batch among this process's rows, with all shards between two rows of a device."""
+        shard, offset = divmod(row, self.rows_per_shard)
+        return self.shards.index(shard) * self.rows_per_shard + offset
 
 
 def rows_of_host(sharding: Sharding, batch_size: int, num_virtual_shards: int, process: int) -> HostRows:
     """The rows of all virtual shards that have rows on devices of a process. Processes can hold the same shards."""
     rows = batch_size // num_virtual_shards
-    found: set[int] = set()
-    places: Mapping[Any, Any] = sharding.devices_indices_map((batch_size,))
-    for device, index in places.items():
+    shards: set[int] = set()
+    indices: Mapping[Any, Any] = sharding.devices_indices_map((batch_size,))
+    for device, index in indices.items():
         if device.process_index == process:
             start, stop, _ = index[0].indices(batch_size)
-            found.update(range(start // rows, (stop - 1) // rows + 1))
-    return HostRows(batch_size, rows, tuple(sorted(found)))
+            shards.update(range(start // rows, (stop - 1) // rows + 1))
+    return HostRows(batch_size, rows, tuple(sorted(shards)))
 
 
 def require_devices_of_all(mesh: Mesh, processes: int) -> None:
     """Raise UserError where a process has no device on the mesh."""
-    there = {device.process_index for device in mesh.devices.flat}
-    idle = sorted(set(range(processes)) - there)
+    present = {device.process_index for device in mesh.devices.flat}
+    idle = sorted(set(range(processes)) - present)
     if idle:
-        listed = ", ".join(map(str, idle[:5])) + (" and more" if len(idle) > 5 else "")
+        shown = ", ".join(map(str, idle[:5])) + (" and more" if len(idle) > 5 else "")
         axes = " x ".join(f"{name} {size}" for name, size in mesh.shape.items())
         raise UserError(
-            f"The mesh ({axes}) has no device of process {listed}, and {processes} processes were started. Take "
+            f"The mesh ({axes}) has no device of process {shown}, and {processes} processes were started. Take "
             "a mesh over all devices (gin/partitioning/data_parallel.gin), or start fewer processes."
         )
 
 
-def on_mesh(tree: object, shardings: object) -> object:
+def put_on_mesh(tree: object, shardings: object) -> object:
     """Values that every process has, as global arrays over the devices of all: nothing is sent between processes."""
 
     def place(value: jax.Array, sharding: Sharding) -> jax.Array:

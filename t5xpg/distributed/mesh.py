@@ -1,4 +1,4 @@
-"""The mesh: how many devices lie along each of its axes, and which."""
+"""The mesh: its axes, their sizes, its devices, and the rules that map logical axes of arrays to its axes."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -55,7 +55,7 @@ STANDARD_RULES = standard_logical_axis_rules()
 
 
 def spec_of(names: Sequence[str], mesh_shape: Mapping[str, int], rules: LogicalAxisRules) -> PartitionSpec:
-    """Which axes of a mesh split the dimensions with these logical names. Axes of one device split nothing.
+    """The axes of a mesh that split the dimensions with these logical names. Axes of one device split nothing.
 
     mesh_shape: {axis: size}. Raises UserError for a name that no rule has.
     """
@@ -63,24 +63,24 @@ def spec_of(names: Sequence[str], mesh_shape: Mapping[str, int], rules: LogicalA
     for name in names:
         if name not in known:
             raise UserError(f"no rule for the axis {name!r}.{nearest(name, known)}")
-    chosen: dict[int, MeshAxes] = {}
-    taken: set[str] = set()
+    axes_of_dimension: dict[int, MeshAxes] = {}
+    used_axes: set[str] = set()
     for name, axes in rules:
-        free = [index for index, other in enumerate(names) if other == name and index not in chosen]
-        wanted = tuple(axis for axis in as_tuple(axes) if mesh_shape.get(axis, 1) > 1)
-        if not free or taken.intersection(wanted):
+        unassigned = [index for index, other in enumerate(names) if other == name and index not in axes_of_dimension]
+        mesh_axes = tuple(axis for axis in as_tuple(axes) if mesh_shape.get(axis, 1) > 1)
+        if not unassigned or used_axes.intersection(mesh_axes):
             continue
-        taken.update(wanted)
-        if wanted or axes is None:
-            chosen[free[0]] = wanted[0] if len(wanted) == 1 else wanted or None
-    spec = [chosen.get(index) for index in range(len(names))]
+        used_axes.update(mesh_axes)
+        if mesh_axes or axes is None:
+            axes_of_dimension[unassigned[0]] = mesh_axes[0] if len(mesh_axes) == 1 else mesh_axes or None
+    spec = [axes_of_dimension.get(index) for index in range(len(names))]
     while spec and spec[-1] is None:
         spec.pop()
     return PartitionSpec(*spec)
 
 
-def parts(axes: MeshAxes, mesh_shape: Mapping[str, int]) -> int:
-    """Into how many parts these axes of a mesh split a dimension."""
+def num_parts(axes: MeshAxes, mesh_shape: Mapping[str, int]) -> int:
+    """The number of parts into which these axes of a mesh split a dimension."""
     return math.prod(mesh_shape.get(axis, 1) for axis in as_tuple(axes))
 
 
@@ -90,12 +90,12 @@ def as_tuple(axes: MeshAxes) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class MeshConfig:
-    """How many devices lie along each axis of the mesh, and which axes of arrays are split over them.
+    """The number of devices along each axis of the mesh, and the axes of arrays that are split over them.
 
     data: -1 takes all devices that `slices` and `model` leave. devices: how many to use, from the first one on; None
     uses all, or slices * data * model where `data` is given. slices: how many groups of data * model devices a network
     connects (slices of TPUs, machines with GPUs); in T5X's words, the mesh is (1, data, model) over ICI and
-    (slices, 1, 1) over DCN. rules: which axis of an array lies along which axis of the mesh.
+    (slices, 1, 1) over DCN. rules: (axis of arrays, axis of the mesh that splits it).
     """
 
     data: int = -1
@@ -140,9 +140,9 @@ def make_mesh(config: MeshConfig, devices: list[jax.Device] | None = None) -> Me
         count = config.slices * config.data * config.model
     if not 1 <= count <= len(available):
         kind, number = available[0].platform.upper(), len(available)
-        there = f"is 1 {kind} device" if number == 1 else f"are {number} {kind} devices"
+        available_text = f"is 1 {kind} device" if number == 1 else f"are {number} {kind} devices"
         raise UserError(
-            f"The mesh asks for {count} devices ({config}); here {there}. "
+            f"The mesh asks for {count} devices ({config}); here {available_text}. "
             "Lower MeshConfig.data, MeshConfig.model, MeshConfig.slices or MeshConfig.devices."
         )
     shape = config.shape(count)
@@ -152,30 +152,30 @@ def make_mesh(config: MeshConfig, devices: list[jax.Device] | None = None) -> Me
             f"The mesh asks for {config}, which does not make {count} devices. {factors} has to be the number of "
             "devices."
         )
-    kinds = (AxisType.Auto,) * len(shape)
+    axis_types = (AxisType.Auto,) * len(shape)
     if config.slices == 1:
-        return jax.make_mesh(tuple(shape.values()), tuple(shape), axis_types=kinds, devices=available[:count])
-    return Mesh(_by_slices(available[:count], shape), tuple(shape), axis_types=kinds)
+        return jax.make_mesh(tuple(shape.values()), tuple(shape), axis_types=axis_types, devices=available[:count])
+    return Mesh(_devices_by_slice(available[:count], shape), tuple(shape), axis_types=axis_types)
 
 
-def _by_slices(devices: list[jax.Device], shape: dict[str, int]) -> np.ndarray:
+def _devices_by_slice(devices: list[jax.Device], shape: dict[str, int]) -> np.ndarray:
     """The devices as an array [slices, data, model], with the devices of each slice together.
 
     Raises UserError where the hardware has another number of slices, or slices of another size.
     """
     slices, data, model = shape.values()
-    of_hardware = len({getattr(device, "slice_index", 0) for device in devices})
+    hardware_slices = len({getattr(device, "slice_index", 0) for device in devices})
     processes = len({device.process_index for device in devices})
-    if of_hardware == 1 and processes != slices:
+    if hardware_slices == 1 and processes != slices:
         # simulated, or several groups on one machine: neighbours make a slice
         return np.asarray(devices, object).reshape(slices, data, model)
     try:
         return mesh_utils.create_hybrid_device_mesh(
-            (1, data, model), (slices, 1, 1), devices, process_is_granule=of_hardware == 1
+            (1, data, model), (slices, 1, 1), devices, process_is_granule=hardware_slices == 1
         )
     except ValueError as error:
         raise UserError(
             f"MeshConfig.slices is {slices}, each of {data * model} devices, and these {len(devices)} devices lie in "
-            f"{processes if of_hardware == 1 else of_hardware} slices. Set MeshConfig.slices to that, and data * model "
-            "to the devices of one."
+            f"{processes if hardware_slices == 1 else hardware_slices} slices. Set MeshConfig.slices to that, and data "
+            "* model to the devices of one."
         ) from error

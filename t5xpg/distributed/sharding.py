@@ -1,4 +1,4 @@
-"""Where the state and the batches lie on a mesh."""
+"""The shardings of the state, batches and activations on a mesh, and the compiled steps with these shardings."""
 
 import functools
 import math
@@ -11,7 +11,7 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from t5xpg.base.errors import UserError
-from t5xpg.distributed.mesh import BATCH_AXES, STANDARD_RULES, LogicalAxisRules, MeshAxes, as_tuple, parts, spec_of
+from t5xpg.distributed.mesh import BATCH_AXES, STANDARD_RULES, LogicalAxisRules, MeshAxes, as_tuple, num_parts, spec_of
 from t5xpg.models import activation_sharding
 from t5xpg.models.activation_sharding import Product
 from t5xpg.optim.state import TrainState
@@ -35,7 +35,7 @@ def params_shardings(axes: Any, abstract_params: Any, mesh: Mesh, rules: Logical
         except UserError as error:
             raise UserError(f"{_path_text(path)}: {error}") from error
         for name, size, axes in zip(names, leaf.shape, spec, strict=False):
-            count, along = parts(axes, mesh.shape), " x ".join(as_tuple(axes))
+            count, along = num_parts(axes, mesh.shape), " x ".join(as_tuple(axes))
             if size % count:
                 raise UserError(
                     f"{_path_text(path)} has the shape {tuple(leaf.shape)}: its dimension {name!r} of {size} cannot be "
@@ -62,7 +62,7 @@ def state_shardings(
     are equal; everything else (counts, Adafactor's rows and columns) is replicated, as in T5X.
     """
     params = params_shardings(axes, abstract_state.params, mesh, rules)
-    known: dict[tuple[str, ...], tuple[tuple[int, ...], NamedSharding]] = {
+    shardings_of_params: dict[tuple[str, ...], tuple[tuple[int, ...], NamedSharding]] = {
         path_names(path): (leaf.shape, sharding)
         for (path, leaf), sharding in zip(
             jax.tree_util.tree_leaves_with_path(abstract_state.params), jax.tree.leaves(params), strict=True
@@ -72,7 +72,7 @@ def state_shardings(
     def optimizer_sharding(path: Any, leaf: Any) -> NamedSharding:
         names = path_names(path)
         for start in range(len(names)):
-            shape, sharding = known.get(names[start:], (None, None))
+            shape, sharding = shardings_of_params.get(names[start:], (None, None))
             if sharding is not None and shape == leaf.shape:
                 return sharding
         return replicated(mesh)
@@ -94,14 +94,14 @@ def with_shardings(abstract_tree: Any, shardings: Any) -> Any:
 
 
 def batch_parts(mesh: Mesh) -> int:
-    """Into how many parts a batch is split."""
-    return parts(BATCH_AXES, mesh.shape)
+    """The number of parts into which a batch is split."""
+    return num_parts(BATCH_AXES, mesh.shape)
 
 
 def batch_parts_of(sharding: NamedSharding) -> int:
-    """Into how many parts an array is split by those axes of the mesh that split batches."""
+    """The number of parts into which the mesh's batch axes split an array."""
     axes = [axis for entry in sharding.spec for axis in as_tuple(entry) if axis in BATCH_AXES]
-    return parts(tuple(axes), sharding.mesh.shape)
+    return num_parts(tuple(axes), sharding.mesh.shape)
 
 
 def check_batch_size(batch_size: int, mesh: Mesh, num_microbatches: int = 1) -> None:
@@ -123,7 +123,7 @@ def batch_sharding(mesh: Mesh) -> NamedSharding:
 
 
 def path_names(path: Any) -> tuple[str, ...]:
-    """The names along a jax key path: of dict keys, attributes and positions alike."""
+    """The names along a jax key path: dict keys, attributes and positions."""
     return tuple(jax.tree_util.keystr((entry,), simple=True) for entry in path)
 
 
@@ -142,10 +142,10 @@ class MeshSharding:
         return self._constrained(x, self._spec(axes))
 
     def is_gathered(self, axes: tuple[str, ...]) -> bool:
-        return any(_over_batch(entry) for entry in self._spec(axes))
+        return any(_batch_axes_of(entry) for entry in self._spec(axes))
 
     def gathered(self, weight: jax.Array, axes: tuple[str, ...]) -> jax.Array:
-        return self._constrained(weight, _without_batch(self._spec(axes)))
+        return self._constrained(weight, _without_batch_axes(self._spec(axes)))
 
     def summed_over_rows(self, product: Product, a: jax.Array, b: jax.Array, axes: tuple[str, ...]) -> jax.Array:
         """Every device sums over its own rows; a reduce-scatter then gives each device only the part that it stores.
@@ -153,24 +153,24 @@ class MeshSharding:
         Written out, because not every backend of XLA turns a sum over all devices and a slice of it into that.
         """
         spec = self._spec(axes)
-        over = tuple(axis for axis in BATCH_AXES if axis in self.mesh.shape)
-        if not self.is_gathered(axes) or a.shape[0] % parts(over, self.mesh.shape):
+        batch_axes = tuple(axis for axis in BATCH_AXES if axis in self.mesh.shape)
+        if not self.is_gathered(axes) or a.shape[0] % num_parts(batch_axes, self.mesh.shape):
             return self._constrained(product(a, b), spec)
-        columns = _without_batch(spec)
+        column_axes = _without_batch_axes(spec)
 
-        def of_own_rows(a: jax.Array, b: jax.Array) -> jax.Array:
-            found, left = product(a, b), set(over)
-            if a.ndim == 1 and columns[0] is not None:
-                size = found.shape[0] // parts(columns[0], self.mesh.shape)
-                found = lax.dynamic_slice_in_dim(found, lax.axis_index(columns[0]) * size, size)
+        def sum_own_rows(a: jax.Array, b: jax.Array) -> jax.Array:
+            total, remaining_axes = product(a, b), set(batch_axes)
+            if a.ndim == 1 and column_axes[0] is not None:
+                size = total.shape[0] // num_parts(column_axes[0], self.mesh.shape)
+                total = lax.dynamic_slice_in_dim(total, lax.axis_index(column_axes[0]) * size, size)
             for dimension, entry in enumerate(spec):
-                for axis in _over_batch(entry):
-                    found = lax.psum_scatter(found, axis, scatter_dimension=dimension, tiled=True)
-                    left.remove(axis)
-            return lax.psum(found, tuple(left)) if left else found
+                for axis in _batch_axes_of(entry):
+                    total = lax.psum_scatter(total, axis, scatter_dimension=dimension, tiled=True)
+                    remaining_axes.remove(axis)
+            return lax.psum(total, tuple(remaining_axes)) if remaining_axes else total
 
-        rows = [PartitionSpec(over, *[column] * (x.ndim - 1)) for x, column in zip((a, b), columns, strict=True)]
-        return jax.shard_map(of_own_rows, mesh=self.mesh, in_specs=tuple(rows), out_specs=spec, check_vma=False)(a, b)
+        rows = [PartitionSpec(batch_axes, *[axis] * (x.ndim - 1)) for x, axis in zip((a, b), column_axes, strict=True)]
+        return jax.shard_map(sum_own_rows, mesh=self.mesh, in_specs=tuple(rows), out_specs=spec, check_vma=False)(a, b)
 
     def _spec(self, axes: tuple[str, ...]) -> PartitionSpec:
         return spec_of(axes, self.mesh.shape, self.rules)
@@ -178,17 +178,17 @@ class MeshSharding:
     def _constrained(self, x: jax.Array, spec: PartitionSpec) -> jax.Array:
         """x with this sharding; dimensions that do not divide evenly stay whole."""
         sizes = self.mesh.shape
-        fits = [axes if size % parts(axes, sizes) == 0 else None for axes, size in zip(spec, x.shape, strict=False)]
+        fits = [axes if size % num_parts(axes, sizes) == 0 else None for axes, size in zip(spec, x.shape, strict=False)]
         return lax.with_sharding_constraint(x, NamedSharding(self.mesh, PartitionSpec(*fits)))
 
 
-def _without_batch(spec: PartitionSpec) -> PartitionSpec:
+def _without_batch_axes(spec: PartitionSpec) -> PartitionSpec:
     """The spec without the axes that batches are split over, padded to two dimensions."""
-    kept = [tuple(axis for axis in as_tuple(entry) if axis not in BATCH_AXES) or None for entry in spec]
-    return PartitionSpec(*kept, *[None] * (2 - len(kept)))
+    entries = [tuple(axis for axis in as_tuple(entry) if axis not in BATCH_AXES) or None for entry in spec]
+    return PartitionSpec(*entries, *[None] * (2 - len(entries)))
 
 
-def _over_batch(axes: MeshAxes) -> tuple[str, ...]:
+def _batch_axes_of(axes: MeshAxes) -> tuple[str, ...]:
     """The axes in one entry of a PartitionSpec that also split batches."""
     return tuple(axis for axis in as_tuple(axes) if axis in BATCH_AXES)
 
@@ -213,24 +213,24 @@ def jit_create(create: Callable[..., TrainState], shardings: TrainState, *argume
 
 
 def jit_train_step(
-    step: Callable[..., Any], mesh: Mesh, shardings: TrainState, more: int, rules: LogicalAxisRules
+    step: Callable[..., Any], mesh: Mesh, shardings: TrainState, num_further: int, rules: LogicalAxisRules
 ) -> Any:
     """`step(state, batch, ...) -> (state, metrics)`, compiled; the old state's memory is reused for the new one.
 
-    more: how many further arguments `step` takes, all replicated. rules: those for the sharding of activations.
+    num_further: the number of further arguments of `step`, all replicated. rules: for the sharding of activations.
     """
     return jax.jit(
         _on_mesh(step, mesh, rules),
-        in_shardings=(shardings, batch_sharding(mesh), *[replicated(mesh)] * more),
+        in_shardings=(shardings, batch_sharding(mesh), *[replicated(mesh)] * num_further),
         out_shardings=(shardings, replicated(mesh)),
         donate_argnums=0,
     )
 
 
-def jit_eval_step(step: Callable[..., Any], mesh: Mesh, params: Any, more: int, rules: LogicalAxisRules) -> Any:
-    """`step(params, batch, ...) -> metrics`, compiled. params: their shardings; more, rules: as in `jit_train_step`."""
+def jit_eval_step(step: Callable[..., Any], mesh: Mesh, params: Any, num_further: int, rules: LogicalAxisRules) -> Any:
+    """`step(params, batch, ...) -> metrics`, compiled. params: their shardings. Others: see `jit_train_step`."""
     return jax.jit(
         _on_mesh(step, mesh, rules),
-        in_shardings=(params, batch_sharding(mesh), *[replicated(mesh)] * more),
+        in_shardings=(params, batch_sharding(mesh), *[replicated(mesh)] * num_further),
         out_shardings=replicated(mesh),
     )

@@ -37,8 +37,8 @@ from t5xpg.experiment.experiment import Experiment
 from t5xpg.experiment.identity import data_config, run_identity
 from t5xpg.run import metrics
 from t5xpg.run.directory import RunDirectory
-from t5xpg.run.records import TensorBoardWriter, line_of, read_jsonl, to_json
-from t5xpg.run.results import PREDICTED, SIGNIFICANCE, TRIVIAL, filled_rows, replaced_metrics, settings_text
+from t5xpg.run.records import TensorBoardWriter, json_line, read_jsonl, to_json
+from t5xpg.run.results import PREDICTED, SIGNIFICANCE, TRIVIAL, decoding_text, filled_rows, replaced_metrics
 
 _WHILE_TRAINING = (
     "eval_dataset.max_batches", "eval_period", "stats_period", "infer_eval_period", "infer_eval_steps",
@@ -232,7 +232,7 @@ def _write_history(
         one for one in read_jsonl(history) if (one["step"], one.get("mean_of_checkpoints", 0)) != (step, mean_of)
     ]
     with write_atomically(history) as file:
-        file.writelines(map(line_of, [*earlier, *records]))
+        file.writelines(map(json_line, [*earlier, *records]))
     events = directory.tensorboard / folder.relative_to(directory.path)
     # where later steps are recorded already, TensorBoard is to hide none of them
     after_step = None if any(record["step"] > step for record in earlier) else step - 1
@@ -263,7 +263,7 @@ def _metrics_table(measured: Sequence[TaskMetrics], trivial: Mapping[str, Trivia
     ]
     table = aligned(["task", "examples", "metric", "value", *(TRIVIAL[baseline] for baseline in baselines)], rows)
     return table + [
-        f"{task_metrics.task} was predicted by {settings_text(task_metrics.decoding)}"
+        f"{task_metrics.task} was predicted by {decoding_text(task_metrics.decoding)}"
         for task_metrics in measured
         if task_metrics.decoding
     ]

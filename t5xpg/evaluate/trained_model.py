@@ -15,9 +15,9 @@ from t5xpg.experiment.assembly import Assembly
 from t5xpg.experiment.experiment import Experiment
 from t5xpg.experiment.identity import decides_predictions, identity_settings, vocabulary_identity
 from t5xpg.models.model import Params
+from t5xpg.run.checkpoint.checkpoint_items import sha256_of_arrays
 from t5xpg.run.checkpoint.checkpointer import Checkpointer
-from t5xpg.run.checkpoint.initial_checkpoint import find
-from t5xpg.run.checkpoint.items import sha256_of_arrays
+from t5xpg.run.checkpoint.initial_checkpoint import find_checkpoint
 from t5xpg.run.directory import RunDirectory, differing
 
 Step = int | str | None  # of a checkpoint, "best", "mean:N" (the mean of the last N), or None: the last one
@@ -40,7 +40,7 @@ def parameters_and_vocabulary(
     directory.read()
     with Checkpointer(directory.checkpoints, experiment.checkpoints, read_only=True) as checkpointer:
         count = checkpoints_in_mean(step)
-        steps = checkpointer.last(count) if count else [chosen_step(checkpointer, experiment, step)]
+        steps = checkpointer.last_steps(count) if count else [chosen_step(checkpointer, experiment, step)]
         if count:
             print(f"the mean of the parameters after steps {', '.join(map('{:,}'.format, steps))}", file=sys.stderr)
         params, meta = checkpointer.restore_params(steps[0], built.abstract_state.params)
@@ -66,7 +66,7 @@ def frozen_parameters(built: Assembly, recorded: Origin) -> Params:
     assert frozen is not None
     assert source is not None
     checkpoint = source.checkpoint
-    saved_step = find(checkpoint, setting)
+    saved_step = find_checkpoint(checkpoint, setting)
     step = recorded["step"] if saved_step.step is None and checkpoint == recorded["named"] else saved_step.step
     with Checkpointer(saved_step.checkpoints, built.experiment.checkpoints, read_only=True) as checkpointer:
         params, _ = checkpointer.restore_params(step, frozen)

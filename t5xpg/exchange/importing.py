@@ -14,7 +14,7 @@ from t5xpg.exchange.formats.t5x_files import holds_checkpoint
 from t5xpg.exchange.import_folders import CONFIG, ImportedCheckpoint, tokenizer_files
 from t5xpg.exchange.imported_gin import MODEL_FILE, TOKENIZER, experiment_gin, model_gin
 from t5xpg.experiment.config import settings
-from t5xpg.experiment.identity import only_identity_settings, vocabulary_identity
+from t5xpg.experiment.identity import vocabulary_identity, without_free_settings
 from t5xpg.optim.state import TrainState
 from t5xpg.run.checkpoint.checkpointer import CheckpointConfig, Checkpointer
 from t5xpg.run.directory import RunDirectory
@@ -49,14 +49,14 @@ def import_checkpoint(
     digests = {file.name: sha256_of_file(file) for file in found.files}
     identity = {
         "imported": {"source": found.source, "format": found.format, "sha256": digests},
-        "settings": only_identity_settings(settings(model, "model")),
+        "settings": without_free_settings(settings(model, "model")),
         "vocabulary": vocabulary_identity(vocabulary),
     }
     with directory_atomically(target) as temporary:
         directory = RunDirectory(temporary)
         facts = {"num_params": model.num_params}
         directory.start(name, identity, step=0, command=environment.command_line(), facts=facts)
-        directory.keep_model(vocabulary.model_file)
+        directory.copy_vocabulary_model(vocabulary.model_file)
         recorded = vocabulary.to_json()
         if vocabulary.model_file is not None:
             file = Path(vocabulary.model_file)

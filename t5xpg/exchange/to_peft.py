@@ -35,7 +35,7 @@ from t5xpg.models.encoder_decoder import EncoderDecoderModel
 from t5xpg.models.model import Params
 from t5xpg.run.checkpoint.checkpointer import Checkpointer
 from t5xpg.run.checkpoint.folders import saved_steps
-from t5xpg.run.checkpoint.initial_checkpoint import find
+from t5xpg.run.checkpoint.initial_checkpoint import find_checkpoint
 from t5xpg.run.directory import RunDirectory
 
 FOLDER = "peft"  # in the run directory, and FORMAT=
@@ -75,7 +75,7 @@ def export(loaded: LoadedConfig, path: Path, output: Path | None = None) -> Path
         trained, meta = checkpointer.restore_params(step, built.abstract_state.params)
     base = frozen_parameters(built, meta[INITIAL])
     vocabulary = vocabulary_of_record(meta["vocabulary"], directory.vocabulary_model)
-    started = RunDirectory(find(initial.checkpoint).run)
+    started = RunDirectory(find_checkpoint(initial.checkpoint).run)
     imported = started.imported() if started.exists() else None
     if not imported and meta[INITIAL]["step"] != (last := saved_steps(started.checkpoints)[-1]):
         raise UserError(

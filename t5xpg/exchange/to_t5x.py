@@ -18,9 +18,8 @@ from t5xpg.experiment.config import LoadedConfig
 from t5xpg.experiment.experiment import Experiment
 from t5xpg.models.model import Params
 from t5xpg.optim.optimizers import Adafactor
-from t5xpg.run.checkpoint import items
+from t5xpg.run.checkpoint import checkpoint_items
 from t5xpg.run.checkpoint.checkpointer import Checkpointer
-from t5xpg.run.checkpoint.items import as_stored
 from t5xpg.run.directory import RunDirectory
 
 FOLDER = "t5x"  # in the run directory, unless another folder is named
@@ -70,9 +69,9 @@ def _own_param_states(
         return None
     if not isinstance(optimizer, Adafactor) or optimizer.momentum is not None or not optimizer.factored:
         return None
-    stored = items.arrays_of(directory.checkpoints / str(step), "optimizer")
-    expected = as_stored(items.optimizer_tree(built.abstract_state), stored)
-    if items.described(stored) != items.described(expected):
+    stored = checkpoint_items.array_metadata(directory.checkpoints / str(step), "optimizer")
+    expected = checkpoint_items.stored_layout(checkpoint_items.optimizer_tree(built.abstract_state), stored)
+    if checkpoint_items.array_types(stored) != checkpoint_items.array_types(expected):
         return None  # imported without its optimiser
     with Checkpointer(directory.checkpoints, experiment.checkpoints, read_only=True) as checkpointer:
         state, _, _ = checkpointer.restore(step, built.abstract_state)

@@ -21,7 +21,7 @@ from t5xpg.experiment import assembly
 from t5xpg.experiment.config import LoadedConfig
 from t5xpg.experiment.experiment import Experiment
 from t5xpg.run.directory import RunDirectory
-from t5xpg.run.results import collect, state_of, write_results
+from t5xpg.run.results import collect, evaluated_state, write_results
 from t5xpg.run.results_page import pictures
 
 CARD, RESULTS = "README.md", "results.json"
@@ -98,7 +98,7 @@ def _measured(directory: RunDirectory, step: int) -> dict[str, Any] | None:
     except UserError:
         return None
     evaluated = results["evaluation"]
-    if evaluated is None or state_of(evaluated) == (step, None):
+    if evaluated is None or evaluated_state(evaluated) == (step, None):
         return results
     of_others = ("other_splits", "significance", "attention")
     kept = {name: one for name, one in results.items() if name not in of_others}

@@ -1,4 +1,4 @@
-"""The parts of an experiment that live on devices, put together: model, mesh, where the state lies, compiled steps."""
+"""An experiment assembled on devices: the mesh, the shardings of the state, and the compiled steps."""
 
 import dataclasses
 import functools
@@ -52,11 +52,11 @@ class Assembly:
             shardings = self.shardings.params if experiment.adapter is None else self.shardings.frozen
             return self.state_of(self._on_mesh(experiment.base_model.init(self._key), shardings))
         return distributed.jit_create(
-            lambda: self._created(experiment.base_model.init(self._key)), self._without_teacher
+            lambda: self._make_state(experiment.base_model.init(self._key)), self._shardings_without_teacher
         )
 
     def state_to_time(self) -> TrainState:
-        """A new state for timing updates. A teacher's parameters are zeros, with which an update takes as long."""
+        """A new state for timing updates. A teacher's parameters are zeros, which does not change the time."""
         state, frozen = self.new_state(), self.abstract_state.frozen
         if self.experiment.teacher is None:
             return state
@@ -65,19 +65,19 @@ class Assembly:
 
     def state_of(self, params: Params) -> TrainState:
         """The state before the first update, made from `params`: the parameters of the experiment's `base_model`, on
-        the mesh. The call uses `params` up."""
-        return distributed.jit_create(self._created, self._without_teacher, params)
+        the mesh. The memory of `params` is reused (donated)."""
+        return distributed.jit_create(self._make_state, self._shardings_without_teacher, params)
 
-    def _created(self, params: Params) -> TrainState:
+    def _make_state(self, params: Params) -> TrainState:
         model, optimizer, adapter = self.experiment.model, self.experiment.optimizer, self.experiment.adapter
         if adapter is None:
-            return state.of_parameters(model, optimizer, params, averaged=self._averaged)
+            return state.of_parameters(model, optimizer, params, averaged=self._is_averaged)
         new = adapter.init(self._key, model, params)
-        return state.of_parameters(model, optimizer, new, averaged=self._averaged, adapter=adapter, frozen=params)
+        return state.of_parameters(model, optimizer, new, averaged=self._is_averaged, adapter=adapter, frozen=params)
 
     @property
-    def _without_teacher(self) -> TrainState:
-        """The shardings of a new state, without the teacher's parameters: `initial_state.begin` adds these."""
+    def _shardings_without_teacher(self) -> TrainState:
+        """The shardings of a new state, without the teacher's parameters, which `initial_state.begin` adds."""
         return self.shardings if self.experiment.teacher is None else dataclasses.replace(self.shardings, frozen=None)
 
     @property
@@ -85,12 +85,12 @@ class Assembly:
         return stream_key(self.experiment.random_seed, "parameters")
 
     @property
-    def _averaged(self) -> bool:
+    def _is_averaged(self) -> bool:
         return self.abstract_state.average is not None
 
     @functools.cached_property
     def model_params_shardings(self) -> Any:
-        """The shardings of the parameters that the model is applied with (`model_params`)."""
+        """The shardings of `model_params`."""
         model, experiment = self.experiment.model, self.experiment
         if experiment.adapter is None:
             return self.shardings.params
@@ -98,7 +98,7 @@ class Assembly:
         return distributed.params_shardings(model.logical_axes(), abstract, self.mesh, experiment.mesh.rules)
 
     def model_params(self, trained: Params, frozen: Params | None) -> Params:
-        """The model's parameters: `trained` (of a state or checkpoint), or what an adapter makes of it and `frozen`."""
+        """The model's parameters: `trained` (of a state or checkpoint), or an adapter's result from it and `frozen`."""
         if self.experiment.adapter is None:
             return trained
         return jax.jit(self.experiment.adapter.applied, out_shardings=self.model_params_shardings)(frozen, trained)
@@ -112,11 +112,11 @@ class Assembly:
         return lambda state, batch, token_bytes: compiled[longest_array(batch)](state, batch, token_bytes)
 
     def compile_train_step(self, dataset: DatasetConfig | None = None) -> Compiled:
-        """The compiled update: (state, batch, token_bytes) -> (state, metrics). It uses the old state up.
+        """The compiled update: (state, batch, token_bytes) -> (state, metrics). The old state's memory is reused.
 
         dataset: gives the shapes of the batches; None for the training data, with length buckets the longest bucket.
-        token_bytes: int32 [vocab_size of the model], see `token_bytes`. It is an argument so that compiling need not
-        wait until the vocabulary is known.
+        token_bytes: int32 [vocab_size of the model], see `token_bytes`. It is an argument, so that compiling does not
+        wait for the vocabulary.
         """
         return self.traced_train_step(dataset).lower().compile(self._wide_product_options)
 
@@ -147,7 +147,7 @@ class Assembly:
         jitted = distributed.jit_train_step(update, self.mesh, self.shardings, 1, experiment.mesh.rules)
         batch = abstract_batch(dataset or experiment.train_dataset)
         with matmul.float32_results(self._wide_product_options is not None):
-            return jitted.trace(self.abstract_state, batch, self._bytes)
+            return jitted.trace(self.abstract_state, batch, self._abstract_token_bytes)
 
     def compile_eval_step(self) -> Compiled:
         """The compiled measurement: (params, batch, token_bytes) -> metrics."""
@@ -159,7 +159,7 @@ class Assembly:
         jitted = distributed.jit_eval_step(measure, self.mesh, self.model_params_shardings, 1, experiment.mesh.rules)
         params = distributed.with_shardings(experiment.model.abstract_params(), self.model_params_shardings)
         batch = abstract_batch(experiment.eval_dataset)
-        return jitted.lower(params, batch, self._bytes).compile()
+        return jitted.lower(params, batch, self._abstract_token_bytes).compile()
 
     def token_bytes(self, vocabulary: Vocabulary) -> jax.Array:
         """The UTF-8 bytes of every id, on every device: int32 [vocab_size of the model], 0 past the vocabulary's ids.
@@ -167,17 +167,17 @@ class Assembly:
         Raises UserError where the vocabulary has ids that the model has no embedding for.
         """
         check_vocabulary(vocabulary, self.experiment)
-        counts = np.zeros(self._bytes.shape, np.int32)
+        counts = np.zeros(self._abstract_token_bytes.shape, np.int32)
         counts[: vocabulary.size] = vocabulary.token_bytes()
         return self._on_mesh(counts, distributed.replicated(self.mesh))
 
     @property
-    def _bytes(self) -> jax.ShapeDtypeStruct:
+    def _abstract_token_bytes(self) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct((self.experiment.model.config.vocab_size,), np.int32)
 
     @functools.cached_property
     def batch_sharding(self) -> NamedSharding:
-        """How a batch lies on the mesh: its rows over the devices."""
+        """The sharding of a batch: its rows are split over the devices."""
         return distributed.batch_sharding(self.mesh)
 
     def on_devices(self, batch: Mapping[str, np.ndarray]) -> dict[str, jax.Array]:
@@ -191,7 +191,7 @@ class Assembly:
 
     def _on_mesh(self, tree: Any, shardings: Any) -> Any:
         """Put values that every process has onto the devices of all processes."""
-        return host_rows.on_mesh(tree, shardings) if jax.process_count() > 1 else jax.device_put(tree, shardings)
+        return host_rows.put_on_mesh(tree, shardings) if jax.process_count() > 1 else jax.device_put(tree, shardings)
 
     @functools.cached_property
     def devices(self) -> dict[str, Any]:
@@ -207,13 +207,13 @@ class Assembly:
 
 
 def abstract_batch(dataset: DatasetConfig, rows: int | None = None) -> dict[str, jax.ShapeDtypeStruct]:
-    """The shapes and dtypes of a dataset's batch. rows: of how many rows; None for a whole batch."""
+    """The shapes and dtypes of a dataset's batch. rows: their number; None for a whole batch."""
     features = dataset.batch_spec(rows).features()
     return {name: jax.ShapeDtypeStruct(shape, dtype) for name, (shape, dtype) in features.items()}
 
 
 def assemble(experiment: Experiment) -> Assembly:
-    """Lay an experiment out on the devices that there are. Raises UserError where it does not fit them."""
+    """An experiment on the available devices. Raises UserError where it does not fit them."""
     mesh = distributed.make_mesh(experiment.mesh)
     host_rows.require_devices_of_all(mesh, jax.process_count())
     check_batches(experiment, mesh)
@@ -263,7 +263,7 @@ def check_batches(experiment: Experiment, mesh: Mesh) -> None:
 
 
 def check_vocabulary(vocabulary: Vocabulary, experiment: Experiment) -> None:
-    """Raise UserError where the task has ids that the model has no embedding for."""
+    """Raise UserError where the vocabulary has ids that the model has no embedding for."""
     size = experiment.model.config.vocab_size
     if vocabulary.size > size:
         raise UserError(

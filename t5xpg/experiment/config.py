@@ -1,7 +1,8 @@
-"""From gin files and overrides to an `Experiment`: parse, check, explain. Only this module and `gin_*.py` import gin.
+"""Loads an `Experiment` from gin files and overrides. Only this module and `gin_*.py` import gin.
 
 gin stops at the first mistake. Here all mistakes are reported at once: gin gets one statement at a time
-(`gin_reading`), the graph is checked before anything is built (`gin_graph`), parts are built singly (`gin_building`).
+(`gin_reading`), the graph of bindings is checked before anything is built (`gin_graph`), and each part is built by
+itself (`gin_building`).
 """
 
 import dataclasses
@@ -31,20 +32,20 @@ class LoadedConfig:
     operative: str
 
     @property
-    def typed(self) -> str:
-        """What a user types behind EXP= to name the experiment."""
+    def name_or_file(self) -> str:
+        """The value of EXP= that names the experiment."""
         folder = paths.experiments().get(self.name)
-        named = folder is not None and folder.resolve() == self.gin_file.resolve().parent
-        return self.name if named else paths.shown(self.gin_file)
+        is_named = folder is not None and folder.resolve() == self.gin_file.resolve().parent
+        return self.name if is_named else paths.shown(self.gin_file)
 
 
 class ConfigError(UserError):
-    """What is wrong with a configuration: all of it, one message each in `problems`."""
+    """All mistakes of a configuration, one message each in `problems`."""
 
     def __init__(self, name: str, problems: Sequence[str]) -> None:
         self.problems = tuple(problems)
-        several = [f"{len(problems)} mistakes in the configuration of {name}:", *(f"  {each}" for each in problems)]
-        super().__init__(problems[0] if len(problems) == 1 else "\n".join(several))
+        lines = [f"{len(problems)} mistakes in the configuration of {name}:", *(f"  {problem}" for problem in problems)]
+        super().__init__(problems[0] if len(problems) == 1 else "\n".join(lines))
 
 
 def find_experiment(name_or_file: str) -> tuple[str, Path]:
@@ -66,9 +67,9 @@ def find_experiment(name_or_file: str) -> tuple[str, Path]:
     imported = paths.runs_directory() / name_or_file / f"{name_or_file}.gin"  # what `make import` writes
     if not file.is_file():
         stores.pull(imported.parent)
-    for each in (file, imported):
-        if each.is_file():
-            return name_or_file, each
+    for candidate in (file, imported):
+        if candidate.is_file():
+            return name_or_file, candidate
     known = [name for name, folder in folders.items() if (folder / f"{name}.gin").is_file()]
     raise UserError(f"There is no experiment {name_or_file!r} in {paths.EXPERIMENTS}.{nearest(name_or_file, known)}")
 
@@ -77,7 +78,7 @@ def load(name_or_file: str, overrides: Sequence[str] = (), gin_files: Sequence[s
     """Parse an experiment's gin file, then `gin_files` over it, then `overrides` ("NAME=value") over both.
 
     The value of an override that gin cannot parse is taken as a string, so no quotes are needed. Raises ConfigError for
-    unknown names, missing required values, values that are wrong and bindings that nothing reads.
+    unknown names, missing required values, wrong values and bindings that nothing reads.
     """
     loaded, problems = examine(name_or_file, overrides, gin_files)
     if problems or loaded is None:
@@ -88,15 +89,15 @@ def load(name_or_file: str, overrides: Sequence[str] = (), gin_files: Sequence[s
 def examine(
     name_or_file: str, overrides: Sequence[str] = (), gin_files: Sequence[str] = ()
 ) -> tuple[LoadedConfig | None, list[str]]:
-    """As `load`, but returns the mistakes as messages; with the experiment, where it can be built in spite of them."""
+    """The experiment, if it can be built, and the messages of all mistakes; arguments as for `load`."""
     name, file = find_experiment(name_or_file)
     gin.clear_config()
     reader = Reader()
     reader.include(str(file))
-    used = gin_graph.bindings_read(reader.unbound + reader.replaced)
-    for each in gin_files:
-        reader.include(each)
-        used |= gin_graph.bindings_read(reader.unbound + reader.replaced)
+    used_bindings = gin_graph.bindings_read(reader.unbound + reader.replaced)
+    for gin_file in gin_files:
+        reader.include(gin_file)
+        used_bindings |= gin_graph.bindings_read(reader.unbound + reader.replaced)
     known = gin_graph.macros() | gin_graph.macros_referenced()
     for override in overrides:
         reader.override(override, known)
@@ -106,8 +107,8 @@ def examine(
     if not reader.incomplete:
         problems += gin_graph.undefined_macros(file)
         # Bindings of a replaced part (an optimizer, by --gin_file) may stay unread, but not those of the command line.
-        unread = set(reader.bound_at) - gin_graph.bindings_read(reader.unbound) - (used - reader.overridden)
-        problems += [gin_graph.unread_message(each, reader.bound_at[each]) for each in sorted(unread)]
+        unread = set(reader.bound_at) - gin_graph.bindings_read(reader.unbound) - (used_bindings - reader.overridden)
+        problems += [gin_graph.unread_message(binding, reader.bound_at[binding]) for binding in sorted(unread)]
     builder = Builder(reader.bound_at, complete=not reader.incomplete)
     experiment = (
         builder.build((), gin._REGISTRY.get_match(gin_graph.ROOT)) if gin_graph.ROOT in gin._REGISTRY else FAILED
@@ -122,29 +123,29 @@ def split_overrides(text: str) -> tuple[list[str], list[str]]:
     """`--gin.A=1 --gin.B={'x': 2} --gin_file=f` as (["A=1", "B={'x': 2}"], ["f"]); values may hold spaces."""
     overrides: list[str] = []
     files: list[str] = []
-    pieces = [piece.strip() for piece in re.split(r"(?:^|\s+)(?=--gin[._])", text) if piece.strip()]
-    for piece in pieces:
-        if piece.startswith("--gin.") and "=" in piece:
-            overrides.append(piece.removeprefix("--gin."))
-        elif piece.startswith("--gin_file="):
-            files.append(piece.removeprefix("--gin_file="))
+    options = [option.strip() for option in re.split(r"(?:^|\s+)(?=--gin[._])", text) if option.strip()]
+    for option in options:
+        if option.startswith("--gin.") and "=" in option:
+            overrides.append(option.removeprefix("--gin."))
+        elif option.startswith("--gin_file="):
+            files.append(option.removeprefix("--gin_file="))
         else:
-            raise UserError(f"Cannot read {piece!r}: expected --gin.NAME=value or --gin_file=path.")
+            raise UserError(f"Cannot read {option!r}: expected --gin.NAME=value or --gin_file=path.")
     return overrides, files
 
 
-def chosen_loggers(names: str) -> tuple[list[str], list[str]]:
-    """The overrides and the gin files that turn loggers on. names: of files of gin/loggers, as "wandb,mlflow".
+def logger_overrides(names: str) -> tuple[list[str], list[str]]:
+    """The overrides and the gin files that turn loggers on. names: of files of gin/loggers, such as "wandb,mlflow".
 
-    Raises UserError, with the nearest names, for an unknown one.
+    Raises UserError, with the nearest names, for an unknown name.
     """
-    chosen = names.replace(",", " ").split()
+    loggers = names.replace(",", " ").split()
     known = sorted(file.stem for file in (paths.GIN / "loggers").glob("*.gin"))
-    for name in chosen:
+    for name in loggers:
         if name not in known:
             raise UserError(f"There is no logger {name!r}: LOGGER is {' or '.join(known)}.{nearest(name, known)}")
-    files = [str(paths.GIN / "loggers" / f"{name}.gin") for name in chosen]
-    return [f"LOGGERS=({''.join(f'%{name.upper()},' for name in chosen)})"] if chosen else [], files
+    files = [str(paths.GIN / "loggers" / f"{name}.gin") for name in loggers]
+    return [f"LOGGERS=({''.join(f'%{name.upper()},' for name in loggers)})"] if loggers else [], files
 
 
 def settings(value: Any, prefix: str = "") -> dict[str, Any]:
@@ -153,18 +154,18 @@ def settings(value: Any, prefix: str = "") -> dict[str, Any]:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         if prefix:
             flat[prefix] = type(value).__name__  # gin configures a class through a subclass of the same name
-        for each in dataclasses.fields(value):
-            flat.update(settings(getattr(value, each.name), f"{prefix}.{each.name}" if prefix else each.name))
+        for field in dataclasses.fields(value):
+            flat.update(settings(getattr(value, field.name), f"{prefix}.{field.name}" if prefix else field.name))
     elif isinstance(value, Mapping):
         flat[prefix] = {str(key): item for key, item in sorted(value.items())}
     elif isinstance(value, (tuple, list)):
-        flat[prefix] = [_in_a_list(item) for item in value]
+        flat[prefix] = [_json_item(item) for item in value]
     else:
         flat[prefix] = value
     return flat
 
 
-def _in_a_list(item: Any) -> Any:
+def _json_item(item: Any) -> Any:
     if isinstance(item, tuple):
-        return [_in_a_list(each) for each in item]
+        return [_json_item(each) for each in item]
     return item if item is None or isinstance(item, str | int | float | list | Mapping) else type(item).__name__

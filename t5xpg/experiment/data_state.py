@@ -1,4 +1,4 @@
-"""What exists of what a stream reads: export, vocabularies, cache. Training, checks and all others ask here.
+"""The state of the data that a stream reads: its export, vocabularies and cache, and which of them are missing.
 
 Nothing is made here; `prepare` does that.
 """
@@ -24,7 +24,7 @@ from t5xpg.experiment.needs import Data, Need, PlannedIds, Vocabulary
 
 
 def data_folder() -> Path:
-    """`paths.data_directory`, with all that its object store has except the texts, which `check_export` pulls."""
+    """`paths.data_directory`, with all files of its object store except the texts, which `check_export` pulls."""
     return _with_records(paths.data_directory())
 
 
@@ -45,11 +45,11 @@ def pull_for_task(row: task_names.Row | None) -> None:
 
 @dataclass(frozen=True)
 class DataState:
-    """What exists of what a stream reads, and what `prepare` does about the rest.
+    """The state of the data that a stream reads.
 
     row: the task's row of the table; None for a user's task, about whose text nothing is known without TensorFlow.
-    data, vocabularies: the exports and vocabularies that the stream needs. missing: commands that make what does not
-    exist; `prepare` does the same first. problems: why `prepare` refuses, each with what to type.
+    data, vocabularies: the exports and vocabularies that the stream needs. missing: the commands that make the missing
+    data; `prepare` does the same. problems: the reasons why `prepare` refuses, each with what to type.
     """
 
     row: task_names.Row | None
@@ -60,26 +60,26 @@ class DataState:
 
     @property
     def ready(self) -> bool:
-        """Whether the stream can be read as it is."""
+        """True if the stream can be read now."""
         return not self.missing and not self.problems
 
 
-def state_of(config: DatasetConfig, needed: Sequence[Need] = (), *, compare: bool = False) -> DataState:
-    """What exists of what `config` reads. needed: the `needs` of its experiment.
+def state_of(config: DatasetConfig, needs: Sequence[Need] = (), *, compare: bool = False) -> DataState:
+    """The state of the data that `config` reads. needs: those of its experiment.
 
-    compare: whether a cache is compared with the whole present definition of its task. This starts TensorFlow where
-    something has changed since the last comparison. Otherwise only what shows without TensorFlow is checked.
+    compare: whether a cache is compared with the whole present definition of its task, which starts TensorFlow where
+    something has changed since the last comparison. Otherwise a cache is checked only as far as possible without it.
     """
     task, folder = config.mixture_or_task_name, data_folder()
-    row = row_of(task, needed)
-    exports, made = find_manifests(folder), find_vocabularies(folder)
-    stated = {need.dataset: need for need in needed if isinstance(need, Data)}
-    # a task of a user may read all that its experiment needs
-    trained = [one for one in needed if isinstance(one, Vocabulary)]
-    trained = [one for one in trained if row is None or task.endswith(f"_{one.name_in_tasks}")]
-    names = list(stated) if row is None else [row.dataset] if row.dataset else []
-    names += [need.dataset for need in trained if need.name_in_tasks not in made]
-    data = [stated.get(name, Data(name)) for name in dict.fromkeys(names)]
+    row = row_of(task, needs)
+    exports, existing = find_manifests(folder), find_vocabularies(folder)
+    data_needs = {need.dataset: need for need in needs if isinstance(need, Data)}
+    # a user's task may read everything that its experiment needs
+    vocabulary_needs = [one for one in needs if isinstance(one, Vocabulary)]
+    vocabulary_needs = [one for one in vocabulary_needs if row is None or task.endswith(f"_{one.name_in_tasks}")]
+    names = list(data_needs) if row is None else [row.dataset] if row.dataset else []
+    names += [need.dataset for need in vocabulary_needs if need.name_in_tasks not in existing]
+    data = [data_needs.get(name, Data(name)) for name in dict.fromkeys(names)]
     missing: list[str] = []
     problems: list[str] = []
     for need in data:
@@ -89,13 +89,13 @@ def state_of(config: DatasetConfig, needed: Sequence[Need] = (), *, compare: boo
             else:
                 missing.append(need.command)
                 need.check()
-    for each in trained:
+    for vocabulary in vocabulary_needs:
         with _collecting(problems):
-            if each.name_in_tasks in made:
-                each.check_made(read_record(made[each.name_in_tasks]))
+            if vocabulary.name_in_tasks in existing:
+                vocabulary.check_made(read_record(existing[vocabulary.name_in_tasks]))
             else:
-                missing.append(each.command)
-                each.check()
+                missing.append(vocabulary.command)
+                vocabulary.check()
     with _collecting(problems):
         pull_for_task(row)
     if row is not None:
@@ -105,17 +105,17 @@ def state_of(config: DatasetConfig, needed: Sequence[Need] = (), *, compare: boo
             cache = paths.cache_directory() / row.cached_as
             if config.use_cached and not (cache / caching.COMPLETED).is_file():
                 missing.append(task_names.cache_command(task))
-            elif config.use_cached and not problems:  # a cache can only be compared with a text that is whole
+            elif config.use_cached and not problems:  # a cache can only be compared with a whole text
                 if row.dataset in exports:
                     text = read_manifest(exports[row.dataset]).identity
                     problems += filter(None, [caching.problem(cache, text, task_names.cache_command(task, force=True))])
                 if compare and not missing and not problems:
                     compare_caches(config)
-    return DataState(row, tuple(data), tuple(trained), tuple(missing), tuple(dict.fromkeys(problems)))
+    return DataState(row, tuple(data), tuple(vocabulary_needs), tuple(missing), tuple(dict.fromkeys(problems)))
 
 
 def compare_caches(config: DatasetConfig) -> None:
-    """Raise UserError, as `prepare` does, where an existing cache was made from something else than there is now.
+    """Raise UserError, as `prepare` does, where an existing cache was made from another text or definition.
 
     Starts TensorFlow, unless nothing has changed since the last comparison.
     """
@@ -139,12 +139,12 @@ def cached_as(config: DatasetConfig) -> str:
 
 
 def others_may_cache(row: task_names.Row | None) -> bool:
-    """Whether a cache that others made with SeqIO may be used: not for tasks of our table that read our own text."""
+    """True if a cache that others made with SeqIO may be used: not for tasks of the table that read an export."""
     return row is None or row.dataset is None
 
 
 def check_export(dataset: str) -> Manifest:
-    """The record of an export. Raises UserError where its text is not as it was exported."""
+    """The record of an export. Raises UserError where its text was changed after the export."""
     folder = data_folder() / dataset
     stores.pull(folder)
     manifest = read_manifest(folder)
@@ -154,16 +154,16 @@ def check_export(dataset: str) -> Manifest:
 
 @contextlib.contextmanager
 def _collecting(problems: list[str]) -> Iterator[None]:
-    """Keep the message of a UserError, and go on."""
+    """Append the message of a UserError to `problems`, and go on after the block."""
     try:
         yield
     except UserError as error:
         problems.append(str(error))
 
 
-def row_of(task: str, needed: Sequence[Need] = ()) -> task_names.Row | None:
+def row_of(task: str, needs: Sequence[Need] = ()) -> task_names.Row | None:
     """The row of a task in the table; None for tasks of users."""
-    fields, entries = dataset_fields(needed), vocabularies(needed)
+    fields, entries = dataset_fields(needs), vocabularies(needs)
     dataset = task_names.dataset_of(task, fields, entries)
     if dataset is None:
         return next((row for row in task_names.tfds_rows(entries) if row.name == task), None)
@@ -172,20 +172,20 @@ def row_of(task: str, needed: Sequence[Need] = ()) -> task_names.Row | None:
 
 
 def vocabulary_of(name: str) -> vocabs.Vocabulary:
-    """The vocabulary of a task of the table, or of a tokenizer's file. Raises UserError where there is none."""
+    """The vocabulary of a task of the table, or of a tokenizer's file. Raises UserError where neither exists."""
     if Path(name).exists():
         return vocabulary_of_file(Path(name))
     row = row_of(name)
     if row is None:
-        get = task_names.how_to_get(name, task_names.vocabularies(data_folder()))
-        raise UserError(f"There is no task of the table named {name}, and no such file.{get}")
+        hint = task_names.how_to_get(name, task_names.vocabularies(data_folder()))
+        raise UserError(f"There is no task of the table named {name}, and no such file.{hint}")
     return row.vocabulary
 
 
-def dataset_fields(needed: Sequence[Need] = ()) -> dict[str, tuple[str, ...]]:
-    """The fields of a row, by dataset: for datasets that are known by name, for exports, and for needed exports."""
+def dataset_fields(needs: Sequence[Need] = ()) -> dict[str, tuple[str, ...]]:
+    """The fields of a row, by dataset: for datasets that are known by name, for exports, and for exports of `needs`."""
     fields = {name: dataset.fields for name, dataset in built_in().items()}
-    fields |= {need.dataset: need.field_names for need in needed if isinstance(need, Data)}
+    fields |= {need.dataset: need.field_names for need in needs if isinstance(need, Data)}
     for name, folder in find_manifests(data_folder()).items():
         fields.setdefault(name, TEXT)
         with contextlib.suppress(UserError):  # reported where the export is read
@@ -193,11 +193,11 @@ def dataset_fields(needed: Sequence[Need] = ()) -> dict[str, tuple[str, ...]]:
     return fields
 
 
-def vocabularies(needed: Sequence[Need] = ()) -> list[task_names.NamedVocabulary]:
-    """The vocabularies of the table, and the needed ones that do not exist yet."""
+def vocabularies(needs: Sequence[Need] = ()) -> list[task_names.NamedVocabulary]:
+    """The vocabularies of the table, and those of `needs` that do not exist yet."""
     folder = data_folder()
-    found, made = list(task_names.vocabularies(folder)), find_vocabularies(folder)
-    for need in needed:
-        if isinstance(need, Vocabulary) and need.name_in_tasks not in made:
-            found += task_names.entries_of(need.name_in_tasks, need.planned(), need.keeps_lines)
-    return found
+    entries, existing = list(task_names.vocabularies(folder)), find_vocabularies(folder)
+    for need in needs:
+        if isinstance(need, Vocabulary) and need.name_in_tasks not in existing:
+            entries += task_names.entries_of(need.name_in_tasks, need.planned(), need.keeps_lines)
+    return entries

@@ -1,4 +1,4 @@
-"""What an experiment is: the one value that a gin file describes."""
+"""The experiment: the one value that a gin file describes."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -26,19 +26,19 @@ _MOST_STEPS = 2**31 - 1  # the optimiser counts them in an int32
 
 @dataclass(frozen=True)
 class Experiment:
-    """Everything that determines a run. gin configures it at the root (`gin/runs/*.gin`), the command line reads it.
+    """Everything that determines a run. gin configures it as the root of all bindings (`gin/runs/*.gin`).
 
-    Periods and steps count optimiser updates. skip_nonfinite: how many updates of a run may have a loss or a gradient
-    that is not finite; such an update only counts. ema_decay: the decay of a moving average of the parameters,
-    which is measured and used instead of them; None for no average. max_cut_share: the largest share of the examples of
-    a supervised task that may be cut because they are longer than its feature lengths. infer_eval_period: updates
-    between computations of the tasks' metrics, on predictions for `infer_eval_steps` batches of each task (None: all);
-    None for never. decoding: how predictions are made, from checkpoints of this run and others. initial: the checkpoint
-    that the run starts from; None for new parameters. adapter: what is trained beside that checkpoint's parameters;
-    None to train these. teacher: the model whose probabilities are learned from; None for the targets alone. selection:
-    which evaluation is the best; None for the lowest validation loss at a checkpoint that is written anyway. loggers:
-    receive the records, besides TensorBoard; they change nothing. needs: exports and vocabularies to make first, where
-    the task's name does not say enough.
+    Periods and steps count optimiser updates. skip_nonfinite: the number of updates of a run that may have a loss or a
+    gradient that is not finite; such an update is counted and changes nothing else. ema_decay: the decay of a moving
+    average of the parameters, which is evaluated and used instead of them; None for no average. max_cut_share: the
+    largest share of the examples of a supervised task that may be cut because they are longer than its feature lengths.
+    infer_eval_period: updates between computations of the tasks' metrics, on predictions for `infer_eval_steps` batches
+    of each task (None: all); None for never. decoding: the way of making predictions, from checkpoints of this run and
+    others. initial: the checkpoint that the run starts from; None for new parameters. adapter: the parameters that are
+    trained in addition to that checkpoint's; None to train the latter. teacher: the model whose probabilities are
+    learned from; None for the targets alone. selection: which evaluation is the best; None for the lowest validation
+    loss at a checkpoint that is written anyway. loggers: receive the records, besides TensorBoard; they change nothing.
+    needs: exports and vocabularies to make first, if the task's name does not determine them.
     """
 
     model: Model
@@ -68,6 +68,26 @@ class Experiment:
     needs: tuple[Need, ...] = ()
 
     def __post_init__(self) -> None:
+        self._check_numbers()
+        for name in ("train_dataset", "eval_dataset"):
+            object.__setattr__(self, name, self._with_converter(getattr(self, name)))
+        self._check_datasets()
+        if strangers := [each for each in self.loggers if not isinstance(each, Logger)]:
+            raise UserError(f"LOGGERS holds {strangers[0]!r}: loggers come in a tuple, as in (@my_module.MyLogger(),).")
+        object.__setattr__(self, "loggers", tuple(self.loggers))
+        if others := [each for each in self.needs if not isinstance(each, Need)]:
+            raise UserError(f"NEEDS holds {others[0]!r}: expected a tuple, as (@needs.Data(), @needs.Vocabulary()).")
+        object.__setattr__(self, "needs", tuple(self.needs))
+        if self.selection is not None:
+            self._select(self.selection)
+        self._check_rows()
+        self._check_step_offset()
+        if self.adapter is not None:
+            self._check_adapter(self.adapter)
+        if self.teacher is not None:
+            self.teacher.check(self.model, self.train_dataset.converter)
+
+    def _check_numbers(self) -> None:
         positive = ("total_steps", "eval_period", "stats_period", "num_microbatches")
         for name in (*positive, "infer_eval_period", "infer_eval_steps"):
             value = getattr(self, name)
@@ -84,8 +104,8 @@ class Experiment:
         if not 0 <= self.max_cut_share <= 1:
             raise UserError(f"MAX_CUT_SHARE is {self.max_cut_share!r}: it must be a share of the examples, 0.0 to 1.0.")
         check_seed(self.random_seed)
-        for name in ("train_dataset", "eval_dataset"):
-            object.__setattr__(self, name, self._converted(getattr(self, name)))
+
+    def _check_datasets(self) -> None:
         if self.train_dataset.num_epochs is not None or self.train_dataset.max_batches is not None:
             raise UserError(
                 "Training repeats its data until TRAIN_STEPS: train/DatasetConfig.num_epochs and max_batches must be "
@@ -95,14 +115,9 @@ class Experiment:
             raise UserError("An evaluation has an end: train_eval/DatasetConfig.num_epochs must be a number, as 1.")
         if self.eval_dataset.length_buckets is not None:
             raise UserError("LENGTH_BUCKETS is for training: train_eval/DatasetConfig.length_buckets must be None.")
-        if strangers := [each for each in self.loggers if not isinstance(each, Logger)]:
-            raise UserError(f"LOGGERS holds {strangers[0]!r}: loggers come in a tuple, as in (@my_module.MyLogger(),).")
-        object.__setattr__(self, "loggers", tuple(self.loggers))
-        if others := [each for each in self.needs if not isinstance(each, Need)]:
-            raise UserError(f"NEEDS holds {others[0]!r}: expected a tuple, as (@needs.Data(), @needs.Vocabulary()).")
-        object.__setattr__(self, "needs", tuple(self.needs))
-        if self.selection is not None:
-            self._select(self.selection)
+
+    def _check_rows(self) -> None:
+        """Raise UserError where rows are packed or shortened for a model that needs one whole text in a row."""
         pack = self.train_dataset.pack or self.eval_dataset.pack
         configs = [self.model.config, *([self.teacher.model.config] if self.teacher else [])]
         if pack and any(each.prompt_tokens for each in configs):
@@ -112,6 +127,8 @@ class Experiment:
             raise UserError("PACK=True puts several texts into a row, and a delete gate is for one: set PACK=False.")
         if gated and self.train_dataset.length_buckets is not None:
             raise UserError("A delete gate keeps a share of a row, and LENGTH_BUCKETS shortens rows: set it to None.")
+
+    def _check_step_offset(self) -> None:
         offset = getattr(self.optimizer, "step_offset", 0)
         if offset > 0 and (self.initial is None or self.initial.reset_optimizer):
             raise UserError(
@@ -119,10 +136,6 @@ class Experiment:
                 "decay would be a negative number to a fractional power. Set it to 0, or RESET_OPTIMIZER=False for an "
                 "optimiser that goes on."
             )
-        if self.adapter is not None:
-            self._check_adapter(self.adapter)
-        if self.teacher is not None:
-            self.teacher.check(self.model, self.train_dataset.converter)
 
     def _check_adapter(self, adapter: Adapter) -> None:
         kind = type(adapter).__name__
@@ -155,8 +168,8 @@ class Experiment:
 
     def flops_per_example(self, lengths: Mapping[str, int]) -> float:
         """`Model.flops_per_example`, plus a teacher's forward pass: a third of the same number of the teacher."""
-        teaching = 0.0 if self.teacher is None else self.teacher.model.flops_per_example(lengths) / 3
-        return self.model.flops_per_example(lengths) + teaching
+        teacher_flops = 0.0 if self.teacher is None else self.teacher.model.flops_per_example(lengths) / 3
+        return self.model.flops_per_example(lengths) + teacher_flops
 
     def _select(self, selection: BestMetric) -> None:
         """Set which best checkpoint is kept. Raises UserError where the selection's metric is never measured."""
@@ -167,17 +180,17 @@ class Experiment:
             )
         object.__setattr__(self, "checkpoints", dataclasses.replace(self.checkpoints, best=selection))
 
-    def _converted(self, dataset: DatasetConfig) -> DatasetConfig:
-        """The dataset with a feature converter that the model takes. Raises UserError where it names any other one."""
+    def _with_converter(self, dataset: DatasetConfig) -> DatasetConfig:
+        """The dataset with its feature converter, or the model's default. Raises UserError for one of another model."""
         accepted = self.model.feature_converters
-        chosen = dataset.feature_converter or accepted[0]
-        if chosen not in accepted:
+        converter = dataset.feature_converter or accepted[0]
+        if converter not in accepted:
             raise UserError(
-                f"FEATURE_CONVERTER is {chosen!r}, and a {type(self.model).__name__} takes batches of "
+                f"FEATURE_CONVERTER is {converter!r}, and a {type(self.model).__name__} takes batches of "
                 f"{' or '.join(accepted)}."
             )
-        dataset = dataclasses.replace(dataset, feature_converter=chosen)
-        layout_of(chosen).check_lengths(dataset.task_feature_lengths)
+        dataset = dataclasses.replace(dataset, feature_converter=converter)
+        layout_of(converter).check_lengths(dataset.task_feature_lengths)
         return dataset
 
     @property

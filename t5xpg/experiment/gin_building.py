@@ -1,4 +1,4 @@
-"""Build objects from bindings: every part first by itself, so that each part reports its own mistakes."""
+"""Builds objects from bindings: every part first by itself, so that each part reports its own mistakes."""
 
 import dataclasses
 import inspect
@@ -19,7 +19,7 @@ _BUILDING = object()
 
 @dataclass
 class Builder:
-    """Builds the experiment. bound_at: where each binding was made. complete: whether every statement could be read."""
+    """Builds the experiment. bound_at: the place of each binding. complete: whether every statement could be read."""
 
     bound_at: Mapping[Binding, str]
     complete: bool
@@ -27,7 +27,7 @@ class Builder:
     _built: dict[Any, Any] = field(default_factory=dict)
 
     def build(self, scope: tuple[str, ...], configurable: Any) -> Any:
-        """The object, or FAILED where it or a part of it cannot be made; `problems` then says why."""
+        """The object, or FAILED where it or a part of it cannot be made; `problems` then has the reason."""
         key = scope, configurable.selector
         if key not in self._built:
             self._built[key] = _BUILDING
@@ -41,18 +41,18 @@ class Builder:
     def _build(self, call: Call) -> Any:
         wrapped, is_macro = call.configurable.wrapped, call.configurable.selector == MACRO
         problems: list[str] = []
-        whole = True
+        parts_built = True
         for parameter, (binding, value) in call.values.items():
-            for scope, part, called in call.parts(value):
-                whole &= not called or self.build(scope, part) is not FAILED
-            whole &= not is_required(value)
+            for scope, part, is_called in call.parts(value):
+                parts_built &= not is_called or self.build(scope, part) is not FAILED
+            parts_built &= not is_required(value)
             if not is_macro and (problem := self._type_problem(wrapped, parameter, binding, value)):
                 problems.append(problem)
-        absent = [name for name in _required_parameters(wrapped) if name not in call.values]
+        missing = [name for name in _required_parameters(wrapped) if name not in call.values]
         if self.complete and not is_macro:  # a macro without a value has been reported
-            problems += [f"{wrapped.__name__}.{name} has no value: it has to be set." for name in absent]
+            problems += [f"{wrapped.__name__}.{name} has no value: it has to be set." for name in missing]
         self.problems += problems
-        if problems or absent or not whole:
+        if problems or missing or not parts_built:
             return FAILED
         try:
             with gin.config_scope(list(call.scope)):
@@ -64,38 +64,36 @@ class Builder:
         return FAILED
 
     def _type_problem(self, owner: Any, parameter: str, binding: Binding, value: Any) -> str | None:
-        named = f"{owner.__name__}.{parameter}"
-        seen: set[str] = set()
+        name = f"{owner.__name__}.{parameter}"
+        macros: set[str] = set()
         while isinstance(value, gin.ConfigurableReference) and value.configurable.selector == MACRO:
-            name = "/".join(value.scopes)
-            if name in seen:
+            macro = "/".join(value.scopes)
+            if macro in macros:
                 return None  # a macro that is a part of itself: `build` reports it
-            seen.add(name)
-            binding, value = (name, MACRO, "value"), gin._CONFIG.get((name, MACRO), {}).get("value", FAILED)
-            named = f"{name} ({owner.__name__}.{parameter})"
+            macros.add(macro)
+            binding, value = (macro, MACRO, "value"), gin._CONFIG.get((macro, MACRO), {}).get("value", FAILED)
+            name = f"{macro} ({owner.__name__}.{parameter})"
         place = f" ({self.bound_at[binding]})" if binding in self.bound_at else ""
         if isinstance(value, gin.ConfigurableReference):
-            unfinished = not value.evaluate and inspect.isclass(value.configurable.wrapped)
-            return f"{named} is {value}, a class: write {value}(){place}." if unfinished else None
+            lacks_call = not value.evaluate and inspect.isclass(value.configurable.wrapped)
+            return f"{name} is {value}, a class: write {value}(){place}." if lacks_call else None
         if value is FAILED or any(gin.iterate_references([value])):
             return None
         try:
             hint = typing.get_type_hints(owner if inspect.isfunction(owner) else owner.__init__).get(parameter, Any)
         except NameError:  # of a class whose module imports names for type checkers alone
             return None
-        return (
-            None if _fits(value, hint) else f"{named} must be {_expected(hint)}, not {shortened(repr(value))}{place}."
-        )
+        return None if _fits(value, hint) else f"{name} must be {_expected(hint)}, not {shortened(repr(value))}{place}."
 
 
 def _required_parameters(function: Any) -> list[str]:
-    several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     parameters = inspect.signature(function).parameters.values()
-    return [each.name for each in parameters if each.default is each.empty and each.kind not in several]
+    return [each.name for each in parameters if each.default is each.empty and each.kind not in variadic]
 
 
 def _fits(value: Any, hint: Any) -> bool:
-    """Whether a literal of a gin file is a valid value of a parameter with this annotation."""
+    """True if a literal of a gin file is a valid value of a parameter with this annotation."""
     kind, arguments = typing.get_origin(hint) or hint, typing.get_args(hint)
     if kind in (typing.Union, types.UnionType):
         return any(_fits(value, each) for each in arguments)

@@ -1,4 +1,4 @@
-"""gin's bindings as a graph: which of them the experiment reads, and which values are missing. Nothing is built."""
+"""The graph of gin's bindings: those that the experiment reads, and the missing values. Nothing is built."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ Binding: TypeAlias = tuple[str, str, str]
 
 @dataclass(frozen=True)
 class Call:
-    """A call that building the experiment makes. values: what gin gives it, as parameter -> (binding, value)."""
+    """A call that building the experiment makes. values: its arguments from gin, parameter -> (binding, value)."""
 
     scope: tuple[str, ...]
     configurable: Any
@@ -32,26 +32,27 @@ class Call:
         return cls(scope, configurable, values)
 
     def parts(self, value: Any) -> list[tuple[tuple[str, ...], Any, bool]]:
-        """Of every reference in a value: its scope, its configurable, and whether it is called."""
+        """The (scope, configurable, whether it is called) of every reference in a value."""
         references = list(gin.iterate_references([value]))
         return [(tuple(one.scopes) or self.scope, one.configurable, one.evaluate) for one in references]
 
 
 def calls(unbound: Sequence[Any]) -> Iterator[Call]:
-    """Every call that building the experiment makes. unbound: references in values that were not bound; they count."""
-    waiting: list[tuple[tuple[str, ...], Any]] = []
+    """Yields every call that building the experiment makes. unbound: references in values that could not be bound; they
+    count as if they had been."""
+    pending: list[tuple[tuple[str, ...], Any]] = []
     if ROOT in gin._REGISTRY:
-        waiting.append(((), gin._REGISTRY.get_match(ROOT)))
-    waiting += [(tuple(one.scopes), one.configurable) for one in gin.iterate_references(list(unbound))]
+        pending.append(((), gin._REGISTRY.get_match(ROOT)))
+    pending += [(tuple(one.scopes), one.configurable) for one in gin.iterate_references(list(unbound))]
     seen: set[tuple[tuple[str, ...], str]] = set()
-    while waiting:
-        scope, configurable = waiting.pop()
+    while pending:
+        scope, configurable = pending.pop()
         if (scope, configurable.selector) not in seen:
             seen.add((scope, configurable.selector))
             call = Call.of(scope, configurable)
             yield call
             for _, value in call.values.values():
-                waiting += [(inner, part) for inner, part, _ in call.parts(value)]
+                pending += [(inner, part) for inner, part, _ in call.parts(value)]
 
 
 def bindings_read(unbound: Sequence[Any]) -> set[Binding]:
@@ -65,7 +66,7 @@ def macros() -> set[str]:
 
 
 def macros_referenced() -> set[str]:
-    """The macros that some value names."""
+    """The macros that values refer to."""
     references = gin.iterate_references(gin._CONFIG)
     names = {str(one.scoped_selector.rpartition("/")[0]) for one in references if one.configurable.selector == MACRO}
     return {name for name in names if "." not in name}  # without constants such as gin.REQUIRED
@@ -85,12 +86,12 @@ def required_macros(file: Path) -> list[str]:
 
 
 def is_required(value: Any) -> bool:
-    """Whether a value is `%gin.REQUIRED`."""
+    """True if a value is `%gin.REQUIRED`."""
     return str(getattr(value, "scoped_selector", "")).startswith("gin.REQUIRED")
 
 
 def unread_message(binding: Binding, place: str) -> str:
-    """The message for a binding that nothing reads: it has no effect, though its author expects one."""
+    """The message for a binding without effect, because nothing reads it."""
     scope, selector, parameter = binding
     if selector == MACRO:
         near = nearest(scope, macros_referenced() - {scope})

@@ -1,4 +1,4 @@
-"""Read gin files and overrides statement by statement, so that a mistake in one does not hide mistakes in others."""
+"""Reads gin files and overrides statement by statement, so that a mistake in one does not hide mistakes in others."""
 
 import inspect
 import re
@@ -23,8 +23,8 @@ _NAME = re.compile(r"\w[\w./-]*")  # of a macro, or of a parameter with its scop
 class Reader:
     """Feeds statements to gin one by one, keeps a message about each mistake, and goes on.
 
-    bound_at: where each binding was made: a line of a file, or an override. overridden: the bindings of the command
-    line. incomplete: whether something could not be read; it may have held what seems to be missing. unbound: the
+    bound_at: the place of each binding: a line of a file, or an override. overridden: the bindings of the command line.
+    incomplete: whether some text could not be read, which may have had the values that seem to be missing. unbound: the
     references in values that could not be bound. replaced: the references in values that later bindings replaced.
     """
 
@@ -38,20 +38,20 @@ class Reader:
 
     def include(self, name: str, place: str = "") -> None:
         """Read a gin file. name: its path from the current folder or from the root of the checkout."""
-        found = next((path for path in (Path(name), paths.REPOSITORY / name) if path.is_file()), None)
-        if found is None:
+        gin_file = next((path for path in (Path(name), paths.REPOSITORY / name) if path.is_file()), None)
+        if gin_file is None:
             known = [str(file.relative_to(paths.REPOSITORY)) for file in paths.GIN.rglob("*.gin")]
             self._cannot_read(f"There is no gin file {name}.{nearest(name, known)}{place}")
-        elif found.resolve() in self._open_files:
+        elif gin_file.resolve() in self._open_files:
             self._cannot_read(f"The gin file {name} includes itself{place}.")
         else:
             try:
-                text = found.read_text(encoding="utf-8-sig")
+                text = gin_file.read_text(encoding="utf-8-sig")
             except (OSError, UnicodeDecodeError) as error:
                 self._cannot_read(f"The gin file {name} cannot be read: {error}{place}.")
                 return
-            self._open_files.append(found.resolve())
-            self._read(text, file=paths.shown(found))
+            self._open_files.append(gin_file.resolve())
+            self._read(text, file=paths.shown(gin_file))
             self._open_files.pop()
 
     def override(self, text: str, known_macros: Collection[str]) -> None:
@@ -64,16 +64,16 @@ class Reader:
             enabling = "from __gin__ import dynamic_registration"  # has to come first
             imports = {statement.format() for statement in gin._IMPORTS} - {enabling}
             line = f"{name} = {_literal(value)}"
-            self._read("\n".join([enabling, *sorted(imports), line]), typed=shortened(f"--gin.{text}"))
+            self._read("\n".join([enabling, *sorted(imports), line]), override=shortened(f"--gin.{text}"))
         else:
             self.problems.append(f"No gin file of this experiment knows {name}.{nearest(name, known_macros)}")
 
-    def _read(self, text: str, *, file: str = "", typed: str = "") -> None:
-        """Apply every statement of a text. file: the file that it is from. typed: the override, as it was typed."""
+    def _read(self, text: str, *, file: str = "", override: str = "") -> None:
+        """Apply every statement of a text, which is from a file or is an override (as it was typed)."""
         unknown: set[str] = set()  # each unknown name is reported once
         with gin._parse_scope() as context:
-            for statement in self._statements(text, file, typed):
-                place = typed or f"{file}, line {statement.location.line_num}"
+            for statement in self._statements(text, file, override):
+                place = override or f"{file}, line {statement.location.line_num}"
                 try:
                     if not unknown.intersection(_names_used(statement)):
                         self._apply(statement, context, place)
@@ -84,20 +84,20 @@ class Reader:
                     unresolved = isinstance(error, NameError) and any(f"'{name}'" in str(error) for name in unknown)
                     if not unresolved:
                         problem = _explain(error)
-                        self.problems.append(f"{typed}: {problem}" if typed else f"{problem} ({place})")
-                    unknown.update(_names_made(statement))
-                    self.incomplete |= not typed and isinstance(statement, config_parser.ImportStatement)
-                self._keep_unbound(statement, typed)
+                        self.problems.append(f"{override}: {problem}" if override else f"{problem} ({place})")
+                    unknown.update(_names_defined(statement))
+                    self.incomplete |= not override and isinstance(statement, config_parser.ImportStatement)
+                self._keep_unbound(statement, override)
             gin._IMPORTS.update(context.imports)
-        if typed:
-            self.overridden.update(binding for binding, place in self.bound_at.items() if place == typed)
+        if override:
+            self.overridden.update(binding for binding, place in self.bound_at.items() if place == override)
 
-    def _statements(self, text: str, file: str, typed: str) -> Iterator[Any]:
+    def _statements(self, text: str, file: str, override: str) -> Iterator[Any]:
         try:
             yield from parse(text, _Delegate(), file)
         except UserError as error:
-            if typed:
-                self.problems.append(f"{typed}: gin cannot read it: {str(error).partition(': ')[2]}")
+            if override:
+                self.problems.append(f"{override}: gin cannot read it: {str(error).partition(': ')[2]}")
             else:
                 self._cannot_read(str(error))
 
@@ -120,12 +120,12 @@ class Reader:
             gin.bind_parameter(key, statement.value)
             self.bound_at[binding] = place
 
-    def _keep_unbound(self, statement: Any, typed: str) -> None:
-        """Keep the references of a wrong statement: had it been right, they would have been read."""
+    def _keep_unbound(self, statement: Any, override: str) -> None:
+        """Keep the references of a wrong statement, because a right one in its place would have had them."""
         value = getattr(statement, "value", None)
         self.unbound += gin.iterate_references([value])
         unresolved = any(isinstance(part, _Unresolved) for part in gin._iterate_flattened_values([value]))
-        self.incomplete |= unresolved and not typed
+        self.incomplete |= unresolved and not override
 
     def _cannot_read(self, problem: str) -> None:
         self.problems.append(problem)
@@ -138,8 +138,8 @@ def _names_used(statement: Any) -> set[str]:
     return {selector, selector.partition(".")[0]} if "." in selector else set()
 
 
-def _names_made(statement: Any) -> set[str]:
-    """The names that a statement defines for later statements: where it fails, they all fail."""
+def _names_defined(statement: Any) -> set[str]:
+    """The names that a statement defines; if it fails, so do all later statements with these names."""
     if isinstance(statement, config_parser.ImportStatement):
         return {statement.bound_name()}
     return {statement.selector} if isinstance(statement, config_parser.BlockDeclaration) else set()
@@ -147,7 +147,7 @@ def _names_made(statement: Any) -> set[str]:
 
 @dataclass(frozen=True)
 class _Unresolved:
-    """Stands in a value for a reference that cannot be resolved, until its whole statement is known."""
+    """A reference in a value that cannot be resolved; the error is raised when its whole statement has been read."""
 
     error: Exception
 
@@ -176,24 +176,24 @@ def shortened(text: str) -> str:
 
 
 def message_of(error: Exception) -> str:
-    """A message without the lines in which gin lists the calls that led to it."""
+    """The message of an error without the lines in which gin lists the calls before it."""
     lines = str(error).splitlines()
     return "\n".join(line for line in lines if line.strip() and not line.startswith("  In call to configurable"))
 
 
 def _raised_inside_package(error: Exception) -> bool:
-    """Whether the error was raised in this package, outside this module: then the fault is ours, not the gin file's."""
+    """True if the error was raised in this package, outside this module: then the gin file is not at fault."""
     frames = traceback.extract_tb(error.__traceback__)
     file = frames[-1].filename if frames else ""
     return file.startswith(str(paths.PACKAGE)) and file != __file__
 
 
 def _explain(error: Exception) -> str:
-    """What is wrong with a statement, with the nearest names."""
+    """The message for an error in a statement, with the nearest names."""
     text = message_of(error)
     if match := re.search(r"Configurable '([\w./]+)' doesn't have a parameter named '(\w+)'", text):
-        found = [item for name, item in gin._REGISTRY.items() if f".{name}".endswith(f".{match[1]}")]
-        known = list(inspect.signature(found[0].wrapped).parameters) if found else []
+        classes = [item for name, item in gin._REGISTRY.items() if f".{name}".endswith(f".{match[1]}")]
+        known = list(inspect.signature(classes[0].wrapped).parameters) if classes else []
         return f"{match[1]} has no parameter named '{match[2]}'.{nearest(match[2], known)}"
     if match := re.search(r"<module '([\w.]+)'.* has no attribute '?(\w+)'?", text):
         return f"There is no {match[2]}.{nearest(match[2], _configurables(match[1]))}"

@@ -1,4 +1,4 @@
-"""The statements of a gin file one by one: parsed, and for files of other programs kept as written, nothing bound."""
+"""The statements of a gin file: parsed, and for files of other programs kept as written, without binding anything."""
 
 import tokenize
 from collections.abc import Callable, Iterator
@@ -18,14 +18,14 @@ def parse(text: str, delegate: config_parser.ParserDelegate, source: str) -> Ite
         yield from config_parser.ConfigParser(text, delegate)
     except UNREADABLE as error:
         line = getattr(error, "lineno", None) or (error.args[-1][0] if len(error.args) > 1 else None)
-        where = f"{source}, line {line}" if line else source
-        what = str(getattr(error, "msg", None) or error.args[0]).strip().splitlines()[0].rstrip(".")
-        raise UserError(f"gin cannot read {where}: {what}.") from None
+        place = f"{source}, line {line}" if line else source
+        reason = str(getattr(error, "msg", None) or error.args[0]).strip().splitlines()[0].rstrip(".")
+        raise UserError(f"gin cannot read {place}: {reason}.") from None
 
 
 @dataclass(frozen=True)
 class Reference:
-    """A value that names something: "@scope/module.Class()", or a macro, "%NAME"."""
+    """A reference in a value, as written: "@scope/module.Class()", or a macro, "%NAME"."""
 
     text: str
 
@@ -35,7 +35,7 @@ class Reference:
 
 @dataclass(frozen=True)
 class Import:
-    """An import of a module, by its whole name. name: what the file calls it, or the first part of its name."""
+    """An import of a module, by its whole name. name: its name in the file, or the first part of its name."""
 
     module: str
     name: str
@@ -51,8 +51,8 @@ class Include:
 
 
 @dataclass(frozen=True)
-class Bound:
-    """A macro ("", "", NAME), or a parameter (scope, "module.Class", parameter), with its value."""
+class Binding:
+    """A binding of a macro ("", "", NAME), or of a parameter (scope, "module.Class", parameter), to a value."""
 
     scope: str
     selector: str
@@ -68,16 +68,16 @@ class Bound:
         return f"{scope}{selector}{self.parameter} = {self.value!r}"
 
 
-Statement = Import | Include | Bound
+Statement = Import | Include | Binding
 
 
 def statements(
-    file: Path, found: Callable[[str, Path], Path | None], including: tuple[Path, ...] = ()
+    file: Path, resolve: Callable[[str, Path], Path | None], including: tuple[Path, ...] = ()
 ) -> Iterator[Statement]:
     """The statements of a file, with the statements of each included file in the place of its include.
 
-    found: (name in an include, file that has it) -> the file to read; None leaves the include as it is. including: the
-    files through which this one is read. Raises UserError where a file cannot be read, is not gin, or includes itself.
+    resolve: (name in an include, file that has it) -> the file to read; None leaves the include as it is. including:
+    the files that include this one. Raises UserError where a file cannot be read, is not gin, or includes itself.
     """
     if file.resolve() in including:
         raise UserError(f"{file} includes itself.")
@@ -92,13 +92,13 @@ def statements(
         if isinstance(one, config_parser.ImportStatement):
             yield Import(one.module, one.bound_name(), place)
         elif isinstance(one, config_parser.IncludeStatement):
-            if (other := found(one.filename, file)) is None:
+            if (other := resolve(one.filename, file)) is None:
                 yield Include(one.filename, place)
             else:
-                yield from statements(other, found, (*including, file.resolve()))
+                yield from statements(other, resolve, (*including, file.resolve()))
         elif isinstance(one, config_parser.BindingStatement):
             selector, parameter = (one.selector, one.arg_name) if one.arg_name else ("", one.selector)
-            yield Bound(one.scope or "", selector, parameter, one.value, place)
+            yield Binding(one.scope or "", selector, parameter, one.value, place)
 
 
 class _AsWritten(config_parser.ParserDelegate):

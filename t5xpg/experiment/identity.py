@@ -1,4 +1,4 @@
-"""The identity of a run: what must stay the same between its starts. A start with another identity is refused."""
+"""The identity of a run: the settings and data that must stay the same between its starts."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from t5xpg.models.config import BEYOND_T5
 if TYPE_CHECKING:
     from t5xpg.experiment.prepare import DataIdentity
 
-# Settings that may differ between two starts of one run: where and how far it runs, what it keeps, how it predicts.
+# Settings that may differ between two starts of one run: its devices, length, checkpoints, loggers and predictions.
 # The checkpoint that a run starts from is identified by its digest, not by its name.
 FREE_SETTINGS = (
     "total_steps", "model_dir", "mesh", "checkpoints", "decoding", "selection", "initial.checkpoint",
@@ -23,7 +23,7 @@ FREE_SETTINGS = (
     "eval_dataset.metrics", "model.config.scan_layers",
     "model.config.remat_policy", "teacher.model.config.scan_layers", "teacher.model.config.remat_policy",
 )  # fmt: skip
-# Settings without effect at these values, so that runs from before these settings existed keep their identity.
+# Settings without effect at these values. They are left out, so that runs from before they existed keep their identity.
 WITHOUT_EFFECT = {
     "skip_nonfinite": 0,
     "ema_decay": None,
@@ -50,7 +50,7 @@ WITHOUT_EFFECT = {
     "train_dataset.length_buckets": None,
     "eval_dataset.length_buckets": None,
 }
-# Model settings that may differ between training and predicting: precision, and what matters only in training.
+# Model settings that may differ between training and predicting: precision, and settings of training alone.
 _FREE_MODEL_SETTINGS = (
     ".dtype", ".float32_attention_logits", ".dropout_rate", ".attention_chunk_size",
     ".attention_kernel", ".scan_layers", ".remat_policy",
@@ -61,7 +61,7 @@ _NONE = object()
 def run_identity(experiment: Experiment, source: "DataIdentity | None") -> dict[str, Any]:
     """The identity of a run; a start with another identity is refused.
 
-    source: the identity of the data, from `prepare.prepare`; None where it is not known yet, for all other parts.
+    source: the identity of the data, from `prepare.prepare`; None if it is not known yet: it is left out.
     """
     identity = {"seed": experiment.random_seed, "settings": identity_settings(experiment)}
     return identity if source is None else {**identity, "data": source.data, "cache": source.cache}
@@ -69,11 +69,11 @@ def run_identity(experiment: Experiment, source: "DataIdentity | None") -> dict[
 
 def identity_settings(experiment: Experiment) -> dict[str, Any]:
     """The settings that belong to the identity of a run, by their names."""
-    return only_identity_settings(settings(experiment))
+    return without_free_settings(settings(experiment))
 
 
-def only_identity_settings(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of the given settings that belong to the identity of a run."""
+def without_free_settings(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that belong to the identity of a run: those not in FREE_SETTINGS, and not WITHOUT_EFFECT."""
     return {
         name: value
         for name, value in values.items()
@@ -84,7 +84,7 @@ def only_identity_settings(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def decides_predictions(setting: str) -> bool:
-    """Whether changing this setting changes the predictions of given parameters, even where they still fit."""
+    """True if changing this setting changes the predictions of given parameters, even where they still fit."""
     return setting.split(".")[0] in ("model", "adapter") and not setting.endswith(_FREE_MODEL_SETTINGS)
 
 
@@ -94,5 +94,5 @@ def data_config(config: DatasetConfig, random_seed: int) -> DatasetConfig:
 
 
 def vocabulary_identity(vocabulary: Vocabulary) -> dict[str, Any]:
-    """The identity of a vocabulary, which says what the ids mean: the digest of a model file, but not its path."""
+    """The identity of a vocabulary: its JSON with the digest of a model file, but without its path."""
     return {name: value for name, value in vocabulary.to_json().items() if name != "model_file"}

@@ -1,4 +1,4 @@
-"""The exports and vocabularies that an experiment needs, where the name of its task does not say enough about them.
+"""The exports and vocabularies that an experiment needs, if the name of its task does not determine them.
 
 The fields are options of `make data` and `make vocab` in lower case; None stands for the option's default:
 
@@ -54,7 +54,7 @@ class Data:
     def command(self) -> str:
         """The command that makes it, as a user types it."""
         names = ("dataset", "fields", "files", "hub", "config", "revision", "limit", "max_mb", "min_characters")
-        return _typed("make data", {name: getattr(self, name) for name in names} | {"files": self._files})
+        return _make_command("make data", {name: getattr(self, name) for name in names} | {"files": self._files})
 
     @property
     def _files(self) -> str | None:
@@ -71,10 +71,10 @@ class Data:
             files = None if self._files is None else local_files.parse_files(self._files)
         except UserError as error:
             published = f" They are published: {self.published}." if self.published else ""
-            yours = dataclasses.replace(self, files=dict.fromkeys(self.files or (), "…")).command
+            command = dataclasses.replace(self, files=dict.fromkeys(self.files or (), "…")).command
             raise UserError(
                 f"{self.dataset} is made of your files: {str(error).removeprefix('FILES: ')}.{published} With files of "
-                f"other names, type: {yours}"
+                f"other names, type: {command}"
             ) from None
         return {
             "files": files,
@@ -91,10 +91,10 @@ class Data:
 
     def check_made(self, manifest: Manifest) -> None:
         """Raise UserError, with what to type, where the export has another text than the experiment is meant for."""
-        made, needed = manifest.identity, dict(self.sha256 or manifest.identity)
-        if names := sorted(split for split in {*made, *needed} if made.get(split) != needed.get(split)):
+        actual, needed = manifest.identity, dict(self.sha256 or manifest.identity)
+        if names := sorted(split for split in {*actual, *needed} if actual.get(split) != needed.get(split)):
             listed = ", ".join(
-                f"{split} {digests.short(made.get(split, 'none'))}, needed {digests.short(needed.get(split, 'none'))}"
+                f"{split} {digests.short(actual.get(split, 'none'))}, needed {digests.short(needed.get(split, 'none'))}"
                 for split in names
             )
             published = f" Its files are published: {self.published}." if self.published else ""
@@ -125,7 +125,7 @@ class Vocabulary:
     def __post_init__(self) -> None:
         if self.tokenizer is not None and self.name is None:
             raise UserError("needs.Vocabulary.tokenizer needs a name: what the vocabulary is called in names of tasks.")
-        self.settings  # noqa: B018  raises UserError for those that cannot be
+        self.settings  # noqa: B018  raises UserError for invalid ones
 
     @property
     def settings(self) -> VocabularySettings:
@@ -134,13 +134,13 @@ class Vocabulary:
         return VocabularySettings(**{name: getattr(self, name) for name in names if getattr(self, name) is not None})
 
     @property
-    def copied(self) -> dict[str, Any]:
+    def copy_settings(self) -> dict[str, Any]:
         """The settings that determine a copied vocabulary, besides its file."""
         return {"extra_ids": self.extra_ids, "eos_token": self.eos_token, "pad_token": self.pad_token}
 
     @property
     def keeps_lines(self) -> bool:
-        """Whether line ends are to be tokens of their own; False for a copied vocabulary, where this is not known."""
+        """True if line ends are tokens of their own; False for a copied vocabulary, where this is not known."""
         return self.tokenizer is None and self.settings.keeps_spaces
 
     @property
@@ -151,8 +151,8 @@ class Vocabulary:
     @property
     def command(self) -> str:
         """The command that makes it, as a user types it."""
-        given = {"vocab" if name == "name" else name: value for name, value in vars(self).items()}
-        return _typed("make vocab", {name: value for name, value in given.items() if name != "published"})
+        options = {"vocab" if name == "name" else name: value for name, value in vars(self).items()}
+        return _make_command("make vocab", {name: value for name, value in options.items() if name != "published"})
 
     def check(self) -> None:
         """Raise UserError, with what to type, where it cannot be made because its file has not been fetched."""
@@ -165,20 +165,20 @@ class Vocabulary:
 
     def check_made(self, record: VocabularyRecord) -> None:
         """Raise UserError, with what to type, where the vocabulary of this name was made with other settings."""
-        made, needed = record.settings, self.settings.to_json() if self.tokenizer is None else self.copied
-        if names := sorted(name for name in {*made, *needed} if made.get(name) != needed.get(name)):
-            listed = ", ".join(f"{name} {made.get(name)}, needed {needed.get(name)}" for name in names)
+        recorded, expected = record.settings, self.settings.to_json() if self.tokenizer is None else self.copy_settings
+        if names := sorted(name for name in {*recorded, *expected} if recorded.get(name) != expected.get(name)):
+            listed = ", ".join(f"{name} {recorded.get(name)}, needed {expected.get(name)}" for name in names)
             raise UserError(
                 f"The vocabulary {self.name_in_tasks} was made with other settings than this experiment needs: "
                 f"{listed}. To make it again, type: {self.command} FORCE=1"
             )
 
     def planned(self) -> "PlannedIds":
-        """What is known of its ids before it is made."""
+        """Its ids, as far as they are known before it is made."""
         sentinels, pieces = self.settings.extra_ids, self.settings.size
         if self.tokenizer is not None and Path(self.tokenizer).is_file():
-            found = vocabulary_of_file(Path(self.tokenizer), **self.copied)
-            sentinels, pieces = found.num_sentinels, found.size - found.num_sentinels
+            vocabulary = vocabulary_of_file(Path(self.tokenizer), **self.copy_settings)
+            sentinels, pieces = vocabulary.num_sentinels, vocabulary.size - vocabulary.num_sentinels
         elif self.tokenizer is not None:
             pieces = 0
         return PlannedIds(SENTENCEPIECE, sentinels, model_file=self.name_in_tasks, pieces=pieces)
@@ -198,9 +198,9 @@ class PlannedIds(Ids):
 Need = Data | Vocabulary
 
 
-def _typed(program: str, options: Mapping[str, Any]) -> str:
+def _make_command(program: str, options: Mapping[str, Any]) -> str:
     """A Make command with its options; options that are None or False are left out."""
-    said = {name: value for name, value in options.items() if value is not None and value is not False}  # 0 is kept
-    given = {name: 1 if value is True else value for name, value in said.items()}
-    words = [one_word(str(value)) if " " in str(value) else shlex.quote(str(value)) for value in given.values()]
-    return " ".join([program, *(f"{name.upper()}={word}" for name, word in zip(given, words, strict=True))])
+    values = {name: value for name, value in options.items() if value is not None and value is not False}  # 0 is kept
+    texts = {name: 1 if value is True else value for name, value in values.items()}
+    words = [one_word(str(value)) if " " in str(value) else shlex.quote(str(value)) for value in texts.values()]
+    return " ".join([program, *(f"{name.upper()}={word}" for name, word in zip(texts, words, strict=True))])

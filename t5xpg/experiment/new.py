@@ -1,4 +1,4 @@
-"""`make new`: the folder of a new experiment, its gin file and its page, to be changed from there."""
+"""`make new`: writes the folder of a new experiment, with a gin file and a page to start from."""
 
 from pathlib import Path
 
@@ -49,7 +49,7 @@ def write(name: str, task: str, model: str, optimizer: str) -> Path:
     """Write experiments/<name>/ with a gin file that can be loaded, and a page; returns the gin file.
 
     model, optimizer: files of gin/models and gin/optimizers. The folder appears whole or not at all. Raises UserError
-    for a name that is taken or cannot be one, and for files that are not there.
+    for a name that is taken or invalid, and for missing files.
     """
     if not name.isidentifier():
         raise UserError(f"EXP={name}: expected letters, digits and underscores, as in my_experiment.")

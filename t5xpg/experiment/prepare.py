@@ -1,4 +1,4 @@
-"""What has to be there before training: exports, vocabularies, caches. Makes what is missing, refuses what differs."""
+"""Prepares the data of a training: exports, vocabularies, caches. Missing ones are made, outdated ones refused."""
 
 import contextlib
 import hashlib
@@ -35,7 +35,7 @@ from t5xpg.experiment.needs import Data, Need
 
 @dataclass(frozen=True)
 class DataIdentity:
-    """What a task reads. data: the identity of its text. cache: that of its cache; None where there is none we know.
+    """The identity of a task's data. data: that of its text. cache: that of its cache; None if it is not known.
 
     manifest: the record of the export, which says more about the text than its identity; None without an export.
     """
@@ -45,55 +45,56 @@ class DataIdentity:
     manifest: dict[str, Any] | None = None
 
 
-def prepare(config: DatasetConfig, needed: Sequence[Need] = ()) -> DataIdentity:
-    """Make what `config` reads and does not exist yet; returns the identity of what it reads. needed: see `state_of`.
+def prepare(config: DatasetConfig, needs: Sequence[Need] = ()) -> DataIdentity:
+    """Make the missing data of `config`; returns the identity of the data. needs: see `state_of`.
 
-    What exists is used only if it matches its record and was made from what there is now; else UserError says what to
-    type. A task or mixture outside our table is cached too, unless it cannot be, or its owner has cached it with SeqIO.
-    Where it is read without a cache, preparing it is left to its owner: the data process says what is missing.
+    Existing data is used only if it matches its record and its present source; else UserError says what to type. A
+    task or mixture outside the table is cached too, unless that is impossible, or its owner has cached it with SeqIO.
+    If it is read without a cache, its owner has to prepare it: the data process says what is missing.
     """
-    task, state = config.mixture_or_task_name, state_of(config, needed)
+    task, state = config.mixture_or_task_name, state_of(config, needs)
     if state.problems:
         raise UserError("\n".join(state.problems))
-    manifests = {need.dataset: _exported(need) for need in state.data}
-    for each in state.vocabularies:
-        if each.name_in_tasks not in find_vocabularies(data_folder()):
-            if each.tokenizer is None:
-                train_vocabulary(each.dataset, each.settings, name=each.name)
+    manifests = {need.dataset: _require_export(need) for need in state.data}
+    for vocabulary in state.vocabularies:
+        if vocabulary.name_in_tasks not in find_vocabularies(data_folder()):
+            if vocabulary.tokenizer is None:
+                train_vocabulary(vocabulary.dataset, vocabulary.settings, name=vocabulary.name)
             else:
-                copy_vocabulary(each.dataset, Path(each.tokenizer), name=each.name, **each.copied)
+                file, options = Path(vocabulary.tokenizer), vocabulary.copy_settings
+                copy_vocabulary(vocabulary.dataset, file, name=vocabulary.name, **options)
     if state.row is not None and state.row.dataset is not None:
         manifest = manifests[state.row.dataset]
-        if note := _note(state.row.dataset, manifest):
-            print(note, flush=True)
-        cached = _cached(config) if config.use_cached else None
-        return DataIdentity(identity_of_text(state.row, manifest), cached, manifest.to_json())
-    cached = _cached(config) if config.use_cached else {}
-    definitions = [cached] if isinstance(cached.get("task"), str) else list(cached.values())
+        if warning := _partial_export_warning(state.row.dataset, manifest):
+            print(warning, flush=True)
+        cache_identity = _require_cache(config) if config.use_cached else None
+        return DataIdentity(identity_of_text(state.row, manifest), cache_identity, manifest.to_json())
+    cache_identity = _require_cache(config) if config.use_cached else {}
+    definitions = [cache_identity] if isinstance(cache_identity.get("task"), str) else list(cache_identity.values())
     sources = {
         definition["task"]: {
             "dataset": definition["task"],
-            "sha256": {split: _digest(read) for split, read in definition["source"]["splits"].items()},
+            "sha256": {split: _digest(source) for split, source in definition["source"]["splits"].items()},
         }
         for definition in definitions
         if "source" in definition
     }
-    return DataIdentity({"task": task, **({"sources": sources} if sources else {})}, cached or None)
+    return DataIdentity({"task": task, **({"sources": sources} if sources else {})}, cache_identity or None)
 
 
 def identity_of_text(row: task_names.Row, manifest: Manifest) -> dict[str, Any]:
-    """What a task of the table reads: its dataset, and the digests of the splits."""
+    """The identity of the text of a task of the table: its dataset, and the digests of the splits."""
     return {"task": row.name, "dataset": row.dataset, "sha256": manifest.identity}
 
 
-def prepare_all(configs: Sequence[DatasetConfig], needed: Sequence[Need] = ()) -> DataIdentity:
-    """`prepare` for every stream of a run, once for each task. Returns the identity of what the first stream reads."""
-    found: dict[tuple[str, bool], DataIdentity] = {}
+def prepare_all(configs: Sequence[DatasetConfig], needs: Sequence[Need] = ()) -> DataIdentity:
+    """`prepare` for every stream of a run, once for each task. Returns the identity of the first stream's data."""
+    identities: dict[tuple[str, bool], DataIdentity] = {}
     for config in configs:
         key = (config.mixture_or_task_name, config.use_cached)
-        if key not in found:
-            found[key] = prepare(config, needed)
-    return next(iter(found.values()))
+        if key not in identities:
+            identities[key] = prepare(config, needs)
+    return next(iter(identities.values()))
 
 
 def cache(
@@ -104,16 +105,16 @@ def cache(
     staging: str | None = None,
     **options: Any,
 ) -> dict[str, Any]:
-    """Cache a task unless that is done. Takes the `options` of `caching.cache_task`, and returns the same identity.
+    """Cache a task, unless it is cached. Takes the `options` of `caching.cache_task`, and returns the same identity.
 
-    Our own text is exported first where it is missing, for the tasks of a mixture too.
+    Missing exports are made first, for the tasks of a mixture too.
     """
     caching.resolve_runner(runner, beam_options, staging)  # before the export, which can take long
     row = row_of(task)
     if row is not None and row.dataset is not None:
-        _exported(Data(row.dataset))
+        _require_export(Data(row.dataset))
     pull_for_task(row)
-    tried: set[str] = set()
+    exported: set[str] = set()
     while True:
         try:
             identity = caching.cache_task(
@@ -128,14 +129,14 @@ def cache(
             stores.push_all(paths.cache_directory())
             return identity
         except caching.MissingTextError as error:
-            if tried.intersection(error.datasets):
+            if exported.intersection(error.datasets):
                 raise
-            tried.update(error.datasets)
+            exported.update(error.datasets)
             for name in error.datasets:
-                _exported(Data(name))
+                _require_export(Data(name))
 
 
-def _cached(config: DatasetConfig) -> dict[str, Any]:
+def _require_cache(config: DatasetConfig) -> dict[str, Any]:
     """The identity of a stream's caches, which are made where they are missing."""
 
     def log(line: str) -> None:
@@ -143,8 +144,8 @@ def _cached(config: DatasetConfig) -> dict[str, Any]:
             print(line, flush=True)
 
     task, cached = config.mixture_or_task_name, cached_as(config)
-    found = cache(cached, module_import=config.module_import, only_missing=others_may_cache(row_of(task)), log=log)
-    return found if cached == task else {cached: found}
+    identity = cache(cached, module_import=config.module_import, only_missing=others_may_cache(row_of(task)), log=log)
+    return identity if cached == task else {cached: identity}
 
 
 def export_dataset(name: str, *, select: Selection | None = None, **options: Any) -> Manifest:
@@ -152,7 +153,7 @@ def export_dataset(name: str, *, select: Selection | None = None, **options: Any
 
     select: some files of the dataset. options: `files`, `fields`, `limit`, `force` and the function's other options.
     """
-    with _exporting(export.exported_name(name, select)):
+    with _export_lock(export.exported_name(name, select)):
         return export.export_dataset(name, data_dir=paths.data_directory(), select=select, **options)
 
 
@@ -169,17 +170,17 @@ def copy_vocabulary(dataset: str, file: Path, **options: Any) -> VocabularyRecor
 def _with_export(
     dataset: str, make: Callable[..., VocabularyRecord], argument: Any, options: Mapping[str, Any]
 ) -> VocabularyRecord:
-    _exported(Data(dataset))
-    with _exporting(dataset):  # the vocabulary lies in the export's folder
+    _require_export(Data(dataset))
+    with _export_lock(dataset):  # the vocabulary lies in the export's folder
         return make(dataset, argument, data_dir=paths.data_directory(), **options)
 
 
 @contextlib.contextmanager
-def _exporting(name: str) -> Iterator[None]:
-    """Hold the lock of a dataset's export. Pull the export before, push it after, remove what killed exports left."""
+def _export_lock(name: str) -> Iterator[None]:
+    """Hold the lock of a dataset's export. Pull the export before, push it after, remove leftovers of killed ones."""
     folder = paths.data_directory()
     files.remove_abandoned(folder)
-    if not name.isidentifier():  # the export refuses the name; no file may have it
+    if not name.isidentifier():  # the export refuses the name, which no file may have
         yield
         return
     with locks.hold(folder / f".{name}.lock", doing=f"exporting {name} to {folder}", instead="", wait=print):
@@ -188,11 +189,11 @@ def _exporting(name: str) -> Iterator[None]:
         stores.push(folder / name)
 
 
-def _exported(need: Data) -> Manifest:
-    """The record of an export, made where it is missing. Raises UserError where its text was changed, or is another."""
+def _require_export(need: Data) -> Manifest:
+    """The record of an export, made if it is missing. Raises UserError if its text was changed, or is another."""
     folder = data_folder()
     if need.dataset not in find_manifests(folder):
-        with _exporting(need.dataset):
+        with _export_lock(need.dataset):
             if need.dataset not in find_manifests(folder):  # another process may have made it in the meantime
                 manifest = export.export_dataset(need.dataset, data_dir=folder, **need.options())
                 need.check_made(manifest)
@@ -201,29 +202,29 @@ def _exported(need: Data) -> Manifest:
     return manifest
 
 
-def _digest(read: Any) -> str:
-    """The SHA-256 of a split's file; where it is not a single file, that of the description of what is read."""
-    if isinstance(read, list) and len(read) == 1 and "sha256" in read[0]:
-        return str(read[0]["sha256"])
-    return hashlib.sha256(json.dumps(read, sort_keys=True).encode("utf-8")).hexdigest()
+def _digest(files: Any) -> str:
+    """The SHA-256 of a split's file; of several files, that of their description."""
+    if isinstance(files, list) and len(files) == 1 and "sha256" in files[0]:
+        return str(files[0]["sha256"])
+    return hashlib.sha256(json.dumps(files, sort_keys=True).encode("utf-8")).hexdigest()
 
 
-def _note(dataset: str, manifest: Manifest) -> str | None:
-    """The message about an export that is used but is not the whole text that its name stands for; None if it is."""
-    if chosen := manifest.source.get("select"):
-        return f"data: {dataset} is a piece of {manifest.source.get('of')}, the files {chosen}"
-    known = built_in().get(dataset)
+def _partial_export_warning(dataset: str, manifest: Manifest) -> str | None:
+    """A warning that the export is only a part of the named dataset, or an older text; None if it is complete."""
+    if files := manifest.source.get("select"):
+        return f"data: {dataset} is a piece of {manifest.source.get('of')}, the files {files}"
+    definition = built_in().get(dataset)
     if manifest.limits:
         whole = replace(manifest, limit=None, max_bytes=None).command(force=True)
         rest = "" if manifest.source.get("streamed") else f"; all of it: {whole}"
         return f"data: {dataset} was exported with {' '.join(manifest.limits)}{rest}"
-    if known is None:
+    if definition is None:
         return None
-    described = json.loads(json.dumps(known.source.describe()))
+    described = json.loads(json.dumps(definition.source.describe()))
     if manifest.source.get("kind") != described["kind"]:
-        given = "files that were given" if manifest.source.get("kind") == "files" else "another source"
-        return f"data: {dataset} was exported from {given}, not from its known source"
-    if manifest.source != described or (known.sha256 and manifest.identity != dict(known.sha256)):
+        origin = "files that were given" if manifest.source.get("kind") == "files" else "another source"
+        return f"data: {dataset} was exported from {origin}, not from its known source"
+    if manifest.source != described or (definition.sha256 and manifest.identity != dict(definition.sha256)):
         command = f"make data DATASET={dataset} FORCE=1"
         return f"data: {dataset} was exported from an earlier definition of its text; by the present one: {command}"
     return None

@@ -1,8 +1,8 @@
-"""Which evaluation of a run was the best, and when there have been enough without a better one.
+"""The best evaluation of a run, and the end of a run whose evaluations get no better (early stopping).
 
 Measures have names: "validation/loss", for one task of a mixture "validation/<task>/loss", for the metric of a task
-"<task>/<metric>". The state of a selection follows from a run's records alone: a run that continues computes it again
-from the records that it keeps, and has the same state as an unbroken run.
+"<task>/<metric>". The best evaluation follows from a run's records alone: a run that continues computes it again from
+its records, as an unbroken run has it.
 """
 
 import math
@@ -14,7 +14,7 @@ from t5xpg.base.errors import UserError, nearest
 
 VALIDATION, INFER_EVAL = "validation", "infer_eval"  # splits of records
 MIN, MAX = "min", "max"
-# The measures of a validation that can be selected by, and which of their values are better.
+# The measures of a validation that can select the best evaluation, and whether the lowest or the highest value is best.
 MEASURES = {"loss": MIN, "nats_per_byte": MIN, "bits_per_byte": MIN, "accuracy": MAX, "encoder_use": MAX}
 
 Values = Mapping[str, float | None]  # None: not finite
@@ -34,8 +34,8 @@ class BestMetric:
     patience: int | None = None
 
     def __post_init__(self) -> None:
-        whose, _, name = str(self.metric).rpartition("/")
-        if not whose or not name:
+        prefix, _, measure = str(self.metric).rpartition("/")
+        if not prefix or not measure:
             raise UserError(
                 f"BEST_METRIC is {self.metric!r}: expected 'validation/loss' or another measure of the validation, or "
                 "a metric of a task as '<task>/<metric>'."
@@ -44,25 +44,25 @@ class BestMetric:
             raise UserError(f"BEST_MODE is {self.mode!r}: expected 'min' or 'max'.")
         if self.patience is not None and not (type(self.patience) is int and self.patience >= 1):
             raise UserError(f"EARLY_STOP_PATIENCE is {self.patience!r}: expected None or a whole number of at least 1.")
-        object.__setattr__(self, "mode", self._mode(whose, name))
+        object.__setattr__(self, "mode", self._mode(prefix, measure))
 
-    def _mode(self, whose: str, name: str) -> str:
+    def _mode(self, prefix: str, measure: str) -> str:
         if not self.of_validation:
             if self.mode is None:
                 raise UserError(
                     f"BEST_MODE has to say whether {self.metric} is better the lower ('min') or the higher ('max')."
                 )
             return self.mode
-        if name not in MEASURES:
-            known = [f"{whose}/{measure}" for measure in MEASURES]
+        if measure not in MEASURES:
+            known = [f"{prefix}/{known_measure}" for known_measure in MEASURES]
             raise UserError(f"BEST_METRIC is {self.metric!r}.{nearest(self.metric, known)}")
-        if self.mode not in (None, MEASURES[name]):
-            raise UserError(f"BEST_MODE is {self.mode!r}, and the best {self.metric} is {MEASURES[name]}.")
-        return MEASURES[name]
+        if self.mode not in (None, MEASURES[measure]):
+            raise UserError(f"BEST_MODE is {self.mode!r}, and the best {self.metric} is {MEASURES[measure]}.")
+        return MEASURES[measure]
 
     @property
     def of_validation(self) -> bool:
-        """Whether it is measured every EVAL_PERIOD; else with the metrics of tasks, every INFER_EVAL_PERIOD."""
+        """True if validations measure it, every EVAL_PERIOD; else the metrics of tasks do, every INFER_EVAL_PERIOD."""
         return self.metric.split("/")[0] == VALIDATION
 
     def require(self, measured: Collection[str]) -> None:
@@ -70,11 +70,11 @@ class BestMetric:
         if self.metric not in measured:
             raise UserError(f"BEST_METRIC is {self.metric!r}, which is not measured.{nearest(self.metric, measured)}")
 
-    def better(self, value: float | None, than: float | None) -> bool:
-        """Whether `value` is better than `than`. A value that is not finite (None) is worse than any other."""
-        if value is None or than is None:
+    def better(self, value: float | None, other: float | None) -> bool:
+        """True if `value` is better than `other`. A value that is not finite (None) is worse than any other."""
+        if value is None or other is None:
             return value is not None
-        return value < than if self.mode == MIN else value > than
+        return value < other if self.mode == MIN else value > other
 
 
 class Best:
@@ -84,7 +84,7 @@ class Best:
         self.selection = selection
         self.step: int | None = None  # of the best; None before the first with a finite value
         self.value: float | None = None
-        self.since = 0  # evaluations since then
+        self.since = 0  # evaluations since the best
         self._last: int | None = None
 
     @classmethod
@@ -108,11 +108,11 @@ class Best:
             self.since += 1
 
     def to_keep(self, step: int) -> bool:
-        """Whether the state after `step` is the best so far and is to be kept."""
+        """True if the state after `step` is the best so far and a checkpoint keeps it."""
         return self.selection is not None and self.selection.keep and self.step == step
 
     def ends(self, step: int) -> bool:
-        """Whether the run ends after `step`: it has just been measured, and patience is at its end."""
+        """True if the run ends after `step`: it has just been measured, and the patience is used up."""
         if self.selection is None or self.selection.patience is None:
             return False
         return self._last == step and self.since >= self.selection.patience
@@ -126,16 +126,16 @@ class Best:
 
     @property
     def reason(self) -> str:
-        """Why a run ended early."""
+        """The reason why a run ended early."""
         assert self.selection is not None
         evaluations = f"{self.since} evaluation{'s' if self.since != 1 else ''}"
         return f"{self.selection.metric} has not been better for {evaluations} (EARLY_STOP_PATIENCE); {self}"
 
 
 def validation_names(tasks: Iterable[str]) -> list[str]:
-    """The names of all measures of a validation that can be selected by. tasks: those of a mixture."""
-    whose = [VALIDATION, *(f"{VALIDATION}/{task}" for task in tasks)]
-    return [f"{prefix}/{name}" for prefix in whose for name in MEASURES]
+    """The names of all measures of a validation that can be BEST_METRIC. tasks: those of a mixture."""
+    prefixes = [VALIDATION, *(f"{VALIDATION}/{task}" for task in tasks)]
+    return [f"{prefix}/{name}" for prefix in prefixes for name in MEASURES]
 
 
 def values_of(record: Mapping[str, Any]) -> dict[str, float | None]:

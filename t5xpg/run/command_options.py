@@ -1,4 +1,4 @@
-"""What a command for a run is given: its experiment, the run, and the overrides that it was last started with."""
+"""The options of a Make command for a run: its experiment, the run, and the overrides of its last start."""
 
 import os
 import shlex
@@ -10,21 +10,21 @@ from t5xpg.run.directory import RunDirectory
 
 
 def options_of(run: RunDirectory, gin: str = "") -> str:
-    """As in `make eval EXP=mine RUN=seed_1 GIN=--gin.RANDOM_SEED=1`. gin: further overrides."""
+    """The options for a run, such as `EXP=mine RUN=seed_1 GIN=--gin.RANDOM_SEED=1`. gin: further overrides."""
     record = run.read()
     command = record["starts"][-1]["command"]
     file = next((word for word in shlex.split(command) if word.endswith(".gin") and not word.startswith("-")), None)
-    given = " ".join([*overrides_of(command), *([gin] if gin else [])])
-    return options_for(file or record["experiment"], run.path, given)
+    overrides = " ".join([*overrides_of(command), *([gin] if gin else [])])
+    return options_for(file or record["experiment"], run.path, overrides)
 
 
 def options_for(experiment: str, path: Path, gin: str = "") -> str:
-    """As `options_of`, for a folder that need not be there. gin: all overrides."""
+    """The options for an experiment and a run's folder, which need not exist. gin: all overrides."""
     is_named = path.resolve() == (paths.runs_directory() / path.name).resolve()
     # a word without a separator would be the name of a run
-    where = path.name if is_named else os.path.join(os.curdir, paths.shown(path))
-    own = os.path.basename(experiment.removesuffix(".gin"))
-    options = {"EXP": experiment, "RUN": "" if where == own else where, "GIN": gin}
+    run = path.name if is_named else os.path.join(os.curdir, paths.shown(path))
+    default = os.path.basename(experiment.removesuffix(".gin"))
+    options = {"EXP": experiment, "RUN": "" if run == default else run, "GIN": gin}
     return " ".join(f"{name}={shlex.quote(value)}" for name, value in options.items() if value)
 
 

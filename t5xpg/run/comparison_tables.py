@@ -1,4 +1,4 @@
-"""Tables of a results page that set its numbers beside others: published figures, trivial answers, further seeds."""
+"""The tables of a results page with numbers beside the run's own: published figures, trivial answers, further seeds."""
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,7 +9,7 @@ from t5xpg.base.markdown import UNKNOWN, cell, decimals, escape, table
 from t5xpg.run.results import TRIVIAL
 from t5xpg.run.seed_summary import Key, evaluations, values
 
-MEASURES = {  # how the columns of a curve are called
+MEASURES = {  # the names of a curve's columns for people
     "nats_per_byte": "nats per target byte",
     "bits_per_byte": "bits per target byte",
     "loss": "nats per target token",
@@ -20,28 +20,31 @@ Results = Mapping[str, Any]
 
 
 def references_table(results: Results) -> str:
-    """The results here beside published figures and answers that need no model; "" if there is nothing to compare with.
+    """The results of the run beside published figures and answers without a model; "" if there is nothing to compare.
 
     The columns are the measures of the published figures; without those, the measures of the other answers.
     """
-    own, published, beside = values(results), results.get("references", ()), trivial(results)
-    of_published = [next(iter(keys_of(one, own)), ("", one["metric"], one["split"])) for one in published]
-    columns = list(dict.fromkeys(of_published or [key for answer in beside.values() for key in answer]))
+    own_values, published, answers = values(results), results.get("references", ()), trivial_results(results)
+    published_keys = [
+        next(iter(matching_keys(reference, own_values)), ("", reference["metric"], reference["split"]))
+        for reference in published
+    ]
+    columns = list(dict.fromkeys(published_keys or [key for answer in answers.values() for key in answer]))
     if not columns:
         return ""
     count = 1 + len(results.get("seeds", ()))
     name = "this experiment" + (f", mean of {count} seeds (lowest to highest)" if count > 1 else "")
     # the cells of a row: its name, parameters and compute, then its numbers
-    first = (name, _count(results["num_params"]), _compute(results.get("training_flops")))
-    rows = {first: {key: _spread(key, own[key]) for key in own}}
-    for one, key in zip(published, of_published, strict=True):
-        facts = (_named(one), _count(one.get("parameters")), _compute(one.get("flops")))
-        rows.setdefault(facts, {})[key] = _number(key, one["value"])
-    for answer, found in beside.items():
-        if not found.keys().isdisjoint(columns):
-            rows[answer, UNKNOWN, UNKNOWN] = {key: _number(key, value) for key, value in found.items()}
-    several = len({task for task, _, _ in columns if task}) > 1
-    titles = [escape(f"{_measure(key, several)}, {key[2]}") for key in columns]
+    first_row = (name, _count(results["num_params"]), _compute(results.get("training_flops")))
+    rows = {first_row: {key: _spread(key, own_values[key]) for key in own_values}}
+    for reference, key in zip(published, published_keys, strict=True):
+        facts = (_reference_link(reference), _count(reference.get("parameters")), _compute(reference.get("flops")))
+        rows.setdefault(facts, {})[key] = _number(key, reference["value"])
+    for answer, numbers in answers.items():
+        if not numbers.keys().isdisjoint(columns):
+            rows[answer, UNKNOWN, UNKNOWN] = {key: _number(key, value) for key, value in numbers.items()}
+    with_task = len({task for task, _, _ in columns if task}) > 1
+    titles = [escape(f"{_measure_name(key, with_task)}, {key[2]}") for key in columns]
     cells = [[name, *(row.get(key, UNKNOWN) for key in columns), *facts] for (name, *facts), row in rows.items()]
     return table(["", *titles, "parameters", "training compute"], cells, numbers_from=1)
 
@@ -51,69 +54,69 @@ def require_references(results: Results, options: str) -> None:
 
     options: those of a command for the run, for the message.
     """
-    own = values(results)
-    for one in results.get("references", ()):
-        where, split = f"references.toml: {one['name']}: metric {one['metric']!r}", one["split"]
-        known = [key for key in own if key[2] == split]
+    keys = values(results)
+    for reference in results.get("references", ()):
+        place, split = f"references.toml: {reference['name']}: metric {reference['metric']!r}", reference["split"]
+        known = [key[1] for key in keys if key[2] == split]
         if not known:
-            raise UserError(f"{where}: the run was not evaluated on {split}: make eval {options} SPLIT={split}")
-        if not (found := keys_of(one, own)):
-            raise UserError(f"{where} is not measured on {split}.{nearest(one['metric'], [key[1] for key in known])}")
-        if len(found) > 1:
+            raise UserError(f"{place}: the run was not evaluated on {split}: make eval {options} SPLIT={split}")
+        if not (matches := matching_keys(reference, keys)):
+            raise UserError(f"{place} is not measured on {split}.{nearest(reference['metric'], known)}")
+        if len(matches) > 1:
             raise UserError(
-                f"{where} is one of several tasks: {', '.join(f'{task}/{name}' for task, name, _ in found)}"
+                f"{place} is one of several tasks: {', '.join(f'{task}/{name}' for task, name, _ in matches)}"
             )
 
 
 def seeds_table(results: Results) -> str:
     """The mean of each number over the seeds, and its range; "" for one seed."""
-    others = results.get("seeds", ())
-    if not others:
+    other_seeds = results.get("seeds", ())
+    if not other_seeds:
         return ""
-    numbers = ", ".join(str(seed) for seed in (results["identity"].get("seed"), *(one["seed"] for one in others)))
+    seeds = ", ".join(str(seed) for seed in (results["identity"].get("seed"), *(one["seed"] for one in other_seeds)))
     rows = [
-        [escape(_measure(key, several=True)), escape(key[2]),
-         *(_number(key, one) for one in (statistics.mean(found), min(found), max(found))), str(len(found))]
-        for key, found in values(results).items()
+        [escape(_measure_name(key, with_task=True)), escape(key[2]),
+         *(_number(key, one) for one in (statistics.mean(numbers), min(numbers), max(numbers))), str(len(numbers))]
+        for key, numbers in values(results).items()
     ]  # fmt: skip
-    return table([f"seeds {numbers}", "split", "mean", "lowest", "highest", "n"], rows, numbers_from=2)
+    return table([f"seeds {seeds}", "split", "mean", "lowest", "highest", "n"], rows, numbers_from=2)
 
 
-def trivial(results: Results) -> dict[str, dict[Key, float]]:
-    """The results of answers that need no model, by the names of the answers."""
-    found: dict[str, dict[Key, float]] = {}
+def trivial_results(results: Results) -> dict[str, dict[Key, float]]:
+    """The results of answers without a model (the most frequent answer, …), by the names of the answers."""
+    results_by_answer: dict[str, dict[Key, float]] = {}
     for evaluation in evaluations(results):
         split = str(evaluation.get("split", "validation"))
         unigram = evaluation.get("unigram") or {}
         measure = next((name for name in MEASURES if unigram.get(name) is not None), None)
         if measure is not None:
-            found.setdefault("the frequencies of tokens", {})["", measure, split] = unigram[measure]
+            results_by_answer.setdefault("the frequencies of tokens", {})["", measure, split] = unigram[measure]
         for task, answers in evaluation.get("trivial", {}).items():
             for name, metrics in answers.items():
                 numbers = {(task, one, split): x for one, x in metrics.items() if isinstance(x, int | float)}
-                found.setdefault(TRIVIAL.get(name, escape(name)), {}).update(numbers)
-    return found
+                results_by_answer.setdefault(TRIVIAL.get(name, escape(name)), {}).update(numbers)
+    return results_by_answer
 
 
-def keys_of(reference: Mapping[str, Any], own: Iterable[Key]) -> list[Key]:
-    """The numbers of this experiment that a reference can stand beside: "bleu", or "task/bleu" in a mixture."""
+def matching_keys(reference: Mapping[str, Any], keys: Iterable[Key]) -> list[Key]:
+    """The keys whose numbers a reference can be compared with: its metric is "bleu", or "task/bleu" in a mixture."""
     metric, split = reference["metric"], reference["split"]
-    return [key for key in own if key[2] == split and metric in (key[1], f"{key[0]}/{key[1]}")]
+    return [key for key in keys if key[2] == split and metric in (key[1], f"{key[0]}/{key[1]}")]
 
 
-def _measure(key: Key, several: bool) -> str:
-    """A measure, with its task where several are shown."""
+def _measure_name(key: Key, with_task: bool) -> str:
+    """The name of a measure, with its task where several tasks are shown."""
     task, measure, _ = key
-    return f"{f'{task} / ' if task and several else ''}{MEASURES.get(measure, measure)}"
+    return f"{f'{task} / ' if task and with_task else ''}{MEASURES.get(measure, measure)}"
 
 
 def _number(key: Key, value: float) -> str:
     return decimals(value) if key[1] in MEASURES else cell(value)
 
 
-def _spread(key: Key, found: Sequence[float]) -> str:
-    span = f" ({_number(key, min(found))} to {_number(key, max(found))})" if len(found) > 1 else ""
-    return _number(key, statistics.mean(found)) + span
+def _spread(key: Key, numbers: Sequence[float]) -> str:
+    span = f" ({_number(key, min(numbers))} to {_number(key, max(numbers))})" if len(numbers) > 1 else ""
+    return _number(key, statistics.mean(numbers)) + span
 
 
 def _count(parameters: int | None) -> str:
@@ -124,8 +127,8 @@ def _compute(flops: float | None) -> str:
     return UNKNOWN if flops is None else f"{flops:.1e} FLOP".replace("e+", "e")
 
 
-def _named(reference: Mapping[str, Any]) -> str:
-    """The name of a reference with its source: a link, where that is an address that Markdown can hold."""
+def _reference_link(reference: Mapping[str, Any]) -> str:
+    """The name and source of a reference: a link, where the source is an address without special characters."""
     name, source = escape(reference["name"]), reference["source"]
     is_address = source.startswith(("https://", "http://")) and not set(source) & set("()<>|` ")
     return f"[{name}]({source})" if is_address else f"{name} ({escape(source)})"

@@ -1,7 +1,7 @@
-"""The folder of a run: what lies where, what the run is, and when it was started.
+"""The folder of a run: its files, its identity, and the history of its starts.
 
-run.json holds what makes the run the run it is ("identity": settings, seed, data, vocabulary, cache), which never
-changes, and a history of its starts ("starts": time, step, command, versions, machine, state of the source).
+run.json holds the identity of the run ("identity": settings, seed, data, vocabulary, cache), which never changes, and a
+history of its starts ("starts": time, step, command, versions, machine, state of the source).
 """
 
 import contextlib
@@ -22,23 +22,23 @@ _FORMAT = 1
 _LOCK, _EVALUATION_LOCK = ".lock", ".evaluation.lock"
 NOT_SET = "not set"
 _SHOWN_DIFFERENCES = 20
-# Settings that decide nothing, and stand in the identities that earlier versions recorded.
-_FREE = ("settings.teacher.model.config.scan_layers", "settings.teacher.model.config.remat_policy")
+# Settings without effect on results that earlier versions recorded in identities.
+_IGNORED = ("settings.teacher.model.config.scan_layers", "settings.teacher.model.config.remat_policy")
 
 
-def to_train(run: str) -> str:
+def training_hint(run: str) -> str:
     """A sentence that says how to train the experiment file with the name of a run; "" if there is no such file."""
     for folder in paths.experiments().values():
         if (file := folder / f"{run}.gin").is_file():
-            named = run if folder.name == run else shown(file)
-            return f" To train it, type `make train EXP={named} RUN={run}`."
+            experiment = run if folder.name == run else shown(file)
+            return f" To train it, type `make train EXP={experiment} RUN={run}`."
     return ""
 
 
 class RunDirectory:
     """Paths and records of one run."""
 
-    written: ClassVar[bool] = True  # whether this process writes the records
+    writes_records: ClassVar[bool] = True  # whether this process writes them
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -52,9 +52,9 @@ class RunDirectory:
         self.evaluation_json = path / "evaluation.json"
         self.checkpoints = path / "checkpoints"
         self.tensorboard = path / "tensorboard"
-        self.loggers = path / "loggers"  # what loggers keep of the run
+        self.loggers = path / "loggers"  # files of loggers
         self.data_log = path / "data.log"  # the log of the data process
-        self.evaluation = path / "evaluation"  # what the last evaluation found besides single numbers
+        self.evaluation = path / "evaluation"  # results of the last evaluation besides single numbers
         self.attention_json = self.evaluation / "attention.json"  # over the encoder, for some examples
         self.evaluation_log = path / "evaluation.log"  # the log of the data process in the last evaluation
         self.inference_log = path / "inference.log"  # and its log in the last predictions for a split
@@ -66,20 +66,20 @@ class RunDirectory:
 
     @staticmethod
     def is_record(name: str) -> bool:
-        """Whether a file of a run is a record ("run.json"), not an array of a checkpoint ("checkpoints/8/params/…")."""
+        """True if a file of a run is a record ("run.json"), not an array of a checkpoint ("checkpoints/8/params/…")."""
         parts = name.split("/")
         return parts[0] != "checkpoints" or parts[2:3] in (["meta"], ["metrics"])
 
     def exists(self) -> bool:
-        """Whether a run was started here."""
+        """True if a run was started here."""
         return self.run_json.exists()
 
     def read(self) -> dict[str, Any]:
         """run.json: {"format", "experiment", "identity", "starts"}. Raises UserError where there is no run."""
         if not self.exists():
             raise UserError(
-                f"{shown(self.path)} holds no run (it has no run.json).{to_train(self.path.name)} `make runs` lists "
-                "those that there are."
+                f"{shown(self.path)} holds no run (it has no run.json).{training_hint(self.path.name)} `make runs` "
+                "lists those that there are."
             )
         try:
             record = read_json(self.run_json)
@@ -99,11 +99,11 @@ class RunDirectory:
         return record
 
     def imported(self) -> Mapping[str, Any] | None:
-        """What the run was imported from, {"source", "format", "sha256"}; None for one that was trained here."""
-        found = self.read()["identity"].get("imported")
-        return found if isinstance(found, dict) else None
+        """The origin of an imported run, {"source", "format", "sha256"}; None for one that was trained here."""
+        origin = self.read()["identity"].get("imported")
+        return origin if isinstance(origin, dict) else None
 
-    def check_trains(self) -> None:
+    def require_trainable(self) -> None:
         """Raise UserError if the folder holds an imported checkpoint: only another run can train it further."""
         if self.imported() is not None and "seed" not in self.read()["identity"]:
             raise UserError(
@@ -112,39 +112,40 @@ class RunDirectory:
             )
 
     def check(self, experiment: str, identity: Mapping[str, Any], *, complete: bool = False) -> None:
-        """Raise UserError if the folder holds another run than this one, saying what differs, or only other files.
+        """Raise UserError if the folder holds another run than this one (the message names the differences) or only
+        other files.
 
         complete: whether all of the identity is known; a part that is not known yet is not compared.
         """
         if not self.exists():
-            self._check_no_stranger()
+            self._require_own_files()
             return
         if "seed" in identity:  # it is to be trained
-            self.check_trains()
-        found = differences(self.read(), experiment, identity, complete=complete)
-        if found:
-            raise UserError(self.mismatch(found, identity.get("settings", {})))
+            self.require_trainable()
+        changes = differences(self.read(), experiment, identity, complete=complete)
+        if changes:
+            raise UserError(self.mismatch(changes, identity.get("settings", {})))
 
-    def _check_no_stranger(self) -> None:
+    def _require_own_files(self) -> None:
         """Raise UserError if the path cannot be a run directory, or is a folder that holds other files and no run."""
         require_path_for_orbax(self.path)
         if self.path.exists() and not self.path.is_dir():
             raise UserError(f"{self.path} is a file, and a run directory a folder. Name another one with RUN=…")
         if not self.path.is_dir() or self.exists():
             return
-        # Ours may lie there without run.json: the first start was interrupted. Hidden ones are the lock and what an
-        # interrupted write left.
-        own = {entry.name for entry in vars(self).values()}
+        # A run's own files may be there without run.json: its first start was interrupted. Hidden files are the lock
+        # and leftovers of interrupted writes.
+        own_names = {entry.name for entry in vars(self).values()}
         names = sorted(entry.name for entry in self.path.iterdir() if not entry.name.startswith("."))
-        strangers = [name for name in names if name not in own]
-        if strangers:
+        others = [name for name in names if name not in own_names]
+        if others:
             raise UserError(
-                f"{self.path} is no run directory: it has no run.json and holds {', '.join(strangers[:5])}"
-                f"{' and more' if len(strangers) > 5 else ''}. Name another one with RUN=…, or delete it."
+                f"{self.path} is no run directory: it has no run.json and holds {', '.join(others[:5])}"
+                f"{' and more' if len(others) > 5 else ''}. Name another one with RUN=…, or delete it."
             )
 
-    def keep_model(self, file: str | None) -> None:
-        """Copy the model file of the run's vocabulary: without it, nobody would know what the token ids mean."""
+    def copy_vocabulary_model(self, file: str | None) -> None:
+        """Copy the model file of the run's vocabulary, without which the token ids have no meaning."""
         if file is not None and not self.vocabulary_model.exists():
             copy_file(Path(file), self.vocabulary_model)
 
@@ -158,10 +159,10 @@ class RunDirectory:
         devices: Mapping[str, Any] | None = None,
         facts: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """Record a start from `step` (0: a new run) and return what run.json now holds.
+        """Record a start from `step` (0: a new run) and return the new content of run.json.
 
         identity: nested JSON values that never change in this run; they must equal those of the starts before, or
-        UserError says which do not. devices: the accelerators. facts: anything else to keep with this start.
+        UserError names those that differ. devices: the accelerators. facts: further JSON values to record.
         """
         self.check(experiment, identity, complete=True)
         starts = self.read()["starts"] if self.exists() else []
@@ -183,11 +184,11 @@ class RunDirectory:
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
-        """Hold the folder for this process; raises UserError if another process holds it, or if it is no run's.
+        """Hold the folder for this process; raises UserError if another process holds it, or if it is no run directory.
 
         The lock is released when the process ends, however it ends.
         """
-        self._check_no_stranger()
+        self._require_own_files()
         instead = "Wait for it, stop it, or name another run directory with RUN=…"
         with locks.hold(self.path / _LOCK, doing=f"working in {self.path}", instead=instead):
             for folder in (self.path, self.loggers):
@@ -196,34 +197,34 @@ class RunDirectory:
 
     @contextlib.contextmanager
     def evaluation_lock(self, *, wait: bool = True) -> Iterator[None]:
-        """Be the only process that evaluates the run, which may be trained meanwhile. Waits for one that does, saying
-        so, or raises UserError at once."""
+        """Be the only process that evaluates the run, which may be trained meanwhile. Waits for another one, with a
+        message, or (`wait=False`) raises UserError at once."""
         doing, lock = f"evaluating {self.path}", self.path / _EVALUATION_LOCK
         with locks.hold(lock, doing=doing, instead="Wait for it, or stop it.", wait=print if wait else None):
             yield
 
     def is_locked(self) -> bool:
-        """Whether another process trains or evaluates the run."""
+        """True if another process trains or evaluates the run."""
         return any(locks.is_held(self.path / name) for name in (_LOCK, _EVALUATION_LOCK))
 
-    def mismatch(self, found: Mapping[str, tuple[Any, Any]], settings: Mapping[str, Any]) -> str:
-        """The message where this folder holds another run. found: `differences`. settings: the current ones."""
-        named = [(_gin_name(key, settings), values) for key, values in found.items()]
+    def mismatch(self, differences: Mapping[str, tuple[Any, Any]], settings: Mapping[str, Any]) -> str:
+        """The message for a folder that holds another run. settings: the current ones."""
+        named = [(_gin_name(key, settings), values) for key, values in differences.items()]
         listed = named[:_SHOWN_DIFFERENCES]
         width = max(len(name) for name, _ in listed)
         lines = [f"  {name:<{width}}  {short(old)} in the run, {short(new)} now" for name, (old, new) in listed]
-        if len(found) > len(listed):
-            lines.append(f"  and {len(found) - len(listed)} more")
+        if len(differences) > len(listed):
+            lines.append(f"  and {len(differences) - len(listed)} more")
         remedy = f"Set them back to continue it, name another run directory (RUN={self.path.name}_2), or delete "
-        first = f"{shown(self.path)} holds a run with other settings:"
+        headline = f"{shown(self.path)} holds a run with other settings:"
         lines.append(f"{remedy}{shown(self.path)} to start over.")
-        if any(key.endswith(".total_steps") for key in found):
+        if any(key.endswith(".total_steps") for key in differences):
             lines.append(
                 "The length of the schedule is part of the run. To train its model further in another run "
                 f'(docs/finetuning.md): RUN={self.path.name}_2 GIN="--gin_file=gin/runs/initial_checkpoint.gin '
                 f'--gin.INITIAL_CHECKPOINT={shown(self.path)} --gin.TRAIN_STEPS=…"'
             )
-        return "\n".join([first, *lines])
+        return "\n".join([headline, *lines])
 
 
 class SharedRunDirectory(RunDirectory):
@@ -232,29 +233,29 @@ class SharedRunDirectory(RunDirectory):
     Files that each process writes for itself lie in `hosts/<process>`. The directory is on a disk that all hosts share.
     """
 
-    written = False
+    writes_records = False
 
     def __init__(self, path: Path, process: int) -> None:
         super().__init__(path)
-        own = self.hosts / str(process)
-        self.data_log = own / "data.log"
-        self.nonfinite = own / "nonfinite"  # its rows of the batches
-        self.profile = own / "profile"  # JAX takes the newest trace of a folder for its own
+        folder = self.hosts / str(process)
+        self.data_log = folder / "data.log"
+        self.nonfinite = folder / "nonfinite"  # its rows of the batches
+        self.profile = folder / "profile"  # JAX takes the newest trace of a folder for its own
 
 
 def differences(
     recorded: Mapping[str, Any], experiment: str, identity: Mapping[str, Any], *, complete: bool = False
 ) -> dict[str, tuple[Any, Any]]:
-    """What differs between a run and the recorded one: {"settings.loss.z_loss": (recorded, now)}; empty if none.
+    """The differences between a run and the recorded one: {"settings.loss.z_loss": (recorded, now)}; empty if none.
 
     This alone decides whether two runs are the same. recorded: {"experiment", "identity"}. identity: as
-    `experiment.identity.run_identity` gives it. complete: whether all of it is known; otherwise a part (a name) that it
-    lacks is not compared.
+    `experiment.identity.run_identity` gives it. complete: whether all of it is known; otherwise a part that it lacks is
+    not compared.
     """
     old = {"experiment": recorded["experiment"], **recorded["identity"]}
     now = {"experiment": experiment, **to_json(identity)}
-    found = differing(old, now if complete else {**old, **now})
-    return {name: values for name, values in found.items() if name not in _FREE}
+    changed = differing(old, now if complete else {**old, **now})
+    return {name: values for name, values in changed.items() if name not in _IGNORED}
 
 
 def differing(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> dict[str, tuple[Any, Any]]:
@@ -272,14 +273,14 @@ def differing(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") 
 def short(value: Any) -> str:
     """A value as a message shows it."""
     text = value if value == NOT_SET else json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= 60 else f"{text[:57]}…{text[-1]}"  # the last one closes a text or a list
+    return text if len(text) <= 60 else f"{text[:57]}…{text[-1]}"  # the last character closes a text or a list
 
 
 def _gin_name(key: str, settings: Mapping[str, Any]) -> str:
-    """A setting as its gin file names it: "settings.model.config.emb_dim" is T5Config.emb_dim."""
+    """The name of a setting in gin files: "settings.model.config.emb_dim" is T5Config.emb_dim."""
     if not key.startswith("settings."):
         return key
     owner, _, field = key.removeprefix("settings.").rpartition(".")
     kind = settings.get(owner) if owner else "Experiment"
-    alone = sum(other == kind for other in settings.values()) <= 1
-    return f"{kind}.{field}" if isinstance(kind, str) and alone else key.removeprefix("settings.")
+    is_unambiguous = sum(other == kind for other in settings.values()) <= 1
+    return f"{kind}.{field}" if isinstance(kind, str) and is_unambiguous else key.removeprefix("settings.")

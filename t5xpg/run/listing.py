@@ -17,16 +17,16 @@ from t5xpg.base.paths import shown
 from t5xpg.run.best import Best, BestMetric
 from t5xpg.run.checkpoint.folders import best_step, saved_steps
 from t5xpg.run.directory import RunDirectory
-from t5xpg.run.records import read_jsonl, whole_split
+from t5xpg.run.records import read_jsonl, records_of_split
 
 _IMPORTED, _FINISHED, _STOPPED, _BUSY = "imported", "finished", "stopped", "busy"
 _MB = 1e6
 
 
 @dataclass(frozen=True)
-class Listed:
-    """A run directory. state: "imported", "finished", "stopped", or "busy" where a process works in it. loss: of the
-    last validation, nats per target token. checkpoints: the steps of those that are saved."""
+class RunSummary:
+    """A run directory. state: "imported", "finished", "stopped", or "busy" where a process works in it. loss: the
+    last validation's, in nats per target token. checkpoints: the saved steps."""
 
     name: str
     experiment: str
@@ -38,15 +38,15 @@ class Listed:
     bytes: int
 
 
-def listed(folder: Path) -> Iterator[Listed]:
+def list_runs(folder: Path) -> Iterator[RunSummary]:
     """The runs in a folder, and those of sweeps and matrices in theirs, by name ("mine", "sweep/run")."""
     for path in sorted(file.parent for files in ("*/run.json", "*/*/run.json") for file in folder.glob(files)):
-        yield _listed(RunDirectory(path), path.relative_to(folder).as_posix())
+        yield _summary(RunDirectory(path), path.relative_to(folder).as_posix())
 
 
 def print_runs(folder: Path, *, as_json: bool = False) -> None:
     """List the runs in `folder`, as a table or as JSON."""
-    runs = list(listed(folder))
+    runs = list(list_runs(folder))
     if as_json:
         print(json.dumps([asdict(run) for run in runs], indent=1))
         return
@@ -63,71 +63,73 @@ def print_runs(folder: Path, *, as_json: bool = False) -> None:
 
 
 def remove(folder: Path, patterns: Sequence[str], *, yes: bool = False) -> int:
-    """Delete the runs that the patterns name ("*", "mine_*"), after a yes on the terminal (`yes`: without asking).
+    """Delete the runs that match the patterns ("*", "mine_*"), after a confirmation on the terminal (`yes`: without).
 
-    A run that a process works in is kept. Returns the exit code: 1 where one was kept, where nobody could be asked, or
-    where the answer was no. Raises UserError for a pattern that names no run.
+    A run that a process works in stays. Returns the exit code: 1 where one stayed, the answer was no, or nobody could
+    answer. Raises UserError for a pattern that matches no run.
     """
-    runs = list(listed(folder))
+    runs = list(list_runs(folder))
     names = [run.name for run in runs]
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in names):
             raise UserError(f"REMOVE={pattern}: there is no such run in {shown(folder)}.{nearest(pattern, names)}")
-    chosen = [run for run in runs if any(fnmatchcase(run.name, pattern) for pattern in patterns)]
-    for run in chosen:
+    matches = [run for run in runs if any(fnmatchcase(run.name, pattern) for pattern in patterns)]
+    for run in matches:
         print(f"  {run.name}  {run.bytes / _MB:,.1f} MB  {run.state}, step {run.step:,}")
-    if not _agreed(f"Delete {'it' if len(chosen) == 1 else f'these {len(chosen)}'}?", yes):
+    if not _confirmed(f"Delete {'it' if len(matches) == 1 else f'these {len(matches)}'}?", yes):
         return 1
-    return max(_delete(RunDirectory(path), [path]) for path in (folder / run.name for run in chosen))
+    return max(_delete(RunDirectory(path), [path]) for path in (folder / run.name for run in matches))
 
 
-def thin(folder: Path, *, yes: bool = False) -> int:
-    """Delete all checkpoints except the last and the best of each finished run. Asks and returns as `remove` does.
+def remove_checkpoints(folder: Path, *, yes: bool = False) -> int:
+    """Delete all checkpoints except the last and the best of each finished run. Asks and returns as `remove`.
 
-    Those that a run began from or has as its teacher stay, too.
+    Checkpoints that another run began from or has as its teacher stay, too.
     """
-    found, runs = [], list(listed(folder))
+    deletions, runs = [], list(list_runs(folder))
     identities = [json_object_if_any(RunDirectory(folder / run.name).run_json).get("identity", {}) for run in runs]
-    origins = [one[name] for one in identities for name in ("initial", "teacher") if name in one]
+    origins = [origin[name] for origin in identities for name in ("initial", "teacher") if name in origin]
     for run in runs:
         directory = RunDirectory(folder / run.name)
         if run.state != _FINISHED:
             continue
-        needed = {one["step"] for one in origins if one["experiment"] == run.experiment}
+        needed = {origin["step"] for origin in origins if origin["experiment"] == run.experiment}
         if superfluous := sorted(set(run.checkpoints[:-1]) - {_best(directory)} - needed):
-            found.append((directory, superfluous))
+            deletions.append((directory, superfluous))
             print(f"  {run.name}  checkpoints {', '.join(f'{step:,}' for step in superfluous)}")
-    if not found:
+    if not deletions:
         print("no finished run has checkpoints besides its last and its best one")
         return 0
-    if not _agreed("Delete them?", yes):
+    if not _confirmed("Delete them?", yes):
         return 1
-    return max(_delete(directory, [directory.checkpoints / str(step) for step in steps]) for directory, steps in found)
+    return max(
+        _delete(directory, [directory.checkpoints / str(step) for step in steps]) for directory, steps in deletions
+    )
 
 
-def _listed(run: RunDirectory, name: str) -> Listed:
+def _summary(run: RunDirectory, name: str) -> RunSummary:
     size = _size(run.path)
     steps = tuple(saved_steps(run.checkpoints))
     try:
         record = run.read()
         records = read_jsonl(run.metrics_jsonl)
     except UserError:  # unreadable: it is listed, so that it can be removed
-        return Listed(name, UNKNOWN, _STOPPED, 0, None, None, steps, size)
-    last: Mapping[str, Any] = record["starts"][-1] if record["starts"] else {}
-    total, selection = last.get("total_steps"), last.get("selection")
+        return RunSummary(name, UNKNOWN, _STOPPED, 0, None, None, steps, size)
+    last_start: Mapping[str, Any] = record["starts"][-1] if record["starts"] else {}
+    total, selection = last_start.get("total_steps"), last_start.get("selection")
     step = max((line["step"] for line in records), default=max(steps, default=0))
-    losses = [line["loss"] for line in whole_split(records, "validation")]
+    losses = [line["loss"] for line in records_of_split(records, "validation")]
     ended = Best.of_records(records, BestMetric(**selection), step).ends(step) if selection else False
     finished = (ended or step == total) and step in steps  # if not saved, it was killed after its last record
     state = _IMPORTED if run.imported() else _FINISHED if finished else _STOPPED
     if run.is_locked():
         state = _BUSY
     step = max((step, *steps))
-    return Listed(name, record["experiment"], state, step, total, losses[-1] if losses else None, steps, size)
+    return RunSummary(name, record["experiment"], state, step, total, losses[-1] if losses else None, steps, size)
 
 
 def _size(folder: Path) -> int:
-    """Bytes of all files below a folder, in which a training may be renaming and deleting some."""
+    """The bytes of all files below a folder, some of which a training may delete meanwhile."""
     size = 0
     for place, _, names in os.walk(folder):
         for name in names:
@@ -137,21 +139,21 @@ def _size(folder: Path) -> int:
 
 
 def _best(run: RunDirectory) -> int | None:
-    """The step of the best checkpoint; None where none was measured."""
+    """The step of the best checkpoint; None where no checkpoint has the metric."""
     selection = BestMetric(**(run.read()["starts"][-1].get("selection") or {}))
     assert selection.mode is not None
     return best_step(run.checkpoints, selection.metric, selection.mode)
 
 
-def _agreed(question: str, yes: bool) -> bool:
+def _confirmed(question: str, yes: bool) -> bool:
     try:
-        agreed = yes or input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
+        confirmed = yes or input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
     except EOFError:
         print()
-        agreed = False
-    if not agreed:
+        confirmed = False
+    if not confirmed:
         print("nothing was deleted")
-    return agreed
+    return confirmed
 
 
 def _delete(run: RunDirectory, folders: Sequence[Path]) -> int:

@@ -1,4 +1,4 @@
-"""From the sums that a step returns to the numbers that a person reads."""
+"""The sums that training and evaluation steps return, added up, and the means that are reported."""
 
 import math
 from collections.abc import Mapping
@@ -63,7 +63,7 @@ class Window:
 
 
 def format_line(summary: Mapping[str, float | int]) -> str:
-    """A summary in a line: loss, use of the encoder, nats and bits where targets stand for text, and accuracy."""
+    """A summary in a line: loss, use of the encoder, nats and bits per byte where targets are text, and accuracy."""
     use = f", {summary['encoder_use']:+.3f} with other inputs" if "encoder_use" in summary else ""
     per_byte = f"{summary['nats_per_byte']:.3f} nats and {summary['bits_per_byte']:.3f} bits per target byte, "
     return (

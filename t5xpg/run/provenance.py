@@ -1,4 +1,4 @@
-"""Which code a run was made with, and whether that is one commit, which anyone can take and run again."""
+"""The state of the code that a run was made with, and the check that it is one commit, which others can run again."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -10,52 +10,52 @@ Git = Mapping[str, Any] | None  # as of `environment.git_state`
 
 
 def counting_starts(record: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The starts in a run.json that its numbers are from: a start from step 0 drops all earlier records."""
+    """The starts in a run.json from whose updates its records are: a start from step 0 drops all earlier records."""
     starts: list[dict[str, Any]] = record["starts"]
     return starts[max((index for index, start in enumerate(starts) if start["step"] == 0), default=0) :]
 
 
-def of_results(results: Mapping[str, Any]) -> tuple[list[Git], list[Git]]:
-    """The states of the code that results (with those of further seeds) were trained with, and evaluated with.
+def git_states(results: Mapping[str, Any]) -> tuple[list[Git], list[Git]]:
+    """The states of the code in training and in evaluation, of results and of their further seeds.
 
     For older results, which do not record them: the state at the last start.
     """
     training: list[Git] = []
     evaluation: list[Git] = []
-    for one in (results, *results.get("seeds", ())):
-        training += one["sources"]["training"] if "sources" in one else [one["git"]]
-        evaluation += one["sources"]["evaluation"] if "sources" in one else []
+    for run_results in (results, *results.get("seeds", ())):
+        training += run_results["sources"]["training"] if "sources" in run_results else [run_results["git"]]
+        evaluation += run_results["sources"]["evaluation"] if "sources" in run_results else []
     return training, evaluation
 
 
 def objections(training: Sequence[Git], evaluation: Sequence[Git] = ()) -> list[str]:
-    """Why numbers were not made with the code of one commit; empty if they were.
+    """The reasons why numbers were not made with the code of one commit; empty if they were.
 
     An evaluation may be of a later commit than the training, as it can be repeated at any time.
     """
     commits = list(dict.fromkeys(git["commit"][:12] for git in training if git is not None))
-    found = [f"was trained with several commits ({', '.join(commits)})"] if len(commits) > 1 else []
-    for done, used in (("trained", training), ("evaluated", evaluation)):
-        for git in used:
+    reasons = [f"was trained with several commits ({', '.join(commits)})"] if len(commits) > 1 else []
+    for stage, states in (("trained", training), ("evaluated", evaluation)):
+        for git in states:
             if git is None:
-                found.append(f"was {done} with code of which no commit is known")
+                reasons.append(f"was {stage} with code of which no commit is known")
             elif not git["clean"]:
-                found.append(f"was {done} with changes that are not in commit {git['commit'][:12]}")
-    return list(dict.fromkeys(found))
+                reasons.append(f"was {stage} with changes that are not in commit {git['commit'][:12]}")
+    return list(dict.fromkeys(reasons))
 
 
-def require_commit(what: str, training: Sequence[Git], evaluation: Sequence[Git] = ()) -> None:
-    """Raise UserError if there are `objections` to publishing. what: the runs, for the message."""
+def require_commit(runs: str, training: Sequence[Git], evaluation: Sequence[Git] = ()) -> None:
+    """Raise UserError if there are `objections` to publishing. runs: their names, for the message."""
     if reasons := objections(training, evaluation):
         raise UserError(
-            f"{what} is not published: it {', and '.join(reasons)}. Published is what was run with the code of one "
+            f"{runs} is not published: it {', and '.join(reasons)}. Published is what was run with the code of one "
             "commit. Commit what changed, then train or evaluate again. To publish it as it is, with this said on its "
             "page: ALLOW_CHANGED=1"
         )
 
 
 def format_commit(git: Git) -> str:
-    """A state of the code as a page names it."""
+    """The text for a state of the code on a page."""
     if git is None:
         return "no git checkout"
     return f"commit {git['commit'][:12]}{'' if git['clean'] else ', with changes that are not committed'}"
@@ -63,6 +63,6 @@ def format_commit(git: Git) -> str:
 
 def commit_of(results: Mapping[str, Any]) -> str | None:
     """The full hash of the commit that the first run was trained with; None if there were several, or changes."""
-    training, _ = of_results({**results, "seeds": ()})
-    found = str(training[0]["commit"]) if training and training[0] and not objections(training) else ""
-    return found if re.fullmatch("[0-9a-f]{40,64}", found) else None  # so that git never takes it for an option
+    training, _ = git_states({**results, "seeds": ()})
+    commit = str(training[0]["commit"]) if training and training[0] and not objections(training) else ""
+    return commit if re.fullmatch("[0-9a-f]{40,64}", commit) else None  # so that git never takes it for an option

@@ -1,7 +1,7 @@
 """Records of a run: JSON lines for programs, TensorBoard events for people.
 
-Both survive a kill at any moment: what was written before can be read. A run that continues from step s first drops
-what an earlier process recorded after s, so that the records are those of an unbroken run.
+Both survive a kill at any moment: everything written before it can be read. A run that continues from step s first
+drops the records of earlier processes after s, so that the records are those of an unbroken run.
 """
 
 import json
@@ -16,11 +16,11 @@ from t5xpg.base.files import Closing, write_atomically
 from t5xpg.base.metric_values import Generic, Histogram, Image, is_number
 from t5xpg.data.late_imports import in_place
 
-_FLUSH_SECONDS = 10.0  # after which events are handed to the system
+_FLUSH_SECONDS = 10.0  # between two flushes of events
 
 
 class JsonlWriter(Closing):
-    """Appends JSON objects to a file, one a line, each line given to the system at once.
+    """Appends JSON objects to a file, one a line, and flushes after each line.
 
     Numbers are written so that reading gives the same float (NumPy and JAX scalars as Python numbers); a number that
     is not finite is written as null, because JSON cannot express it.
@@ -29,25 +29,24 @@ class JsonlWriter(Closing):
     def __init__(self, path: Path, last_step: float = math.inf) -> None:
         """Drop the lines whose "step" is greater than `last_step`, and a last line that was cut off in the middle.
 
-        The file is replaced as a whole: an interruption leaves the earlier one. Raises UserError for a line that is
-        no record.
+        The file is replaced as a whole: an interruption leaves the earlier one. Raises UserError for an invalid line.
         """
-        kept = [line for line, record in _lines(path) if record["step"] <= last_step]
+        lines = [line for line, record in _lines(path) if record["step"] <= last_step]
         with write_atomically(path) as file:
-            file.writelines(kept)
+            file.writelines(lines)
         self._file = path.open("ab")
 
     def write(self, record: Mapping[str, Any]) -> None:
         """Append one record."""
-        self._file.write(line_of(record))
+        self._file.write(json_line(record))
         self._file.flush()
 
     def close(self) -> None:
-        """Close the file; the writer is of no use after it."""
+        """Close the file; the writer cannot be used after it."""
         self._file.close()
 
 
-def line_of(record: Mapping[str, Any]) -> bytes:
+def json_line(record: Mapping[str, Any]) -> bytes:
     """A record as a line of JSON. A lone surrogate, which UTF-8 cannot encode, is written as an escape."""
     return json.dumps(to_json(record), ensure_ascii=False, allow_nan=False).encode("utf-8", "backslashreplace") + b"\n"
 
@@ -56,12 +55,12 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
     """The records of a file of JSON lines, each with a whole number under "step"; none where there is no file.
 
     A last line without its end (the process was killed while writing it) is left out. Raises UserError for any other
-    line that is no record.
+    invalid line.
     """
     return [record for _, record in _lines(path)]
 
 
-def whole_split(records: Iterable[dict[str, Any]], split: str) -> list[dict[str, Any]]:
+def records_of_split(records: Iterable[dict[str, Any]], split: str) -> list[dict[str, Any]]:
     """The records of a whole split ("train", "validation"), without the records of single tasks of a mixture."""
     return [record for record in records if record.get("split") == split and record.get("task") is None]
 
@@ -110,17 +109,17 @@ class TensorBoardWriter(Closing):
         self._events.write_event(Event(step=step, wall_time=time.time(), **content))
 
     def flush(self) -> None:
-        """Hand what was recorded to the system."""
+        """Flush the events to the file."""
         self._events.flush()
         self._flushed = time.monotonic()
 
     def close(self) -> None:
-        """Write what is left and close the file."""
+        """Flush and close the file."""
         self._events.close()
 
 
 def _summaries(tag: str, value: Any) -> Iterator[Any]:
-    """TensorBoard's `Summary` of a metric, one for each picture; none of a metric that it has no page for."""
+    """Yields TensorBoard's `Summary` of a metric, one for each picture; none for a kind that it cannot show."""
     from tensorboardX import summary
 
     if is_number(value):
@@ -145,15 +144,15 @@ def _summaries(tag: str, value: Any) -> Iterator[Any]:
         yield summary.Summary(value=[of_plugin])
 
 
-class Unwritten:
-    """Takes the place of either writer where nothing is to be written: its methods do nothing."""
+class NoWriter:
+    """In place of either writer, writes nothing: all its methods do nothing."""
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         return lambda *values, **named: None
 
 
 def to_json(value: Any) -> Any:
-    """`value` in JSON's types, also for paths, NumPy and JAX scalars; not finite becomes None; else TypeError."""
+    """`value` in JSON's types, also for paths, NumPy and JAX scalars; NaN and infinity become None. Else TypeError."""
     if isinstance(value, Mapping):
         return {str(key): to_json(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
@@ -178,6 +177,7 @@ def to_json_number(value: Any) -> Any:
 
 
 def _lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
+    """Yields the lines of a file with their records."""
     if not path.exists():
         return
     with path.open("rb") as file:

@@ -1,4 +1,4 @@
-"""From a run's records to a page: results.json, the README's results block and the curve.
+"""The report of a run: results.json, the README's results block and the curve, made from the run's records.
 
 `publish` writes them into the experiment's folder (the only thing that writes tracked files), `write_report`
 anywhere else, with the published results beside the run's own.
@@ -21,17 +21,17 @@ from t5xpg.run.comparison_tables import require_references
 from t5xpg.run.directory import RunDirectory
 from t5xpg.run.results import collect, read_results, replaced_metrics, write_results
 from t5xpg.run.results_page import pictures, sections
-from t5xpg.run.seed_summary import of_other_seeds
+from t5xpg.run.seed_summary import results_of_seeds
 
 RESULTS_FILE = "results.json"
 README_FILE = "README.md"
 
-Board: TypeAlias = Mapping[str, Any]  # one JSON value, made from the records of runs and nothing else
+Board: TypeAlias = Mapping[str, Any]  # a JSON value, made from the records of runs and nothing else
 
 
 @dataclass(frozen=True)
 class Page:
-    """How a kind of board is shown: the README's block and the pictures, made from its board and from nothing else.
+    """The presentation of a kind of board: the README's block and the pictures, made from the board and nothing else.
 
     board_file: its JSON in the experiment's folder. marker: the block stands between comments with this name. sections:
     the paragraphs of the block; empty ones are left out. pictures: {file name: SVG}.
@@ -53,7 +53,7 @@ class Page:
         return f"<!-- {self.marker}:begin -->", f"<!-- {self.marker}:end -->"
 
     def texts(self, home: Path, board: Board) -> dict[Path, str]:
-        """What the files of a page in the folder `home` hold. A README keeps everything outside its block."""
+        """The texts of a page's files in the folder `home`. A README keeps everything outside its block."""
         readme = home / README_FILE
         text = read_text(readme) if readme.exists() else f"# {board['experiment']}\n"
         pictures = {home / name: svg for name, svg in self.pictures(board).items()}
@@ -61,12 +61,12 @@ class Page:
 
     def write(self, home: Path, board: Board) -> Path:
         """Write the board and the page into a folder, all of it or nothing; returns the README's path."""
-        kept, texts = home / self.board_file, self.texts(home, board)
-        with replaced_together(kept, *texts):
-            write_results(kept, board)
+        board_path, texts = home / self.board_file, self.texts(home, board)
+        with replaced_together(board_path, *texts):
+            write_results(board_path, board)
             for path, text in texts.items():
                 write_text(path, text)
-        for path in (*texts, kept):
+        for path in (*texts, board_path):
             print(f"report: {shown(path)}", flush=True)
         return home / README_FILE
 
@@ -77,7 +77,7 @@ PAGE = Page(RESULTS_FILE, "results", sections, pictures)
 def write_report(run: RunDirectory, destination: Path, published: Path | None = None) -> Path:
     """Write results.json, curve.svg and the README's results block into `destination`; returns the README's path.
 
-    Prints the paths, and what the report lacks because the run's last checkpoint was not evaluated. published: a
+    Prints the paths, and a line if the run's last checkpoint was not evaluated. published: a
     results.json to compare with, if it is there. Raises UserError where the run has nothing to report.
     """
     results = collect(run)
@@ -93,26 +93,26 @@ def write_report(run: RunDirectory, destination: Path, published: Path | None = 
 
 
 def _write(run: RunDirectory, destination: Path, results: Mapping[str, Any]) -> Path:
-    for line in [not_evaluated(run, results), *_replaced(destination / RESULTS_FILE, results)]:
+    for line in [missing_evaluation(run, results), *_replacements(destination / RESULTS_FILE, results)]:
         if line:
             print(line)
     return PAGE.write(destination, results)
 
 
-def _replaced(path: Path, results: Mapping[str, Any]) -> list[str]:
+def _replacements(path: Path, results: Mapping[str, Any]) -> list[str]:
     """Lines on predicted metrics in a results.json that the new results replace by metrics made in another way."""
     before: Mapping[str, Any] = {}
     with contextlib.suppress(UserError):  # none, or one that cannot be read: written anew
         before = read_results(path)
     pairs = [("", before.get("evaluation"), results["evaluation"])]
-    others = results.get("other_splits", {})
-    pairs += [(f" on {split}", before.get("other_splits", {}).get(split), one) for split, one in others.items()]
+    other_splits = results.get("other_splits", {})
+    pairs += [(f" on {split}", before.get("other_splits", {}).get(split), one) for split, one in other_splits.items()]
     return [f"{path.name}{where}: {line}" for where, old, new in pairs if old and new
             for line in replaced_metrics(old, new)]  # fmt: skip
 
 
-def not_evaluated(run: RunDirectory, results: Mapping[str, Any]) -> str:
-    """A line that says why the results have no evaluation and no samples; "" where they have."""
+def missing_evaluation(run: RunDirectory, results: Mapping[str, Any]) -> str:
+    """The reason why the results have no evaluation and no samples, as a line; "" if they have them."""
     if results["evaluation"] is not None:
         return ""
     steps = results["steps"]
@@ -149,17 +149,18 @@ def publish(
             f"{run.path} is a run of {experiment}; its results do not belong into {experiment_dir}. "
             f"Name the run with RUN=…, or the experiment with EXP={experiment}."
         )
-    where = run.path if run else experiment_dir / RESULTS_FILE
-    results = collect(run) if run else dict(read_results(where))
-    if others := of_other_seeds(where, results, seeds):
-        results["seeds"] = [*results.get("seeds", ()), *others]
+    source = run.path if run else experiment_dir / RESULTS_FILE
+    results = collect(run) if run else dict(read_results(source))
+    if other_seeds := results_of_seeds(source, results, seeds):
+        results["seeds"] = [*results.get("seeds", ()), *other_seeds]
     if references:
         results["references"] = list(references)
     require_references(results, options_of(run) if run else f"EXP={results['experiment']}")
     if not allow_changed:
-        each = [*([(run, {**results, "seeds": ()})] if run else []), *zip(seeds, others, strict=True)]
-        for one, found in each:
-            provenance.require_commit(shown(one.path), *provenance.of_results(found))
+        each = [*([(run, {**results, "seeds": ()})] if run else []), *zip(seeds, other_seeds, strict=True)]
+        for directory, own_results in each:
+            provenance.require_commit(shown(directory.path), *provenance.git_states(own_results))
         if run:
-            provenance.require_commit(" and ".join(shown(one.path) for one, _ in each), *provenance.of_results(results))
+            names = " and ".join(shown(directory.path) for directory, _ in each)
+            provenance.require_commit(names, *provenance.git_states(results))
     return _write(run, experiment_dir, results) if run else PAGE.write(experiment_dir, results)

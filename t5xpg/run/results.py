@@ -1,6 +1,6 @@
-"""A run's records as one JSON value: all that a results page shows.
+"""A run's records as one JSON value: the whole content of a results page.
 
-The run determines everything in it, except what stands under "timing", "hardware", "versions", "git", "sources",
+The run determines everything in it, except the values of "timing", "hardware", "versions", "git", "sources",
 "command", "starts" and "changed_between_starts".
 """
 
@@ -21,13 +21,13 @@ from t5xpg.run.best import Best, BestMetric
 from t5xpg.run.command_options import options_of
 from t5xpg.run.directory import RunDirectory, differing
 from t5xpg.run.provenance import counting_starts
-from t5xpg.run.records import read_jsonl, whole_split
+from t5xpg.run.records import read_jsonl, records_of_split
 
 Record = Mapping[str, Any]
 Results = dict[str, Any]
 
 FORMAT = 1
-PREDICTED = ("examples", "decoding")  # what decides predicted metrics, besides the state and the split
+PREDICTED = ("examples", "decoding")  # what determines predicted metrics, besides the state and the split
 # Answers without a model: their names in evaluation.json, and their names for people.
 TRIVIAL = {"copy": "copying the input", "majority": "the most frequent answer"}
 SIGNIFICANCE, _COMPARED = "significance.json", ("mean", "other_mean", "difference")
@@ -37,22 +37,22 @@ _FACTS_OF_A_START = ("git", "versions", "host", "devices")
 
 
 def task_curves(records: Sequence[Record]) -> dict[str, Any]:
-    """The curves of each task: {"validation": {task: …}, "infer_eval": {task: …}}, empty where there are none.
+    """The curves of each task: {"validation": {task: …}, "infer_eval": {task: …}}, empty if there are none.
 
     "validation": {"step": […], measure: […]} of a mixture's tasks. "infer_eval": {"step": […], "examples": […],
     "decoding": {…}, "metrics": {name: […]}}. For a metric that is a text (a signature) only the last text is kept;
     pictures are left out. A curve has only records with the decoding and the number of examples of the last record:
     "left_out" counts the others.
     """
-    found: dict[str, Any] = {}
+    curves: dict[str, Any] = {}
     for split, columns in (("validation", _columns), ("infer_eval", _metric_columns)):
         by_task: dict[str, list[Record]] = {}
         for record in records:
             if record.get("split") == split and record.get("task") is not None:
                 by_task.setdefault(record["task"], []).append(record)
         if by_task:
-            found[split] = {task: columns(lines) for task, lines in by_task.items()}
-    return found
+            curves[split] = {task: columns(lines) for task, lines in by_task.items()}
+    return curves
 
 
 def _metric_columns(lines: Sequence[Record]) -> dict[str, Any]:
@@ -72,27 +72,27 @@ def _metric_columns(lines: Sequence[Record]) -> dict[str, Any]:
     return {"step": steps, "examples": examples, **decoding, **others, "metrics": metrics}
 
 
-def significance_rows(compared: Record) -> tuple[list[str], list[list[str]]]:
-    """Header and rows of a comparison of predictions with those of another run (`evaluate.significance`)."""
+def significance_rows(comparison: Record) -> tuple[list[str], list[list[str]]]:
+    """The header and rows of a comparison of predictions with those of another run (`evaluate.significance`)."""
     rows = [
         [f"{task} / {name}", *("{:.2f} [{:.2f}, {:.2f}]".format(*one[part]) for part in _COMPARED), f"{one['p']:.3f}"]
-        for task, found in compared["tasks"].items()
-        for name, one in found.items()
+        for task, metrics in comparison["tasks"].items()
+        for name, one in metrics.items()
     ]
-    what = f"{compared['split']}, {compared['samples']:,} samples, seed {compared['seed']}: mean [95%]"
-    return [what, compared["run"], compared["other"], "difference", "p"], rows
+    title = f"{comparison['split']}, {comparison['samples']:,} samples, seed {comparison['seed']}: mean [95%]"
+    return [title, comparison["run"], comparison["other"], "difference", "p"], rows
 
 
 def filled_rows(evaluation: Record) -> tuple[list[str], list[list[str]]]:
-    """Header and rows of the blanks of an evaluation: the share of answers that equal the removed text, in %."""
+    """The header and rows of the blanks of an evaluation: the share of answers that equal the removed text, in %."""
     names = ("exact_match", "exchanged", "unigram", "examples")
     rows = [[kind, *(cell(one[name]) for name in names)] for kind, one in evaluation.get("blanks", {}).items()]
-    what = f"blanks of {evaluation.get('split', 'validation')}, exact match in %"
-    return [what, "model", "model, shown another text", "most frequent in training", "examples"], rows
+    title = f"blanks of {evaluation.get('split', 'validation')}, exact match in %"
+    return [title, "model", "model, shown another text", "most frequent in training", "examples"], rows
 
 
-def settings_text(settings: Mapping[str, Any]) -> str:
-    """Settings of decoding as a person reads them: "beam, num_decodes 4, …, inputs 128, targets 80"."""
+def decoding_text(settings: Mapping[str, Any]) -> str:
+    """Settings of decoding as a text: "beam, num_decodes 4, …, inputs 128, targets 80"."""
     rest = {name: value for name, value in settings.items() if name not in ("method", "task_feature_lengths")}
     numbers = {**rest, **settings.get("task_feature_lengths", {})}
     return ", ".join([str(settings.get("method")), *(f"{name} {value}" for name, value in numbers.items())])
@@ -105,17 +105,18 @@ def replaced_metrics(before: Record, after: Record) -> list[str]:
     differs; none for a task that only one of them has.
     """
     lines = []
-    for task, now in after.get("predicted", {}).items():
+    for task, predicted in after.get("predicted", {}).items():
         old, new = before.get("metrics", {}).get(task), after["metrics"][task]
-        made = before.get("predicted", {}).get(task, {})
-        changed = differing(made, now)
+        before_predicted = before.get("predicted", {}).get(task, {})
+        changed = differing(before_predicted, predicted)
         if old is None or not changed:
             continue
         shared = [name for name in new if name in old and isinstance(new[name], int | float)]
         values = ", ".join(f"{name} {cell(old[name])} -> {cell(new[name])}" for name in shared)
         ways = ", ".join(f"{name} {one} -> {other}" for name, (one, other) in changed.items())
-        how = ways if made else f"not recorded -> {settings_text(now['decoding'])}, {now['examples']:,} examples"
-        lines.append(f"this replaces metrics of {task} that were predicted otherwise: {values} ({how})")
+        if not before_predicted:
+            ways = f"not recorded -> {decoding_text(predicted['decoding'])}, {predicted['examples']:,} examples"
+        lines.append(f"this replaces metrics of {task} that were predicted otherwise: {values} ({ways})")
     return lines
 
 
@@ -127,7 +128,7 @@ def collect(run: RunDirectory, *, train_points: Sequence[int] | None = None) -> 
     """
     record = run.read()
     metrics = read_jsonl(run.metrics_jsonl)
-    train, validation = whole_split(metrics, "train"), whole_split(metrics, "validation")
+    train, validation = records_of_split(metrics, "train"), records_of_split(metrics, "validation")
     if all(line.get("loss") is None for line in validation):
         raise UserError(
             f"{run.path} has no {'finite ' if validation else ''}validation loss: nothing to report. "
@@ -135,21 +136,54 @@ def collect(run: RunDirectory, *, train_points: Sequence[int] | None = None) -> 
         )
     starts = counting_starts(record)
     steps = max(line["step"] for line in metrics)
-    last_start = starts[-1]
-    selected = _selected(metrics, last_start.get("selection"), steps)
-    evaluated = _optional(run.evaluation_json)  # of the last step, or of the best; then samples.json is, too
-    best = selected["step"] if selected else None
-    if not isinstance(evaluated, dict) or evaluated.get("step") not in (steps, steps if best is None else best):
-        evaluated = None
-    state = (steps, None) if evaluated is None else state_of(evaluated)
-    others = _other_splits(run, state)
-    # "git" is in evaluations that say what they were made with; what they found is the same without it
-    evaluated_with = [one.pop("git", None) for one in (evaluated, *others.values()) if one is not None]
+    selected = _selected(metrics, starts[-1].get("selection"), steps)
+    evaluated = _evaluation(run, steps, selected)
+    state = (steps, None) if evaluated is None else evaluated_state(evaluated)
+    other_splits = _other_splits(run, state)
+    evaluation_git = [one.pop("git", None) for one in (evaluated, *other_splits.values()) if one is not None]
     timing = read_jsonl(run.timing_jsonl)
-    points = thinned(train, TRAIN_POINTS) if train_points is None else at_steps(train, train_points)
-    results: Results = {
+    comparisons = [_read_if_present(path) for path in sorted(run.evaluation.glob(f"**/{SIGNIFICANCE}"))]
+    optional = {
+        "selected": selected,
+        "tasks": task_curves(metrics),
+        "other_splits": other_splits,
+        "attention": None if evaluated is None else _read_if_present(run.attention_json),
+        "significance": [one for one in comparisons if evaluated_state(one) == state],
+    }
+    return {
         "format": FORMAT,
         "experiment": record["experiment"],
+        **_start_facts(starts, evaluation_git),
+        "identity": record["identity"],
+        "data": _without_folders(starts[-1].get("data")),
+        "num_params": starts[-1].get("num_params"),
+        **({"num_trained": starts[-1]["num_trained"]} if "num_trained" in starts[-1] else {}),
+        "steps": steps,
+        "total_steps": starts[-1].get("total_steps"),
+        "target_tokens": round(sum(tokens)) if (tokens := _present_values(train, "target_tokens")) else None,
+        "examples": _examples(record["identity"], steps),
+        **_curves(train, validation, train_points),
+        "batches": _batches(run.batches, [line["step"] for line in validation]),
+        "samples": None if evaluated is None else _read_if_present(run.samples_json),
+        "evaluation": evaluated,
+        "training_flops": _training_flops(timing),
+        "timing": _timing(timing, starts),
+        **{name: value for name, value in optional.items() if value},
+    }
+
+
+def _evaluation(run: RunDirectory, steps: int, selected: Record | None) -> Any:
+    """The evaluation of the last step, or of the best; None if another step or none was evaluated."""
+    evaluated = _read_if_present(run.evaluation_json)
+    best = selected["step"] if selected else None
+    is_current = isinstance(evaluated, dict) and evaluated.get("step") in (steps, steps if best is None else best)
+    return evaluated if is_current else None
+
+
+def _start_facts(starts: Sequence[Record], evaluation_git: Sequence[Any]) -> Results:
+    """The command, code, versions and hardware of a run: those of its last start, and what changed between starts."""
+    last_start = starts[-1]
+    return {
         "command": last_start["command"],
         "starts": len(starts),
         "changed_between_starts": [
@@ -158,42 +192,24 @@ def collect(run: RunDirectory, *, train_points: Sequence[int] | None = None) -> 
         "git": last_start["git"],
         "sources": {
             "training": _distinct(start["git"] for start in starts),
-            "evaluation": _distinct(evaluated_with),
+            "evaluation": _distinct(evaluation_git),
         },
         "versions": last_start["versions"],
         "hardware": {**last_start["host"], "devices": last_start["devices"]},
-        "identity": record["identity"],
-        "data": _without_folders(last_start.get("data")),
-        "num_params": last_start.get("num_params"),
-        **({"num_trained": last_start["num_trained"]} if "num_trained" in last_start else {}),
-        "steps": steps,
-        "total_steps": last_start.get("total_steps"),
-        "target_tokens": round(sum(tokens)) if (tokens := _known(train, "target_tokens")) else None,
-        "examples": _examples(record["identity"], steps),
+    }
+
+
+def _curves(train: Sequence[Record], validation: Sequence[Record], train_points: Sequence[int] | None) -> Results:
+    """The curves of a run, with their first, last and best points. train_points: see `collect`."""
+    points = thinned(train, TRAIN_POINTS) if train_points is None else at_steps(train, train_points)
+    return {
         "first": {"train": _point(train[:1]), "validation": _point(validation[:1])},
         "final": {"train": _point(train[-1:]), "validation": _point(validation[-1:])},
         "best_validation": _point(
             [min(validation, key=lambda line: math.inf if (x := line.get("loss")) is None else x)]
         ),
         "curves": {"validation": _columns(validation), "train": _columns(points)},
-        "batches": _batches(run.batches, [line["step"] for line in validation]),
-        "samples": None if evaluated is None else _optional(run.samples_json),
-        "evaluation": evaluated,
-        "training_flops": _training_flops(timing),
-        "timing": _timing(timing, starts),
     }
-    if selected is not None:
-        results["selected"] = selected
-    if tasks := task_curves(metrics):
-        results["tasks"] = tasks
-    if others:
-        results["other_splits"] = others
-    if evaluated is not None and (looked := _optional(run.attention_json)):
-        results["attention"] = looked
-    compared = [_optional(path) for path in sorted(run.evaluation.glob(f"**/{SIGNIFICANCE}"))]
-    if compared := [one for one in compared if state_of(one) == state]:
-        results["significance"] = compared
-    return results
 
 
 def _without_folders(data: Any) -> Any:
@@ -208,28 +224,28 @@ def _without_folders(data: Any) -> Any:
     }
 
 
-def _selected(metrics: Sequence[Record], selection: Record | None, last: int) -> Results | None:
-    """The best evaluation of a run that selects one, and why the run ended with step `last`, if it ended early."""
+def _selected(metrics: Sequence[Record], selection: Record | None, last_step: int) -> Results | None:
+    """The best evaluation of a run that selects one, and why the run ended with step `last_step`, if it ended early."""
     if selection is None:
         return None
-    best = Best.of_records(metrics, BestMetric(**selection), last)
-    ended = best.reason if best.ends(last) else None
+    best = Best.of_records(metrics, BestMetric(**selection), last_step)
+    ended = best.reason if best.ends(last_step) else None
     kind = {name: selection[name] for name in ("metric", "mode")}
     return {**kind, "step": best.step, "value": best.value, "ended_early": ended}
 
 
-def state_of(evaluation: Record) -> tuple[int, int | None]:
-    """Which parameters an evaluation is of: those after a step, or the mean of so many checkpoints up to it."""
+def evaluated_state(evaluation: Record) -> tuple[int, int | None]:
+    """The parameters that were evaluated: the step, and the number of checkpoints up to it whose mean they are."""
     return evaluation["step"], evaluation.get("mean_of_checkpoints")
 
 
 def _other_splits(run: RunDirectory, state: tuple[int, int | None]) -> Results:
     """The evaluations of a state on splits other than the validation split, by split."""
     files = sorted(run.evaluation.glob(f"*/{run.evaluation_json.name}"))
-    found = {path.parent.name: _optional(path) for path in files}
-    found = {name: one for name, one in found.items() if state_of(one) == state}
+    evaluations = {path.parent.name: _read_if_present(path) for path in files}
+    evaluations = {name: one for name, one in evaluations.items() if evaluated_state(one) == state}
     # a folder may be of another task (`make eval TASK=…`), whose evaluation names its split itself
-    return {name: one for name, one in found.items() if one.get("split", name) == name}
+    return {name: one for name, one in evaluations.items() if one.get("split", name) == name}
 
 
 def read_results(path: Path) -> Results:
@@ -258,7 +274,7 @@ def write_results(path: Path, results: Record) -> None:
 def thinned(lines: Sequence[Record], count: int) -> list[dict[str, Any]]:
     """At most `count` records: means over groups of successive ones, weighted by their target tokens.
 
-    Each stands at the last step of its group. Values that are not numbers in a record do not count.
+    Each has the last step of its group. None does not count.
     """
     size = -(-len(lines) // count) if lines else 1
     return _merged([lines[start : start + size] for start in range(0, len(lines), size)])
@@ -293,11 +309,11 @@ def _merged(groups: Sequence[Sequence[Record]]) -> list[dict[str, Any]]:
 
 
 def training_seconds(timing: Sequence[Record]) -> float | None:
-    """Seconds spent in updates: for each record, its seconds a step times the steps since the record before."""
-    return _of_all_updates(timing, "seconds_per_step")
+    """The seconds spent in updates: for each record, its seconds a step times the steps since the record before."""
+    return _sum_over_updates(timing, "seconds_per_step")
 
 
-def _of_all_updates(timing: Sequence[Record], *names: str) -> float | None:
+def _sum_over_updates(timing: Sequence[Record], *names: str) -> float | None:
     """The sum over updates of the product of these values of their record; None where no record has them all."""
     total, before = 0.0, 0
     for line in timing:
@@ -308,53 +324,53 @@ def _of_all_updates(timing: Sequence[Record], *names: str) -> float | None:
 
 
 def _batches(path: Path, steps: Sequence[int]) -> dict[str, list[Any]] | None:
-    """The SHA-256 of all that the run was fed up to each of these steps; None where that was not recorded.
+    """The SHA-256 of all batches of the run up to each of these steps; None where they were not recorded.
 
     Made of the lines of batches.sha256, one for every update. Two runs with the same digest at a step saw the same
     batches in the same order until then.
     """
     if not path.exists():
         return None
-    digest, fed, found = hashlib.sha256(), 0, []
+    digest, count, digests = hashlib.sha256(), 0, []
     with path.open("rb") as file:
         for step in steps:
-            for line in itertools.islice(file, max(0, step - fed)):
-                if not line.strip(b"-\n"):  # updates from before the file was kept
+            for line in itertools.islice(file, max(0, step - count)):
+                if not line.strip(b"-\n"):  # updates before the file existed
                     return None
                 digest.update(line)
-                fed += 1
-            if fed < step:
+                count += 1
+            if count < step:
                 return None
-            found.append(digest.hexdigest())
-    return {"step": list(steps), "sha256": found}
+            digests.append(digest.hexdigest())
+    return {"step": list(steps), "sha256": digests}
 
 
 def _timing(timing: Sequence[Record], starts: Sequence[Record]) -> dict[str, Any]:
-    # The first record's window holds the compilation: speeds are medians.
-    times = _known(timing, "time")
+    """The speed of a run. Rates are medians, because the first record's updates contain the compilation."""
+    times = _present_values(timing, "time")
     wall = times[-1] - starts[0]["time"] if times and len(starts) == 1 else None
     rates = ("seconds_per_step", "tokens_per_second", "target_tokens_per_second", "share_of_peak")
-    medians = {name: statistics.median(values) if (values := _known(timing, name)) else None for name in rates}
+    medians = {name: statistics.median(values) if (values := _present_values(timing, name)) else None for name in rates}
     known = [line for line in timing if line.get("used_by_others") is not None]
-    seconds, by_others = training_seconds(known), _of_all_updates(known, "seconds_per_step", "used_by_others")
+    seconds, by_others = training_seconds(known), _sum_over_updates(known, "seconds_per_step", "used_by_others")
     load = by_others / seconds if by_others is not None and seconds else None
     return {"training_seconds": training_seconds(timing), "wall_seconds": wall, **medians, "used_by_others": load}
 
 
 def _training_flops(timing: Sequence[Record]) -> float | None:
     """Floating point operations of the model in all updates, forward and backward, to three digits."""
-    found = _of_all_updates(timing, "seconds_per_step", "flops_per_second")
-    return None if found is None else float(f"{found:.3g}")
+    flops = _sum_over_updates(timing, "seconds_per_step", "flops_per_second")
+    return None if flops is None else float(f"{flops:.3g}")
 
 
 def _distinct(values: Iterable[Any]) -> list[Any]:
-    found: list[Any] = []
+    distinct: list[Any] = []
     for value in values:
-        found += [value] if value not in found else []
-    return found
+        distinct += [value] if value not in distinct else []
+    return distinct
 
 
-def _known(lines: Sequence[Record], name: str) -> list[Any]:
+def _present_values(lines: Sequence[Record], name: str) -> list[Any]:
     return [line[name] for line in lines if line.get(name) is not None]
 
 
@@ -375,7 +391,7 @@ def _examples(identity: Record, steps: int) -> int | None:
     return None if batch_size is None or packed or bucketed else steps * batch_size
 
 
-def _optional(path: Path) -> Any:
+def _read_if_present(path: Path) -> Any:
     try:
         return read_json(path) if path.exists() else None
     except ValueError as error:

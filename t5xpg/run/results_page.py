@@ -1,4 +1,4 @@
-"""The results block of an experiment's README, made from results.json and from nothing else."""
+"""The results block of an experiment's README, made from results.json alone."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -8,23 +8,23 @@ from t5xpg.base.markdown import UNKNOWN, cell, code, cut, decimals, escape, tabl
 from t5xpg.base.progress import duration
 from t5xpg.run import provenance
 from t5xpg.run.comparison_tables import MEASURES, references_table, seeds_table
-from t5xpg.run.results import TRIVIAL, filled_rows, settings_text, significance_rows
+from t5xpg.run.results import TRIVIAL, decoding_text, filled_rows, significance_rows
 from t5xpg.run.seed_summary import evaluations
 
 CURVE_FILE, METRIC_FILE = "curve.svg", "metric.svg"
 _STEPS = "training step (optimiser updates)"
 SHOWN_SAMPLES = 6
-# Other numbers of an evaluation.
-_NAMED = {**MEASURES, "encoder_use": "nats per target token more with another example's inputs (use of the encoder)"}
-OTHERS_ALLOWED = 0.05  # of the cores: what a system does for itself takes less, and another program more
+# The names of an evaluation's numbers for people.
+_NAMES = {**MEASURES, "encoder_use": "nats per target token more with another example's inputs (use of the encoder)"}
+OTHER_LOAD_ALLOWED = 0.05  # of the cores: the system itself takes less, and another program more
 
 Results = Mapping[str, Any]
 
 
 def sections(results: Results) -> list[str]:
-    """Its parts: the metrics of the tasks, the curve of the loss, and the tables; `pictures` lie beside it."""
+    """The parts of the block: metrics of the tasks, the curve of the loss, and tables; it refers to `pictures`."""
     metric = f"![Metrics of the tasks while training]({METRIC_FILE})" if METRIC_FILE in pictures(results) else ""
-    found = [
+    parts = [
         _objections(results),
         references_table(results),
         seeds_table(results),
@@ -41,19 +41,19 @@ def sections(results: Results) -> list[str]:
         *task_tables(results),
         _samples(results),
     ]
-    return [section for section in found if section]
+    return [section for section in parts if section]
 
 
 def _objections(results: Results) -> str:
-    """A line on why the numbers were not made with the code of one commit; "" if they were."""
-    reasons = provenance.objections(*provenance.of_results(results))
+    """The reasons why the numbers were not made with the code of one commit, as a line; "" if they were."""
+    reasons = provenance.objections(*provenance.git_states(results))
     return f"**Not the code of one commit:** what is shown {', and '.join(reasons)}." if reasons else ""
 
 
 def curve_svg(results: Results) -> str:
-    """The picture of the loss over steps: validation, training and, where there is one, the published validation.
+    """The picture of the loss over steps: of validation, training and, if there is one, the published validation.
 
-    In nats per target byte where the validation has it, else in nats per target token.
+    In nats per target byte if the validation has them, else in nats per target token.
     """
     measure = _curve_measure(results)
     curves = []
@@ -70,9 +70,9 @@ def curve_svg(results: Results) -> str:
 def pictures(results: Results) -> dict[str, str]:
     """The curve of the loss and, where metrics were computed while training, of the first one of each task."""
     curves = []
-    found = results.get("tasks", {}).get("infer_eval", {})
-    for (task, columns), kind in zip(found.items(), COMPARED, strict=False):
-        name, values = next(((one, v) for one, v in columns["metrics"].items() if not isinstance(v, str)), ("", []))
+    task_curves = results.get("tasks", {}).get("infer_eval", {})
+    for (task, columns), kind in zip(task_curves.items(), COMPARED, strict=False):
+        name, values = next((one for one in columns["metrics"].items() if not isinstance(one[1], str)), ("", []))
         if len(values) > 1:
             curves.append(Curve(f"{task} / {name}", kind, columns["step"], values))
     metric = {METRIC_FILE: draw(_title(results), _STEPS, "metrics while training", curves)} if curves else {}
@@ -80,18 +80,18 @@ def pictures(results: Results) -> dict[str, str]:
 
 
 def _metrics(results: Results) -> str:
-    """The metrics of the run's tasks on every split, beside those of answers without a model, and how they were made.
+    """The metrics of the run's tasks on every split, beside those of answers without a model, with their decoding.
     The name of a single task, and a decoding that all rows share, are not repeated. "" without metrics."""
     splits = evaluations(results)
-    several = len({task for one in splits for task in one.get("metrics", {})}) > 1
+    with_task = len({task for one in splits for task in one.get("metrics", {})}) > 1
     ways = [way for way in TRIVIAL if any(way in task for one in splits for task in one.get("trivial", {}).values())]
     rows = [
-        [escape(f"{task} / {name}" if several else name), escape(str(one.get("split", "validation"))), cell(value)]
+        [escape(f"{task} / {name}" if with_task else name), escape(str(one.get("split", "validation"))), cell(value)]
         + [cell(one.get("trivial", {}).get(task, {}).get(way, {}).get(name)) for way in ways]
-        + how
+        + prediction
         for one in splits
         for task, values in one.get("metrics", {}).items()
-        for how in [_how(one.get("predicted", {}).get(task))]
+        for prediction in [_prediction_cells(one.get("predicted", {}).get(task))]
         for name, value in values.items()
         if isinstance(value, str | int | float)
     ]
@@ -101,14 +101,14 @@ def _metrics(results: Results) -> str:
     return f"{table(header[:-1], [row[:-1] for row in rows], numbers_from=2)}\n\nDecoding: {decodings.pop()}."
 
 
-def _how(predicted: Mapping[str, Any] | None) -> list[str]:
+def _prediction_cells(predicted: Mapping[str, Any] | None) -> list[str]:
     if predicted is None:
         return [UNKNOWN, "not recorded"]
-    return [cell(predicted["examples"]), settings_text(predicted["decoding"]) if predicted["decoding"] else UNKNOWN]
+    return [cell(predicted["examples"]), decoding_text(predicted["decoding"]) if predicted["decoding"] else UNKNOWN]
 
 
 def curve_text(results: Results) -> str:
-    """One sentence that says what the picture shows."""
+    """The sentence that describes the picture."""
     measure = _curve_measure(results)
     first, final = results["first"]["validation"], results["final"]["validation"]
     return (
@@ -126,11 +126,11 @@ def _measures(results: Results) -> str:
         points.append(("validation, last, as published", results["published"]["final"]["validation"]))
     if first["train"] is not None:
         points += [("training, first steps", first["train"]), ("training, last steps", final["train"])]
-    return _points("", points)
+    return _points_table("", points)
 
 
-def _points(title: str, points: Sequence[tuple[str, Results]]) -> str:
-    """A row for each name and its last values; "" where there is none."""
+def _points_table(title: str, points: Sequence[tuple[str, Results]]) -> str:
+    """The table with a row for each name and its values; "" if there is none."""
     shown = [measure for measure in MEASURES if any(point.get(measure) is not None for _, point in points)]
     rows = [
         [name, f"{point['step']:,}", *(decimals(point.get(measure)) for measure in shown)] for name, point in points
@@ -141,22 +141,22 @@ def _points(title: str, points: Sequence[tuple[str, Results]]) -> str:
 def task_tables(results: Results) -> list[str]:
     """The last loss of each task, and its last metrics while training."""
     tasks = results.get("tasks", {})
-    of_whole_split = (results.get("evaluation") or {}).get("tasks")
-    if of_whole_split:
-        points = {task: {"step": results["evaluation"]["step"], **values} for task, values in of_whole_split.items()}
+    split_losses = (results.get("evaluation") or {}).get("tasks")
+    if split_losses:
+        points = {task: {"step": results["evaluation"]["step"], **values} for task, values in split_losses.items()}
     else:
-        of_task = tasks.get("validation", {}).items()
-        points = {task: {name: values[-1] for name, values in columns.items()} for task, columns in of_task}
+        validation_curves = tasks.get("validation", {}).items()
+        points = {task: {name: values[-1] for name, values in columns.items()} for task, columns in validation_curves}
     rows = []
     for task, columns in tasks.get("infer_eval", {}).items():
         last = {name: values if isinstance(values, str) else values[-1] for name, values in columns["metrics"].items()}
         if "decoding" in columns:
-            last |= {"examples": columns["examples"][-1], "decoding": settings_text(columns["decoding"])}
+            last |= {"examples": columns["examples"][-1], "decoding": decoding_text(columns["decoding"])}
         if "left_out" in columns:
             last["evaluations that were decoded otherwise, left out"] = columns["left_out"]
         rows += [[escape(f"{task} / {name}"), f"{columns['step'][-1]:,}", cell(one)] for name, one in last.items()]
     metrics = table(["metrics while training", "step", ""], rows, numbers_from=1) if rows else ""
-    losses = _points("validation by task", [(escape(task), point) for task, point in points.items()])
+    losses = _points_table("validation by task", [(escape(task), point) for task, point in points.items()])
     return [one for one in (losses, metrics) if one]
 
 
@@ -164,9 +164,9 @@ def _facts(results: Results) -> Iterator[tuple[str, str]]:
     identity, hardware, timing = results["identity"], results["hardware"], results["timing"]
     yield "command", code(results["command"])
     yield "source", _source(results)
-    read = identity.get("data")
-    if isinstance(read, Mapping) and isinstance(read.get("task"), str):
-        yield "task", code(read["task"])
+    task_data = identity.get("data")
+    if isinstance(task_data, Mapping) and isinstance(task_data.get("task"), str):
+        yield "task", code(task_data["task"])
     yield "data", "; ".join(_dataset(data) for data in _datasets(_data(results)))
     yield "started from", _start(identity.get("initial"))
     vocabulary = identity.get("vocabulary")
@@ -180,10 +180,10 @@ def _facts(results: Results) -> Iterator[tuple[str, str]]:
     total = results["total_steps"]
     yield "steps", f"{results['steps']:,}" + (f" of {total:,}" if total and total != results["steps"] else "")
     if selected := results.get("selected"):
-        found = (
+        value = (
             "never finite" if selected["step"] is None else f"{cell(selected['value'])} at step {selected['step']:,}"
         )
-        yield "best", escape(f"{selected['metric']} {found}")
+        yield "best", escape(f"{selected['metric']} {value}")
         yield "ended early", escape(selected["ended_early"] or "")
     yield "examples", "" if results["examples"] is None else f"{results['examples']:,}"
     yield "target tokens", "" if results["target_tokens"] is None else f"{results['target_tokens']:,}"
@@ -208,14 +208,14 @@ def _start(initial: Mapping[str, Any] | None) -> str:
 
 def _source(results: Results) -> str:
     training, evaluation = (
-        list(dict.fromkeys(map(provenance.format_commit, used))) for used in provenance.of_results(results)
+        list(dict.fromkeys(map(provenance.format_commit, used))) for used in provenance.git_states(results)
     )
     later = ", ".join(name for name in evaluation if name not in training)
     return ", ".join(training) + (f"; evaluated with {later}" if later else "")
 
 
 def _batches(batches: Mapping[str, Any] | None) -> str:
-    """All batches of the run as one digest; "" for older results, which do not record it."""
+    """The digest of all batches of the run; "" for older results, which do not record it."""
     if not batches or not batches["step"][-1]:
         return ""
     return f"{batches['sha256'][-1][:12]}…, the SHA-256 of the first {batches['step'][-1]:,}"
@@ -230,8 +230,9 @@ def _time(timing: Mapping[str, Any]) -> str:
         "share_of_peak": lambda share: f"{100 * share:.0f}% of the hardware's peak",
     }
     known = [text(timing[name]) for name, text in texts.items() if timing[name] is not None]
-    alone = (timing.get("used_by_others") or 0.0) <= OTHERS_ALLOWED
-    return ", ".join(known) if alone else f"left out: more than {OTHERS_ALLOWED:.0%} of the cores were used by others"
+    alone = (timing.get("used_by_others") or 0.0) <= OTHER_LOAD_ALLOWED
+    others = f"left out: more than {OTHER_LOAD_ALLOWED:.0%} of the cores were used by others"
+    return ", ".join(known) if alone else others
 
 
 def _load(timing: Mapping[str, Any]) -> str:
@@ -253,7 +254,7 @@ def _hardware(hardware: Mapping[str, Any]) -> str:
 
 
 def _data(results: Results) -> Any:
-    """The record of the data's export if the run kept it, else the data's identity, which says less."""
+    """The record of the data's export if the run has it, else the data's identity, which says less."""
     return results.get("data") or results["identity"].get("data")
 
 
@@ -261,7 +262,7 @@ def _datasets(data: Any) -> Iterator[Mapping[str, Any]]:
     """The descriptions of datasets in a data identity, as "name", "source", "limit" and "splits".
 
     The identity is a manifest, or {"dataset": name, "sha256": {split: digest}}, or several of them under names. For a
-    task that is not ours it may be something else.
+    user's task it may be something else.
     """
     if not isinstance(data, Mapping):
         return
@@ -309,16 +310,16 @@ def _evaluation(evaluation: Any, title: str) -> str:
     elsewhere = ("data", "tasks", "metrics", "predicted", "trivial", "blanks")
     numbers = {name: value for name, value in evaluation.items() if name not in elsewhere}
     rows = [
-        [escape(_NAMED.get(name, name)), decimals(value) if name in _NAMED else cell(value)]
-        for name, value in _leaves(numbers, "")
+        [escape(_NAMES.get(name, name)), decimals(value) if name in _NAMES else cell(value)]
+        for name, value in _flattened(numbers, "")
     ]
     return table([escape(title), ""], rows, numbers_from=1)
 
 
-def _leaves(value: Any, prefix: str) -> Iterator[tuple[str, Any]]:
+def _flattened(value: Any, prefix: str) -> Iterator[tuple[str, Any]]:
     if isinstance(value, Mapping):
         for name, inner in value.items():
-            yield from _leaves(inner, f"{prefix} / {name}" if prefix else str(name))
+            yield from _flattened(inner, f"{prefix} / {name}" if prefix else str(name))
     elif isinstance(value, str | int | float):
         yield prefix, value
 

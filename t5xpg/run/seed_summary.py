@@ -13,19 +13,19 @@ Key = tuple[str, str, str]  # task ("" for the loss and the blanks of a whole sp
 
 LOSSES = ("nats_per_byte", "loss", "accuracy")
 FILLED_IN = "% of {}s filled in"  # with a kind of blanks: "word"
-_KEPT = ("step", "split", *LOSSES, "metrics", "blanks")  # of an evaluation
+_PUBLISHED = ("step", "split", *LOSSES, "metrics", "blanks")  # of the evaluation of a further seed
 _SHOWN = 5
 
 
-def of_other_seeds(path: Path, first: Results, others: Sequence[RunDirectory]) -> list[dict[str, Any]]:
-    """What is published of further runs: {"seed", "steps", "sources", "final", "evaluation", "other_splits"} of each.
+def results_of_seeds(path: Path, first: Results, others: Sequence[RunDirectory]) -> list[dict[str, Any]]:
+    """The published part of further runs: {"seed", "steps", "sources", "final", "evaluation", "other_splits"} each.
 
-    first: the results of the run that is published in full. path: where they are from. Raises UserError if another run
-    differs in more than the seed: in experiment, settings, data, vocabulary, versions, the steps trained, or how it was
-    evaluated.
+    first: the results of the run that is published in full. path: its folder or file. Raises UserError if another run
+    differs in more than the seed: in experiment, settings, data, vocabulary, versions, the steps trained, or the way of
+    its evaluation.
     """
-    found = []
-    kinds = _evaluated_step(first)
+    published = []
+    common_kinds = _evaluated_kinds(first)
     paths = dict.fromkeys([first["identity"].get("seed"), *(one["seed"] for one in first.get("seeds", ()))], path)
     for other in others:
         results = collect(other)
@@ -33,8 +33,8 @@ def of_other_seeds(path: Path, first: Results, others: Sequence[RunDirectory]) -
         if seed in paths:
             raise UserError(f"{other.path} and {paths[seed]} have the same seed, {seed}: name runs of other seeds.")
         paths[seed] = other.path
-        kinds = kinds & _evaluated_step(results) or kinds
-        if different := differing(_circumstances(first, kinds), _circumstances(results, kinds)):
+        common_kinds = common_kinds & _evaluated_kinds(results) or common_kinds
+        if different := differing(_circumstances(first, common_kinds), _circumstances(results, common_kinds)):
             listed = [f"{name} {short(one)} and {short(two)}" for name, (one, two) in different.items()]
             raise UserError(
                 f"{path} and {other.path} differ in more than the seed: {'; '.join(listed[:_SHOWN])}"
@@ -42,20 +42,20 @@ def of_other_seeds(path: Path, first: Results, others: Sequence[RunDirectory]) -
                 "alone, trained and evaluated the same way."
             )
         splits = results.get("other_splits", {})
-        found.append(
+        published.append(
             {
                 "seed": seed,
                 **{name: results[name] for name in ("steps", "sources")},
                 "final": {"validation": results["final"]["validation"]},
-                "evaluation": _kept(results["evaluation"]),
-                "other_splits": {split: _kept(one) for split, one in splits.items()},
+                "evaluation": _published(results["evaluation"]),
+                "other_splits": {split: _published(one) for split, one in splits.items()},
             }
         )
-    return found
+    return published
 
 
 def evaluations(results: Results) -> list[Results]:
-    """What a run was evaluated on after its last step: validation, and other splits."""
+    """The evaluations of a run after its last step: on validation, and on other splits."""
     return [one for one in (results["evaluation"], *results.get("other_splits", {}).values()) if one]
 
 
@@ -64,7 +64,7 @@ def values(results: Results) -> dict[Key, list[float]]:
 
     They are from evaluations if there are any, else from the last validation while training. Only finite ones count.
     """
-    found: dict[Key, list[float]] = {}
+    numbers: dict[Key, list[float]] = {}
     for run in (results, *results.get("seeds", ())):
         for one in evaluations(run) or [run["final"]["validation"]]:
             split = str(one.get("split", "validation"))
@@ -73,41 +73,41 @@ def values(results: Results) -> dict[Key, list[float]]:
             for task, table in {"": whole, **one.get("metrics", {})}.items():
                 for name, value in table.items():
                     if isinstance(value, int | float):
-                        found.setdefault((task, name, split), []).append(value)
-    return found
+                        numbers.setdefault((task, name, split), []).append(value)
+    return numbers
 
 
-def _kept(evaluation: Results | None) -> dict[str, Any] | None:
-    return None if evaluation is None else {name: evaluation[name] for name in _KEPT if name in evaluation}
+def _published(evaluation: Results | None) -> dict[str, Any] | None:
+    return None if evaluation is None else {name: evaluation[name] for name in _PUBLISHED if name in evaluation}
 
 
 def _circumstances(results: Results, kinds: Set[str]) -> dict[str, Any]:
-    """What has to be the same. Not the last step of a run that ended early, nor its best step: they are results.
-    kinds: of the evaluated steps that the runs so far have in common."""
-    of_splits = {"validation": results["evaluation"], **results.get("other_splits", {})}
-    evaluated = _evaluated_step(results)
+    """The facts that have to be the same. The last step of a run that ended early and its best step are results.
+    kinds: the kinds of evaluated steps that all runs so far have in common."""
+    by_split = {"validation": results["evaluation"], **results.get("other_splits", {})}
+    evaluated = _evaluated_kinds(results)
     identity = {name: value for name, value in results["identity"].items() if name != "seed"}
     settings, seed = identity.get("settings", {}), results["identity"].get("seed")
-    # the seed that datasets were given is the run's (RANDOM_SEED)
-    given = {name for name, value in settings.items() if name.endswith(".seed") and value == seed}
+    # the seeds of datasets that are the run's own (RANDOM_SEED)
+    seed_settings = {name for name, value in settings.items() if name.endswith(".seed") and value == seed}
     return {
         **identity,
-        "settings": {name: value for name, value in settings.items() if name not in given},
+        "settings": {name: value for name, value in settings.items() if name not in seed_settings},
         **{name: results[name] for name in ("experiment", "total_steps", "versions")},
         "steps": "ended early" if (results.get("selected") or {}).get("ended_early") else results["steps"],
         "evaluated step": " or ".join(sorted(kinds & evaluated or evaluated)),
-        "evaluation": {split: "none" if one is None else _way(one) for split, one in of_splits.items()},
+        "evaluation": {split: "none" if one is None else _evaluation_way(one) for split, one in by_split.items()},
     }
 
 
-def _way(evaluation: Results) -> dict[str, Any]:
+def _evaluation_way(evaluation: Results) -> dict[str, Any]:
     ways = {name: evaluation.get(name) for name in ("task", "mean_of_checkpoints")}
     predicted = evaluation.get("predicted", {})
     return ways | {task: {name: one.get(name) for name in PREDICTED} for task, one in predicted.items()}
 
 
-def _evaluated_step(results: Results) -> set[str]:
-    """Which step was evaluated: "last", "best", or both where they are the same or nothing was evaluated."""
-    at = (results["evaluation"] or {}).get("step")
+def _evaluated_kinds(results: Results) -> set[str]:
+    """The kind of step that was evaluated: "last", "best", or both if they are equal or nothing was evaluated."""
+    evaluated = (results["evaluation"] or {}).get("step")
     steps = {"last": results["steps"], "best": (results.get("selected") or {}).get("step")}
-    return {kind for kind, step in steps.items() if at in (None, step)}
+    return {kind for kind, step in steps.items() if evaluated in (None, step)}

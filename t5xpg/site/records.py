@@ -11,7 +11,7 @@ from t5xpg.base import paths
 from t5xpg.base.environment import git
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import json_object_if_any, read_json, read_text, sha256_of_file
-from t5xpg.run.comparison_tables import MEASURES, keys_of, trivial
+from t5xpg.run.comparison_tables import MEASURES, matching_keys, trivial_results
 from t5xpg.run.directory import RunDirectory
 from t5xpg.run.report import README_FILE, RESULTS_FILE
 from t5xpg.run.results import Results, collect, read_results
@@ -154,14 +154,14 @@ def headline(results: Results) -> Headline | None:
     """
     own = values(results)
     references = results.get("references", ())
-    keys = [key for one in references for key in keys_of(one, own)]
+    keys = [key for one in references for key in matching_keys(one, own)]
     words = FILLED_IN.format("word")
     keys += [*(key for key in own if key[1] == words), *(key for key in own if key[0]), *own]
     if not keys:
         return None
     _, measure, split = keys[0]
-    others = [(one["name"], one["value"]) for one in references if keys[0] in keys_of(one, own)]
-    others += [(name, found[keys[0]]) for name, found in trivial(results).items() if keys[0] in found]
+    others = [(one["name"], one["value"]) for one in references if keys[0] in matching_keys(one, own)]
+    others += [(name, found[keys[0]]) for name, found in trivial_results(results).items() if keys[0] in found]
     for one in evaluations(results):  # older ones have no blanks
         if measure == words and one.get("split", "validation") == split and (blanks := one.get("blanks")):
             others += [(name, blanks["word"][answer]) for name, answer in _ANSWERS.items()]

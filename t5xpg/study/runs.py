@@ -22,7 +22,7 @@ from t5xpg.run.best import Best, BestMetric, Values, values_of
 from t5xpg.run.checkpoint.folders import saved_steps
 from t5xpg.run.directory import RunDirectory
 from t5xpg.run.provenance import counting_starts
-from t5xpg.run.records import read_jsonl, whole_split
+from t5xpg.run.records import read_jsonl, records_of_split
 from t5xpg.study.launchers import Launcher
 
 _POLL_SECONDS = 1.0
@@ -124,7 +124,7 @@ def outcome(run: Run) -> Outcome:
     """The outcome of a run up to now."""
     directory = run.directory
     records = read_jsonl(directory.metrics_jsonl)
-    validation = whole_split(records, "validation")
+    validation = records_of_split(records, "validation")
     step = max((record["step"] for record in records), default=0)
     # `skip_nonfinite` updates that are not finite are passed over; the next one ends the run
     skipped = len(list(directory.nonfinite.glob("step_*")))
@@ -134,7 +134,7 @@ def outcome(run: Run) -> Outcome:
     ended_early = selection is not None and Best.of_records(records, BestMetric(**selection), step).ends(step)
     has_last_validation = bool(validation) and validation[-1]["step"] == run.steps
     is_saved = step in saved_steps(directory.checkpoints)  # if not, the run was killed after its last record
-    target_tokens = sum(record["target_tokens"] for record in whole_split(records, "train"))
+    target_tokens = sum(record["target_tokens"] for record in records_of_split(records, "train"))
     measured = [(record["step"], values) for record in records if (values := values_of(record))]
     done = diverged or ((ended_early or has_last_validation) and is_saved)
     return Outcome(step, validation, target_tokens, diverged, done, measured)

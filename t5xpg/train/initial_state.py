@@ -22,9 +22,9 @@ from t5xpg.models.config import OF_ENCODER, OF_TWO_STACKS
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
 from t5xpg.models.model import Model, Params
 from t5xpg.optim.state import TrainState
-from t5xpg.run.checkpoint import items
+from t5xpg.run.checkpoint import checkpoint_items
 from t5xpg.run.checkpoint.checkpointer import Checkpointer
-from t5xpg.run.checkpoint.initial_checkpoint import InitialCheckpoint, SavedStep, find
+from t5xpg.run.checkpoint.initial_checkpoint import InitialCheckpoint, SavedStep, find_checkpoint
 from t5xpg.run.directory import differing
 
 _SHOWN = {"params": 50, "optimizer": 5}  # the number of arrays that do not fit that are listed
@@ -63,12 +63,12 @@ def _teacher(built: Assembly) -> tuple[Params, Origin, Mapping[str, Any]]:
     experiment, frozen = built.experiment, built.abstract_state.frozen
     assert experiment.teacher is not None
     assert frozen is not None
-    saved_step = find(experiment.teacher.checkpoint, "TEACHER_CHECKPOINT")
+    saved_step = find_checkpoint(experiment.teacher.checkpoint, "TEACHER_CHECKPOINT")
     with Checkpointer(saved_step.checkpoints, experiment.checkpoints, read_only=True) as checkpointer:
         step = checkpointer.latest() if saved_step.step is None else saved_step.step
         require_teacher_fits(SavedStep(saved_step.run, step), experiment, built.abstract_state)
         params, meta = checkpointer.restore_params(step, frozen)
-    digest = items.sha256_of_arrays({"params": params})
+    digest = checkpoint_items.sha256_of_arrays({"params": params})
     origin = {"named": experiment.teacher.checkpoint, "experiment": meta["experiment"], "step": step, "sha256": digest}
     return jax.block_until_ready(params), origin, meta["vocabulary"]
 
@@ -77,7 +77,7 @@ def _load(built: Assembly) -> InitialState:
     experiment = built.experiment
     initial = experiment.initial
     assert initial is not None
-    saved_step = find(initial.checkpoint)
+    saved_step = find_checkpoint(initial.checkpoint)
     with Checkpointer(saved_step.checkpoints, experiment.checkpoints, read_only=True) as checkpointer:
         step = checkpointer.latest() if saved_step.step is None else saved_step.step
         saved_step = SavedStep(saved_step.run, step)
@@ -85,13 +85,15 @@ def _load(built: Assembly) -> InitialState:
         if initial.reset_optimizer:
             expected = _initial_params(built.abstract_state, experiment)
             params, meta = checkpointer.restore_params(step, _stored(expected, initial))
-            digest = items.sha256_of_arrays({"params": params})
+            digest = checkpoint_items.sha256_of_arrays({"params": params})
             if initial.adapt_decoder:
                 params = adaptation.adapted(params, expected, experiment.model.config)
             state = built.state_of(params)
         else:
             state, _, meta = checkpointer.restore(step, built.abstract_state)
-            digest = items.sha256_of_arrays({"params": state.eval_params, "optimizer": items.optimizer_tree(state)})
+            digest = checkpoint_items.sha256_of_arrays(
+                {"params": state.eval_params, "optimizer": checkpoint_items.optimizer_tree(state)}
+            )
             _require_learning(experiment, int(state.step))
     origin = {"named": initial.checkpoint, "experiment": meta["experiment"], "step": step, "sha256": digest}
     return InitialState(jax.block_until_ready(state), origin, meta["vocabulary"])
@@ -207,7 +209,7 @@ def require_fit(saved_step: SavedStep, experiment: Experiment, abstract: TrainSt
         adaptation.check_adaptable(experiment.model)
     expected = {"params": _stored(_initial_params(abstract, experiment), initial)}
     if not initial.reset_optimizer:
-        expected["optimizer"] = items.optimizer_tree(abstract)
+        expected["optimizer"] = checkpoint_items.optimizer_tree(abstract)
     return _require_arrays(saved_step, experiment.base_model, expected, initial)
 
 
@@ -222,9 +224,12 @@ def _require_arrays(
         lacking = [name for name, kind in kinds.items() if not isinstance(meta[name], kind)]
         if lacking:
             raise ValueError(f"its meta has no {' and no '.join(lacking)}")
-        trees = {item: items.arrays_of(folder, item) for item in expected_trees}
-        stored = {item: items.described(tree) for item, tree in trees.items()}
-        expected = {item: items.described(items.as_stored(tree, trees[item])) for item, tree in expected_trees.items()}
+        trees = {item: checkpoint_items.array_metadata(folder, item) for item in expected_trees}
+        stored = {item: checkpoint_items.array_types(tree) for item, tree in trees.items()}
+        expected = {
+            item: checkpoint_items.array_types(checkpoint_items.stored_layout(tree, trees[item]))
+            for item, tree in expected_trees.items()
+        }
     except (OSError, ValueError, KeyError, TypeError) as error:
         reason = f"its meta has no {error}" if isinstance(error, KeyError) else str(error) or type(error).__name__
         reason = reason.strip().splitlines()[0][:200].rstrip(".")
@@ -236,7 +241,7 @@ def _require_arrays(
         )
     adapts = initial is not None and initial.adapt_decoder
     other_settings = _other_settings(meta, model, initial)
-    misfits = {item: items.array_differences(expected[item], stored[item]) for item in stored}
+    misfits = {item: checkpoint_items.array_differences(expected[item], stored[item]) for item in stored}
     if not other_settings and not any(misfits.values()):
         return meta
     lines = [f"The checkpoint {shown(folder)} does not fit the experiment:"]

@@ -69,7 +69,9 @@ def record(loaded: LoadedConfig, *, steps: int, output: Path, force: bool = Fals
                 ended=False,
                 description=to_json(dataclasses.asdict(description) | {"vocabulary": description.vocabulary.to_json()}),
             )
-        recording = Recording(loaded.typed, records, to_json(dataclasses.asdict(data)), environment.versions(), {}, gin)
+        recording = Recording(
+            loaded.name_or_file, records, to_json(dataclasses.asdict(data)), environment.versions(), {}, gin
+        )
         if (output / MANIFEST).exists() and not force:
             _refuse_another(output, recording)
             print(f"{paths.shown(output)} holds these batches already")
@@ -99,8 +101,8 @@ def _print_result(output: Path, loaded: LoadedConfig, gin: str) -> None:
     print(
         f"{paths.shown(output)}: {train:,} batches to train, {validation:,} to validate, "
         f"{f'{size / 1e6:,.1f} MB' if size >= 1e6 else f'{size / 1e3:,.1f} kB'}\n"
-        f"train from them: make train EXP={shlex.quote(loaded.typed)} RECORDED={shlex.quote(paths.shown(output))}"
-        + (f" GIN={shlex.quote(gin)}" if gin else "")
+        f"train from them: make train EXP={shlex.quote(loaded.name_or_file)} "
+        f"RECORDED={shlex.quote(paths.shown(output))}" + (f" GIN={shlex.quote(gin)}" if gin else "")
     )
 
 

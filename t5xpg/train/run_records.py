@@ -14,7 +14,7 @@ from t5xpg.run.directory import RunDirectory
 from t5xpg.run.loggers import Logger, StartedRun
 from t5xpg.run.loggers.fanout import LoggerFanout, start_threads
 from t5xpg.run.metrics import Window
-from t5xpg.run.records import Closing, JsonlWriter, TensorBoardWriter, Unwritten, to_json
+from t5xpg.run.records import Closing, JsonlWriter, NoWriter, TensorBoardWriter, to_json
 from t5xpg.train import nonfinite
 from t5xpg.train.nonfinite import NonFinite
 
@@ -39,14 +39,14 @@ class RunRecords(Closing):
     ) -> None:
         self.trail = trail
         self._nonfinite = directory.nonfinite
-        written = directory.written
+        written = directory.writes_records
         # A run that never saved starts over: none of its records is valid any more.
         last_kept_step = step if step > 0 else -1
-        self._metrics = JsonlWriter(directory.metrics_jsonl, last_kept_step) if written else Unwritten()
-        self._timing = JsonlWriter(directory.timing_jsonl, last_kept_step) if written else Unwritten()
+        self._metrics = JsonlWriter(directory.metrics_jsonl, last_kept_step) if written else NoWriter()
+        self._timing = JsonlWriter(directory.timing_jsonl, last_kept_step) if written else NoWriter()
         files = (directory.metrics_jsonl, directory.timing_jsonl)
         threads = start_threads(loggers, started_run, *files, log) if written else ()
-        tensorboard = TensorBoardWriter(directory.tensorboard, last_kept_step) if written else Unwritten()
+        tensorboard = TensorBoardWriter(directory.tensorboard, last_kept_step) if written else NoWriter()
         tensorboard.hyperparameters(started_run.settings)
         self._loggers = LoggerFanout(tensorboard, threads)
 

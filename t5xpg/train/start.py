@@ -24,7 +24,7 @@ from t5xpg.experiment.identity import identity_settings, vocabulary_identity
 from t5xpg.models.adapters import num_trained
 from t5xpg.run.checkpoint.checkpointer import Checkpointer
 from t5xpg.run.checkpoint.folders import DIGESTS
-from t5xpg.run.checkpoint.initial_checkpoint import find
+from t5xpg.run.checkpoint.initial_checkpoint import find_checkpoint
 from t5xpg.run.directory import RunDirectory, differing
 from t5xpg.run.loggers import StartedRun
 from t5xpg.run.records import to_json
@@ -71,7 +71,9 @@ def require_same_start(group: Group, experiment: Experiment) -> None:
     """Raise UserError if this process finds another initial checkpoint or teacher than the first one."""
     sources = {"INITIAL_CHECKPOINT": experiment.initial, "TEACHER_CHECKPOINT": experiment.teacher}
     digest_files = {
-        name: find(one.checkpoint, name).folder() / DIGESTS for name, one in sources.items() if one is not None
+        name: find_checkpoint(one.checkpoint, name).folder() / DIGESTS
+        for name, one in sources.items()
+        if one is not None
     }
     digests = {name: sha256_of_file(file) if file.exists() else file.parent.name for name, file in digest_files.items()}
     _require_same(group, "start", digests)
@@ -146,7 +148,7 @@ def _facts(experiment: Experiment) -> dict[str, Any]:
 
 def record_start(start: Start, built: Assembly, vocabulary: Vocabulary, origins: Mapping[str, Origin]) -> None:
     """Write run.json and the configuration. Raises UserError if the run was started with another identity."""
-    if not start.directory.written:
+    if not start.directory.writes_records:
         return
     loaded, experiment = start.loaded, start.loaded.experiment
     identity = start.identity | {"vocabulary": vocabulary_identity(vocabulary)}
@@ -163,7 +165,7 @@ def record_start(start: Start, built: Assembly, vocabulary: Vocabulary, origins:
             "selection": settings(experiment.selection) if experiment.selection else None,
         },
     )
-    start.directory.keep_model(vocabulary.model_file)
+    start.directory.copy_vocabulary_model(vocabulary.model_file)
     write_text(start.directory.config_gin, loaded.full)
     write_text(start.directory.operative_gin, loaded.operative)
 

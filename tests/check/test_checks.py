@@ -259,4 +259,4 @@ def test_accelerators_keep_less(own_place: Path, capsys: pytest.CaptureFixture[s
         assert found
         return int(found[1])
 
-    assert 0 < activations(devices.find("h100")) < 0.8 * activations(None)
+    assert 0 < activations(devices.find_device("h100")) < 0.8 * activations(None)

@@ -19,7 +19,7 @@ def row(**arrays: list[int]) -> dict[str, np.ndarray]:
 
 def drawing(converter: str, **arrays: list[int]) -> list[str]:
     """Without the titles."""
-    lines = examples.drawing(row(**arrays), layout_of(converter))
+    lines = examples.mask_drawing(row(**arrays), layout_of(converter))
     return [line.removeprefix("  ") for line in lines if line.startswith("  ")]
 
 
@@ -72,4 +72,4 @@ def test_rows_that_fill_a_batch_up_are_no_examples(
 
 def test_of_a_long_row_a_character_stands_for_several_positions() -> None:
     seen = np.tri(5, dtype=bool)
-    assert examples.drawn(seen, 2) == ["+..", "#+.", "###"]
+    assert examples.mask_lines(seen, 2) == ["+..", "#+.", "###"]

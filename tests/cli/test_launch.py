@@ -63,9 +63,9 @@ def test_the_check_for_one_device(
     for key, value in places.items():
         monkeypatch.setenv(key, value)
     for name, device, memory in ((SMALL, "l4", "20.6 GiB"), (BASE, "a100-40gb", "34.3 GiB")):
-        assert checks.check(name, [], [], None, device_table.find(device)) == 0
+        assert checks.check(name, [], [], None, device_table.find_device(device)) == 0
         assert f"{memory} of a {device} can be used" in capsys.readouterr().out
-    assert checks.check(BASE, ["NUM_MICROBATCHES=1"], [], None, device_table.find("l4")) == 1
+    assert checks.check(BASE, ["NUM_MICROBATCHES=1"], [], None, device_table.find_device("l4")) == 1
     assert "and there are 20.6 GiB. Lower BATCH_SIZE" in capsys.readouterr().out
 
 

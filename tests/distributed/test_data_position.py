@@ -8,7 +8,7 @@ import pytest
 
 from t5xpg.base.errors import UserError
 from t5xpg.distributed import Processes
-from t5xpg.distributed.data_position import merged, shared_position
+from t5xpg.distributed.data_position import merge_positions, shared_position
 from tests.distributed.store import Store
 
 
@@ -43,15 +43,15 @@ def test_the_first_process_has_the_whole_position(tmp_path: Path) -> None:
 
 
 def test_shards_may_be_read_by_several() -> None:
-    assert equal(merged([position([0, 1]), position([0, 1])]), position([0, 1]))
-    assert equal(merged([position([0]), position([0, 1])]), position([0, 1]))
+    assert equal(merge_positions([position([0, 1]), position([0, 1])]), position([0, 1]))
+    assert equal(merge_positions([position([0]), position([0, 1])]), position([0, 1]))
 
 
 def test_other_data_on_another_host() -> None:
     with pytest.raises(UserError, match=r"Process 1 reads other data than process 0 \(files differs\)"):
-        merged([position([0]), position([1], files=b"[1]")])
+        merge_positions([position([0]), position([1], files=b"[1]")])
     with pytest.raises(UserError, match="batches_read differs"):
-        merged([position([0]), position([1], batches=4)])
+        merge_positions([position([0]), position([1], batches=4)])
 
 
 def test_a_folder_that_is_not_shared(tmp_path: Path) -> None:

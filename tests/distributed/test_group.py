@@ -22,7 +22,7 @@ COUNT = 3
 
 @pytest.fixture(autouse=True)
 def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(group, "_POLL_SECONDS", 0.01)
     monkeypatch.setattr(group, "_REASON_SECONDS", 0.3)
 
 
@@ -96,7 +96,7 @@ def test_all_stop_after_the_same_update(heard_at: tuple[int, int, int]) -> None:
     def hear(process: int) -> None:
         with changed:  # at its own moment, or some time after the others have: it may wait for them until then
             changed.wait_for(lambda: begun[process] > heard_at[process] or bool(store.values), timeout=60)
-        stops[process].hear(signal.SIGTERM)
+        stops[process].receive(signal.SIGTERM)
         with changed:
             changed.notify_all()
 
@@ -127,8 +127,8 @@ def test_who_hears_nothing_goes_on() -> None:
     store = Store(1)
     stop = Processes(store, 0, 1).follow(StopRequest(), 5)
     assert not any(stop.reached(step) for step in range(6, 10))
-    stop.hear(signal.SIGTERM)
-    stop.hear(signal.SIGTERM)
+    stop.receive(signal.SIGTERM)
+    stop.receive(signal.SIGTERM)
     assert store.values == {"t5xpg/last/0": b"10"}
     assert stop.reached(10)
 

@@ -9,7 +9,7 @@ import pytest
 from t5xpg.base.errors import UserError
 from t5xpg.exchange.importing import import_checkpoint
 from t5xpg.experiment import assembly, config
-from t5xpg.run.checkpoint import items
+from t5xpg.run.checkpoint import checkpoint_items
 from t5xpg.run.checkpoint.checkpointer import CheckpointConfig, Checkpointer
 from t5xpg.run.directory import RunDirectory
 from tests.small_models import FAMILIES
@@ -108,7 +108,7 @@ def test_the_optimiser_goes_on(runs: Path, tmp_path: Path) -> None:
     with Checkpointer(run / "checkpoints", CheckpointConfig(), read_only=True) as checkpointer:
         state, _, _ = checkpointer.restore(0, built.abstract_state)
     assert int(state.step) == 5
-    optimizer = items.optimizer_tree(state)["state"]
+    optimizer = checkpoint_items.optimizer_tree(state)["state"]
     assert (int(optimizer["0"]["count"]), int(optimizer["2"]["count"])) == (5, 5)
 
 

@@ -13,7 +13,7 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from t5xpg.base.errors import UserError
-from t5xpg.check.run_checks import look_at
+from t5xpg.check.run_checks import run_findings
 from t5xpg.evaluate.trained_model import check_same_model, parameters_and_vocabulary
 from t5xpg.exchange.huggingface import t5gemma
 from t5xpg.exchange.importing import import_checkpoint
@@ -183,7 +183,7 @@ def test_what_the_run_says(runs: Path, folder: Path, capsys: pytest.CaptureFixtu
     assert vocabulary.model_file == str(run / "tokenizer" / "tokenizer.json")
     assert loaded.experiment.model.config.dropout_rate == 0.1
     with pytest.raises(UserError, match="holds an imported checkpoint"):
-        list(look_at(loaded, directory))
+        list(run_findings(loaded, directory))
     with pytest.raises(UserError, match=r"not trained on where it is\. Start another run from it"):
         directory.check("mine", {"seed": 0, "settings": {}})
 

@@ -140,19 +140,19 @@ def test_fragments_of_loggers(tmp_path: Path) -> None:
     file = write_gin(tmp_path)
     assert config.load(file).experiment.loggers == ()
     for name in sorted(path.stem for path in (paths.GIN / "loggers").glob("*.gin")):
-        overrides, files = config.chosen_loggers(name)
+        overrides, files = config.logger_overrides(name)
         experiment = config.load(file, overrides, files).experiment
         assert [type(each).__module__ for each in experiment.loggers] == [f"t5xpg.run.loggers.{LOGGER_MODULES[name]}"]
         assert identity_settings(experiment) == identity_settings(config.load(file).experiment)
-    overrides, files = config.chosen_loggers("wandb")
+    overrides, files = config.logger_overrides("wandb")
     experiment = config.load(file, overrides, [*files, "gin/loggers/mlflow.gin"]).experiment
     assert [type(each).__name__ for each in experiment.loggers] == ["WeightsAndBiases"]
-    overrides, files = config.chosen_loggers("wandb, mlflow")
+    overrides, files = config.logger_overrides("wandb, mlflow")
     loaded = config.load(file, [*overrides, "WANDB_GROUP=tiny"], files)
     assert [type(each).__name__ for each in loaded.experiment.loggers] == ["WeightsAndBiases", "MLflow"]
     assert loaded.experiment.loggers[0].group == "tiny"  # type: ignore[attr-defined]
     with pytest.raises(UserError, match=r"no logger 'wandbb': LOGGER is mlflow or wandb\. Did you mean wandb"):
-        config.chosen_loggers("wandbb")
+        config.logger_overrides("wandbb")
     with pytest.raises(UserError, match="LOGGERS holds 'wandb': loggers come in a tuple"):
         config.load(file, ["LOGGERS=('wandb',)"])
 

@@ -51,7 +51,7 @@ def place(own_place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_every_experiment_can_be_trained_or_names_the_one_missing_file(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code = checks.check(name, [], [], None, devices.find("h200"))
+    code = checks.check(name, [], [], None, devices.find_device("h200"))
     problems = re.findall(r"^\w+ +NO +(.*)$", capsys.readouterr().out, re.MULTILINE)
     if code:
         (problem,) = problems
@@ -184,7 +184,7 @@ def test_a_copied_vocabulary_waits_for_its_file(place: Path) -> None:
 )
 def test_mistakes(override: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
     one_layer = [f"encoder_decoder.T5Config.num_{stack}_layers=1" for stack in ("encoder", "decoder")]
-    assert checks.check("norwegian_t5", [override, *one_layer], [], None, devices.find("h200")) == 1
+    assert checks.check("norwegian_t5", [override, *one_layer], [], None, devices.find_device("h200")) == 1
     assert message in capsys.readouterr().out
 
 

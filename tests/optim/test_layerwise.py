@@ -9,7 +9,7 @@ import pytest
 
 from t5xpg.optim.optimizers import Adafactor, AdamW, AdamWScale, Muon
 from t5xpg.optim.state import TrainState
-from t5xpg.run.checkpoint import items
+from t5xpg.run.checkpoint import checkpoint_items
 from tests.small_models import with_layers_of
 
 LAYER = {
@@ -66,8 +66,8 @@ def test_every_layer_of_a_stack_is_an_array_of_its_own(optimizer) -> None:
     moved = jax.tree.map(lambda new, old: np.abs(new - old).max(), params, arrays(0))
     assert min(jax.tree.leaves(moved)) > 1e-4
     # the state too, under the names of checkpoints
-    own = items.optimizer_tree(TrainState(np.int32(4), params, state))
-    of_stack = items.optimizer_tree(TrainState(np.int32(4), stacked, stacked_state))
+    own = checkpoint_items.optimizer_tree(TrainState(np.int32(4), params, state))
+    of_stack = checkpoint_items.optimizer_tree(TrainState(np.int32(4), stacked, stacked_state))
     for ours, theirs in ((params, stacked), (own, of_stack)):
         converted = with_layers_of(theirs, ours)
         assert jax.tree.map(np.shape, converted) == jax.tree.map(np.shape, ours)

@@ -38,7 +38,7 @@ def another_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def forget(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folders, "_found_whole", {})
+    monkeypatch.setattr(folders, "_whole_folders", {})
 
 
 def change(path: Path, content: bytes | None) -> None:

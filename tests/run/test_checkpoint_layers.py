@@ -14,8 +14,8 @@ from t5xpg.models.encoder_decoder import EncoderDecoderModel
 from t5xpg.optim import state as state_lib
 from t5xpg.optim.optimizers import Adafactor, Muon, Optimizer
 from t5xpg.optim.state import TrainState
+from t5xpg.run.checkpoint.checkpoint_items import optimizer_tree, sha256_of_arrays
 from t5xpg.run.checkpoint.checkpointer import CheckpointConfig, Checkpointer
-from t5xpg.run.checkpoint.items import optimizer_tree, sha256_of_arrays
 
 CONFIG = T5Config(
     vocab_size=32, emb_dim=8, num_heads=2, head_dim=4, num_encoder_layers=2, num_decoder_layers=1, mlp_dim=16,

@@ -6,7 +6,7 @@ import pytest
 
 from t5xpg.base import paths
 from t5xpg.base.errors import UserError
-from t5xpg.run.checkpoint.initial_checkpoint import InitialCheckpoint, SavedStep, find
+from t5xpg.run.checkpoint.initial_checkpoint import InitialCheckpoint, SavedStep, find_checkpoint
 
 
 @pytest.fixture(autouse=True)
@@ -31,10 +31,10 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
 )
 def test_by_name_and_by_path(runs: Path, named: str, step: int | None) -> None:
-    place = find(named)
+    place = find_checkpoint(named)
     assert (place.run.resolve(), place.step) == (runs / "pretrained", step)
     assert place.folder().resolve() == runs / "pretrained" / "checkpoints" / str(step or 12)
-    assert find(str(place.run.resolve())) == SavedStep(runs / "pretrained", None)
+    assert find_checkpoint(str(place.run.resolve())) == SavedStep(runs / "pretrained", None)
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_by_name_and_by_path(runs: Path, named: str, step: int | None) -> None:
 )
 def test_what_is_not_there(named: str, message: str) -> None:
     with pytest.raises(UserError) as caught:
-        find(named)
+        find_checkpoint(named)
     assert str(caught.value).startswith(f"INITIAL_CHECKPOINT: {message}")
 
 

@@ -9,7 +9,7 @@ import pytest
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import read_json, write_json
 from t5xpg.run.directory import RunDirectory
-from t5xpg.run.listing import listed, print_runs, remove, thin
+from t5xpg.run.listing import list_runs, print_runs, remove, remove_checkpoints
 from t5xpg.run.records import JsonlWriter
 from tests.run.test_report import make_run
 
@@ -30,7 +30,7 @@ def runs(tmp_path: Path) -> Path:
 
 def test_runs_are_listed(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with RunDirectory(runs / "mine_2").lock(), RunDirectory(runs / "begun").evaluation_lock():
-        found = {run.name: run for run in listed(runs)}
+        found = {run.name: run for run in list_runs(runs)}
     assert {name: (run.state, run.step, run.total_steps) for name, run in found.items()} == {
         "mine": ("finished", 1000, 1000), "mine_2": ("busy", 600, 1000), "begun": ("busy", 0, 1000),
     }  # fmt: skip
@@ -41,7 +41,7 @@ def test_runs_are_listed(runs: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert header.split() == ["run", "experiment", "state", "step", "of", "loss", "checkpoints", "MB"]
     assert [row.split()[:4] for row in rows][1] == ["mine", "tiny", "finished", "1,000"]
     print_runs(runs, as_json=True)
-    assert [one["loss"] for one in json.loads(capsys.readouterr().out)] == [run.loss for run in listed(runs)]
+    assert [one["loss"] for one in json.loads(capsys.readouterr().out)] == [run.loss for run in list_runs(runs)]
     print_runs(runs / "none")
     assert "no run directories" in capsys.readouterr().out
 
@@ -51,14 +51,14 @@ def test_runs_of_a_sweep_and_checkpoints_behind_the_last_record_are_listed(runs:
     saved = runs / "sweep" / "first" / "checkpoints" / "601"
     saved.mkdir(parents=True)
     (saved / "commit_success.txt").touch()
-    assert [(run.name, run.state, run.step) for run in listed(runs)][-1] == ("sweep/first", "stopped", 601)
+    assert [(run.name, run.state, run.step) for run in list_runs(runs)][-1] == ("sweep/first", "stopped", 601)
     assert remove(runs, ["sweep/*"], yes=True) == 0
-    assert [run.name for run in listed(runs)] == ["begun", "mine", "mine_2"]
+    assert [run.name for run in list_runs(runs)] == ["begun", "mine", "mine_2"]
 
 
 def test_an_unreadable_run_is_listed(runs: Path) -> None:
     (runs / "mine_2" / "run.json").write_text("{")
-    assert [run.experiment for run in listed(runs)] == ["tiny", "tiny", "-"]
+    assert [run.experiment for run in list_runs(runs)] == ["tiny", "tiny", "-"]
 
 
 def test_runs_are_deleted_after_a_yes(
@@ -82,18 +82,18 @@ def test_runs_are_deleted_after_a_yes(
 
 def test_checkpoints_of_finished_runs_are_deleted(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (runs / "mine_2" / "checkpoints" / "400").mkdir(parents=True)
-    assert thin(runs, yes=True) == 0
+    assert remove_checkpoints(runs, yes=True) == 0
     assert "mine  checkpoints 400, 600" in capsys.readouterr().out
     assert [path.name for path in (runs / "mine" / "checkpoints").iterdir()] == ["1000"]
     assert (runs / "mine_2" / "checkpoints" / "400").exists()
-    assert thin(runs, yes=True) == 0
+    assert remove_checkpoints(runs, yes=True) == 0
     assert "no finished run" in capsys.readouterr().out
 
 
 def test_the_best_checkpoint_of_any_run_stays(runs: Path) -> None:
     for step, loss in ((400, 2.5), (600, 2.0), (1000, 2.25)):
         write_json(runs / "mine" / "checkpoints" / str(step) / "metrics" / "metrics", {"validation/loss": loss})
-    assert thin(runs, yes=True) == 0
+    assert remove_checkpoints(runs, yes=True) == 0
     assert sorted(path.name for path in (runs / "mine" / "checkpoints").iterdir()) == ["1000", "600"]
 
 
@@ -109,7 +109,7 @@ def test_checkpoints_that_another_run_needs_stay(runs: Path, place: str) -> None
         "teacher": {"experiment": "other", "step": 600},
     }
     write_json(run.run_json, record)
-    assert thin(runs, yes=True) == 0
+    assert remove_checkpoints(runs, yes=True) == 0
     assert sorted(path.name for path in (runs / "mine" / "checkpoints").iterdir()) == ["1000", "400"]
 
 
@@ -118,9 +118,9 @@ def test_a_run_that_ended_early_is_finished(runs: Path) -> None:
     record = read_json(run.run_json)
     record["starts"][-1]["selection"] = {"metric": "validation/loss", "patience": 1}
     write_json(run.run_json, record)
-    assert [one.state for one in listed(runs) if one.name == "mine_2"] == ["stopped"]
+    assert [one.state for one in list_runs(runs) if one.name == "mine_2"] == ["stopped"]
     with JsonlWriter(run.metrics_jsonl) as metrics:
         metrics.write({"step": 700, "split": "validation", "loss": 9.0})
-    assert [one.state for one in listed(runs) if one.name == "mine_2"] == ["stopped"]  # killed before it saved that
+    assert [one.state for one in list_runs(runs) if one.name == "mine_2"] == ["stopped"]  # killed before it saved that
     (run.checkpoints / "700").mkdir(parents=True)
-    assert [one.state for one in listed(runs) if one.name == "mine_2"] == ["finished"]
+    assert [one.state for one in list_runs(runs) if one.name == "mine_2"] == ["finished"]

@@ -188,9 +188,9 @@ def test_seeds_are_all_of_the_last_step_or_all_of_the_best(tmp_path: Path, monke
     monkeypatch.setattr(seed_summary, "collect", lambda run: run.results)
     first, last, best = results(7, 100, 100), Mock(results=results(1, 100, 50)), Mock(results=results(2, 50, 50))
     for others in ([last], [best]):
-        assert len(seed_summary.of_other_seeds(tmp_path, first, others)) == 1
+        assert len(seed_summary.results_of_seeds(tmp_path, first, others)) == 1
     with pytest.raises(UserError, match='evaluated step "last" and "best"'):
-        seed_summary.of_other_seeds(tmp_path, first, [last, best])
+        seed_summary.results_of_seeds(tmp_path, first, [last, best])
 
 
 def test_later_seeds_join_what_is_published(tmp_path: Path, home: Path) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from t5xpg.run.checkpoint.checkpoint_items import sha256_of_arrays
 from t5xpg.run.checkpoint.folders import saved_steps
-from t5xpg.run.checkpoint.items import sha256_of_arrays
 from t5xpg.run.directory import RunDirectory
 from t5xpg.run.records import read_jsonl
 from tests.workplace import FINE_TUNING, Workplace, checkpoint_arrays

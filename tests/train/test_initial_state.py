@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 
 from t5xpg.base.errors import UserError
-from t5xpg.check.start_checks import look_at
+from t5xpg.check.start_checks import start_findings
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.evaluate.trained_model import TEACHER, frozen_parameters
 from t5xpg.experiment import assembly, config
 from t5xpg.experiment.assembly import Assembly
 from t5xpg.experiment.config import settings
 from t5xpg.optim.state import TrainState
+from t5xpg.run.checkpoint.checkpoint_items import optimizer_tree, sha256_of_arrays
 from t5xpg.run.checkpoint.checkpointer import CheckpointConfig, Checkpointer
 from t5xpg.run.checkpoint.initial_checkpoint import SavedStep
-from t5xpg.run.checkpoint.items import optimizer_tree, sha256_of_arrays
 from t5xpg.run.directory import RunDirectory
 from t5xpg.train import initial_state
 from tests.workplace import EXPERIMENT, FINE_TUNING
@@ -182,7 +182,7 @@ def test_a_decoder_alone(build: Any, tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert start.origin is not None
     assert start.origin["sha256"] == sha256_of_arrays({"params": state.params})
     loaded = config.load(str(tmp_path / "tuned.gin"), (named, "ADAPT_DECODER=True"))
-    (said,) = look_at(loaded, RunDirectory(tmp_path / "tuned"), None, data=False)
+    (said,) = start_findings(loaded, RunDirectory(tmp_path / "tuned"), None, data=False)
     assert said.text.splitlines()[0].startswith("parameters of decoder after step 5, in ")
     assert "encoder/layers_*/mlp  begins as  decoder/layers_*/mlp" in said.text.splitlines()
     with pytest.raises(UserError, match="ADAPT_DECODER takes parameters alone"):
@@ -206,10 +206,10 @@ def test_a_teacher(trained: tuple[Path, TrainState], build: Any, tmp_path: Path)
     with pytest.raises(UserError, match=r"and those of TEACHER_CHECKPOINT=small are others"):
         frozen_parameters(built, other)
     loaded = config.load(str(tmp_path / "tuned.gin"), smaller, teaching)
-    (said,) = look_at(loaded, RunDirectory(tmp_path / "tuned"), None, data=False)
+    (said,) = start_findings(loaded, RunDirectory(tmp_path / "tuned"), None, data=False)
     assert said.text.startswith("small after step 5, ")
     loaded = config.load(str(tmp_path / "tuned.gin"), smaller[:-1], teaching)
-    (said,) = look_at(loaded, RunDirectory(tmp_path / "tuned"), None, data=False)
+    (said,) = start_findings(loaded, RunDirectory(tmp_path / "tuned"), None, data=False)
     assert said.problem
     assert "mlp/wi_0/kernel is float32[32, 64] in the checkpoint, float32[32, 16] now" in said.text
     assert "is set in its scope, as teacher/encoder_decoder.T5Config.emb_dim = 512." in said.text

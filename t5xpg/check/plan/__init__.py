@@ -1,7 +1,7 @@
-"""`make plan`: what a step of training takes on devices that are not there.
+"""`make plan`: the memory and time of a training step on devices that are not available here.
 
-The step is compiled for as many simulated devices as the mesh has, from shapes alone. The program says what each device
-holds, computes and sends; a table of published figures says how long that takes.
+The step is compiled for as many simulated devices as the mesh has, from shapes alone. The compiled program shows what
+each device holds, computes and sends; published figures of the device give the time.
 """
 
 import json
@@ -20,9 +20,9 @@ from t5xpg.base.files import write_json
 from t5xpg.base.paths import shown
 from t5xpg.base.progress import duration
 from t5xpg.check.plan import devices as device_table
-from t5xpg.check.plan import expected, memory, page
+from t5xpg.check.plan import memory, page, roofline
 from t5xpg.check.plan.collectives import Collective
-from t5xpg.check.plan.compiling import describe
+from t5xpg.check.plan.compiling import step_facts
 from t5xpg.check.plan.devices import REACHED, USABLE_MEMORY, Device
 from t5xpg.check.plan.mesh_choice import device_count, mesh_overrides
 from t5xpg.experiment import config
@@ -42,18 +42,18 @@ def plan(
     as_json: bool = False,
     output: Path | None = None,
 ) -> int:
-    """Print what a step of an experiment takes; returns 1 where it does not fit the devices, otherwise 0.
+    """Print the memory and time of a step of an experiment; returns 1 if it does not fit the devices, otherwise 0.
 
     mesh: a fragment of gin/partitioning, or sizes such as data=8,model=4; None for the experiment's. device: a row of
-    the table, or "cpu" for this machine's. devices: how many, for a mesh that takes as many as there are. output: a
-    file for the plan as JSON. Raises UserError for what cannot be built, and for unknown names.
+    the table, or "cpu" for this machine's. devices: their number, for a mesh that takes as many as there are. output: a
+    file for the plan as JSON. Raises UserError for an experiment that cannot be built, and for unknown names.
     """
     overrides, gin_files = mesh_overrides(mesh, overrides, gin_files)
     loaded = config.load(experiment, overrides, gin_files)
     count = device_count(loaded.experiment.mesh, devices)
     name = (device or device_table.DEFAULT).lower()
     dtype = loaded.experiment.model.config.dtype
-    row = None if name == device_table.HERE else device_table.find(name)
+    row = None if name == device_table.THIS_CPU else device_table.find_device(name)
     if row is not None and dtype not in row.peak:
         raise UserError(
             f"Nothing is published on the products of a {row.name} in {dtype}. Set DTYPE to {' or '.join(row.peak)}, "
@@ -61,25 +61,25 @@ def plan(
         )
     plural = "" if count == 1 else "s"
     print(f"plan: compiling the step for {count} simulated device{plural} …", file=sys.stderr, flush=True)
-    flags = os.environ.pop("XLA_FLAGS", "")  # those of this machine's own programs
+    flags = os.environ.pop("XLA_FLAGS", "")  # for this machine's own programs
     _simulate(count)
-    found = describe(loaded.experiment, fuses=row is not None)
+    facts = step_facts(loaded.experiment, fuses=row is not None)
     os.environ["XLA_FLAGS"] = flags
     if row is None:
         _simulate(1)
-        row = device_table.measured(dtype, count)
-    made = make(found, row)
-    made |= {"experiment": loaded.name, "total_steps": loaded.experiment.total_steps}
-    made["time"]["run"] = duration(made["time"]["step"] * loaded.experiment.total_steps)
+        row = device_table.measured_cpu(dtype, count)
+    contents = make_plan(facts, row)
+    contents |= {"experiment": loaded.name, "total_steps": loaded.experiment.total_steps}
+    contents["time"]["run"] = duration(contents["time"]["step"] * loaded.experiment.total_steps)
     if output is not None:
-        write_json(output, made)
+        write_json(output, contents)
     if as_json:
-        print(json.dumps(made, indent=2))
+        print(json.dumps(contents, indent=2))
     else:
-        print("\n".join(page.lines(made)))
+        print("\n".join(page.lines(contents)))
         if output is not None:
             print(f"\nwritten to {shown(output)}")
-    return 1 if made["memory"]["verdict"] == memory.DOES_NOT_FIT else 0
+    return 1 if contents["memory"]["verdict"] == memory.DOES_NOT_FIT else 0
 
 
 def simulate_devices(
@@ -94,78 +94,78 @@ def simulate_devices(
     None for this machine's own. Arguments and errors are those of `plan`.
     """
     overrides, gin_files = mesh_overrides(mesh, overrides, gin_files)
-    loaded, _ = config.examine(experiment, overrides, gin_files)  # what is wrong with it is for `make check` to say
+    loaded, _ = config.examine(experiment, overrides, gin_files)  # `make check` reports its mistakes
     if loaded is not None:
         _simulate(device_count(loaded.experiment.mesh, devices))
     name = (device or device_table.DEFAULT).lower()
-    return overrides, gin_files, None if name == device_table.HERE else device_table.find(name)
+    return overrides, gin_files, None if name == device_table.THIS_CPU else device_table.find_device(name)
 
 
 def _simulate(devices: int) -> None:
-    """Let this process's CPU stand for so many devices."""
+    """Make JAX use this number of simulated devices on this CPU."""
     backend.clear_backends()  # a module of the experiment may have made arrays
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", devices)
 
 
-def make(found: Mapping[str, Any], device: Device) -> dict[str, Any]:
-    """The plan: what `compiling.describe` found, on a device. All sizes are bytes, all times seconds."""
-    collectives: Mapping[Collective, int] = found["collectives"]
-    dtype, peak = found["dtype"], device.peak[found["dtype"]]
-    # slices are joined by the network
-    domain = min(device.domain, found["devices"] // found["mesh"].get("slice", 1))
-    time = expected.expect(found["operations"], collectives, device, dtype, domain)
-    rows_per_second = found["rows"] / time.step
+def make_plan(facts: Mapping[str, Any], device: Device) -> dict[str, Any]:
+    """The plan of a step on a device. facts: from `compiling.step_facts`. All sizes are bytes, all times seconds."""
+    collectives: Mapping[Collective, int] = facts["collectives"]
+    dtype, peak = facts["dtype"], device.peak[facts["dtype"]]
+    # the network joins slices
+    domain = min(device.domain, facts["devices"] // facts["mesh"].get("slice", 1))
+    time = roofline.step_time(facts["operations"], collectives, device, dtype, domain)
+    rows_per_second = facts["rows"] / time.step
     usable = device.memory * USABLE_MEMORY
-    verdict = memory.fits(found["memory"]["total"], usable)
+    verdict = memory.fits(facts["memory"]["total"], usable)
     step = ("mesh", "devices", "dtype", "parameters", "rows", "lengths", "microbatches", "unknown_loops")
     return {
-        "step": {name: found[name] for name in step},
+        "step": {name: facts[name] for name in step},
         "device": {**vars(device), "peak": peak, "domain": domain, "sources": list(device.sources)},
-        "memory": {**found["memory"], "usable": usable, "verdict": verdict},
-        "collectives": _alike(collectives, device, domain),
-        "flops": {"model": found["model_flops"], **found["flops"]},
-        "bytes": found["bytes"],
+        "memory": {**facts["memory"], "usable": usable, "verdict": verdict},
+        "collectives": _collective_rows(collectives, device, domain),
+        "flops": {"model": facts["model_flops"], **facts["flops"]},
+        "bytes": facts["bytes"],
         "reached": dict(REACHED),
         "time": {
             **{name: getattr(time, name) for name in ("compute", "memory", "waiting", "beside", "late", "step")},
             "bound": verdict if verdict == memory.DOES_NOT_FIT else time.bound,
             "rows_per_second": rows_per_second,
-            "tokens_per_second": rows_per_second * sum(found["lengths"].values()),
-            "mfu": found["model_flops"] / time.step / found["devices"] / peak,
+            "tokens_per_second": rows_per_second * sum(facts["lengths"].values()),
+            "mfu": facts["model_flops"] / time.step / facts["devices"] / peak,
         },
         "notes": list(_notes(device, time, verdict)),
     }
 
 
-def _alike(collectives: Mapping[Collective, int], device: Device, domain: int) -> list[dict[str, Any]]:
-    """The collectives of a step, added up by kind and axes; those with the most bytes first."""
-    together: dict[tuple[str, tuple[str, ...]], list[tuple[Collective, int]]] = defaultdict(list)
+def _collective_rows(collectives: Mapping[Collective, int], device: Device, domain: int) -> list[dict[str, Any]]:
+    """The collectives of a step, added up by kind and axes, sorted by their bytes."""
+    groups: dict[tuple[str, tuple[str, ...]], list[tuple[Collective, int]]] = defaultdict(list)
     for one, times in collectives.items():
-        together[one.kind, one.axes].append((one, times))
+        groups[one.kind, one.axes].append((one, times))
     rows = []
-    for (kind, axes), several in together.items():
-        sent = [(*expected.sent_bytes(one, domain), times) for one, times in several]
+    for (kind, axes), group in groups.items():
+        sent = [(*roofline.sent_bytes(one, domain), times) for one, times in group]
         rows.append(
             {
                 "kind": kind,
                 "axes": list(axes),
-                "group": several[0][0].group,
-                "times": sum(times for _, times in several),
-                "bytes": sum(one.bytes * times for one, times in several),
+                "group": group[0][0].group,
+                "times": sum(times for _, times in group),
+                "bytes": sum(one.bytes * times for one, times in group),
                 "sent_near": sum(near * times for near, _, times in sent),
                 "sent_far": sum(far * times for _, far, times in sent),
-                "seconds": sum(expected.seconds_of(one, device, domain) * times for one, times in several),
+                "seconds": sum(roofline.seconds_of(one, device, domain) * times for one, times in group),
             }
         )
     return sorted(rows, key=lambda row: -row["bytes"])
 
 
-def _notes(device: Device, time: expected.Expected, verdict: str) -> Iterator[str]:
+def _notes(device: Device, time: roofline.StepTime, verdict: str) -> Iterator[str]:
     if verdict == memory.DOES_NOT_FIT:
         yield (
             "lower BATCH_SIZE, raise NUM_MICROBATCHES, or split the model over more devices; the time is that of a "
             "device that had the memory"
         )
-    if time.step < _SHORT and device.name != device_table.HERE:
+    if time.step < _SHORT and device.name != device_table.THIS_CPU:
         yield "steps this short are bound by starting operations, which is not counted: they take longer"

@@ -1,4 +1,4 @@
-"""What the devices of a compiled program send each other: kind, bytes, and along which axes of the mesh."""
+"""The collectives of a compiled program: their kinds, bytes, and axes of the mesh."""
 
 import math
 import re
@@ -41,57 +41,57 @@ class Collective:
         return len(self.devices)
 
 
-def is_promoted(one: Instruction) -> bool:
-    """Whether a sum of bfloat16 is carried out in float32, as CPUs do; on accelerators bfloat16 goes over the wire."""
-    added = one.called("to_apply")
-    return one.opcode in ("all-reduce", "reduce-scatter") and added is not None and "promoted" in added
+def is_promoted(op: Instruction) -> bool:
+    """True if a sum of bfloat16 is computed in float32, as on CPUs; accelerators send bfloat16."""
+    reducer = op.called("to_apply")
+    return op.opcode in ("all-reduce", "reduce-scatter") and reducer is not None and "promoted" in reducer
 
 
 def collectives(program: Program, mesh: Mapping[str, int]) -> Counter[Collective]:
-    """How often each collective runs in one step. mesh: the sizes of its axes, in their order."""
-    found: Counter[Collective] = Counter()
-    for computation, one, times in program.run():
-        if one.opcode in KINDS:
-            sent = _collective(program, computation, one, mesh)
-            if sent.group > 1:
-                found[sent] += times
-    return found
+    """The number of times that each collective runs in one step. mesh: the sizes of its axes, in order."""
+    counts: Counter[Collective] = Counter()
+    for computation, op, times in program.run():
+        if op.opcode in KINDS:
+            collective = _collective(program, computation, op, mesh)
+            if collective.group > 1:
+                counts[collective] += times
+    return counts
 
 
-def _collective(program: Program, computation: Computation, one: Instruction, mesh: Mapping[str, int]) -> Collective:
-    kind, count = one.opcode, math.prod(mesh.values())
-    group = _group(one, count)
+def _collective(program: Program, computation: Computation, op: Instruction, mesh: Mapping[str, int]) -> Collective:
+    kind, count = op.opcode, math.prod(mesh.values())
+    group = _group(op, count)
     devices = tuple(range(count)) if group is None else group
-    arrays = one.result
+    arrays = op.result
     if kind == "reduce-scatter":
-        arrays = tuple(array for operand in one.operands for array in computation[operand].result)
-    size = sum(array.bytes(16 if is_promoted(one) else 64) for array in arrays)
-    if kind == "all-reduce" and _is_scattered(program, computation, one, len(devices)):
+        arrays = tuple(array for operand in op.operands for array in computation[operand].result)
+    size = sum(array.bytes(16 if is_promoted(op) else 64) for array in arrays)
+    if kind == "all-reduce" and _is_scattered(program, computation, op, len(devices)):
         kind = "reduce-scatter"
     return Collective(kind, size, ("?",) if group is None else _axes(devices, mesh), devices)
 
 
-def _group(one: Instruction, count: int) -> tuple[int, ...] | None:
-    """The positions in the mesh of the first group of devices; None where it is written in no known way."""
-    if listed := _LISTED.search(one.attributes):
+def _group(op: Instruction, count: int) -> tuple[int, ...] | None:
+    """The positions in the mesh of the first group of devices; None if its notation is not known."""
+    if listed := _LISTED.search(op.attributes):
         return tuple(int(number) for number in listed[1].split(","))
-    if iota := _IOTA.search(one.attributes):
+    if iota := _IOTA.search(op.attributes):
         groups, sizes = ([int(number) for number in iota[place].split(",")] for place in (1, 2))
         return tuple(int(number) for number in _order(sizes, iota[3]).reshape(groups[0], -1)[0])
-    if named := _MESH.search(one.attributes):
-        sizes_of = {name: int(size) for name, size, *_ in _AXIS.findall(named[1])}
-        along = _along(sizes_of, named[4])
-        if named[2] is None:
-            return along
-        numbers = [int(number) for number in named[2].split(",")]
+    if mesh_axes := _MESH.search(op.attributes):
+        sizes_of = {name: int(size) for name, size, *_ in _AXIS.findall(mesh_axes[1])}
+        positions = _along(sizes_of, mesh_axes[4])
+        if mesh_axes[2] is None:
+            return positions
+        numbers = [int(number) for number in mesh_axes[2].split(",")]
         # the sizes of an array of all devices, or the devices themselves
-        order = _order(numbers, named[3]) if math.prod(numbers) == count else np.asarray(numbers)
-        return tuple(sorted(int(number) for number in order.reshape(-1)[list(along)]))
-    if pairs := _PAIRS.search(one.attributes):
+        order = _order(numbers, mesh_axes[3]) if math.prod(numbers) == count else np.asarray(numbers)
+        return tuple(sorted(int(number) for number in order.reshape(-1)[list(positions)]))
+    if pairs := _PAIRS.search(op.attributes):
         # a ring or an exchange, where some may send to themselves
-        ways = [tuple(int(number) for number in pair.strip("{}").split(",")) for pair in pairs[1].split("},{")]
-        return next((tuple(sorted(way)) for way in ways if len(set(way)) > 1), ways[0][:1])
-    return None if _ANY.search(one.attributes) else tuple(range(count))
+        device_pairs = [tuple(int(number) for number in pair.strip("{}").split(",")) for pair in pairs[1].split("},{")]
+        return next((tuple(sorted(way)) for way in device_pairs if len(set(way)) > 1), device_pairs[0][:1])
+    return None if _ANY.search(op.attributes) else tuple(range(count))
 
 
 def _order(sizes: Sequence[int], transposed: str | None) -> np.ndarray:
@@ -116,25 +116,25 @@ def _axes(devices: tuple[int, ...], mesh: Mapping[str, int]) -> tuple[str, ...]:
     return tuple(name for name, along in zip(mesh, positions, strict=True) if len(set(along.tolist())) > 1)
 
 
-def _is_scattered(program: Program, computation: Computation, one: Instruction, group: int) -> bool:
-    """Whether each device keeps only its own part of a sum: XLA writes a reduce-scatter this way for CPUs."""
-    if len(one.result) != 1:
+def _is_scattered(program: Program, computation: Computation, op: Instruction, group: int) -> bool:
+    """True if each device keeps only its own part of a sum: XLA writes a reduce-scatter this way for CPUs."""
+    if len(op.result) != 1:
         return False
-    users = computation.users(one.name)
-    return bool(users) and all(_takes_part(program, user, one.name, one.result[0], group) for user in users)
+    users = computation.users(op.name)
+    return bool(users) and all(_takes_part(program, user, op.name, op.result[0], group) for user in users)
 
 
-def _takes_part(program: Program, user: Instruction, name: str, whole: Array, group: int) -> bool:
-    """Whether an instruction reads no more of the array `name` than the part of one device of the group."""
+def _takes_part(program: Program, user: Instruction, name: str, array: Array, group: int) -> bool:
+    """True if an instruction reads no more of the array `name` than the part of one device of the group."""
     if user.opcode == "dynamic-slice":
-        return user.operands[0] == name and user.result[0].size * group <= whole.size
+        return user.operands[0] == name and user.result[0].size * group <= array.size
     called = user.called("calls") if user.opcode == "fusion" else None
     if called is None:
         return False
     fused = program.computations[called]
     return all(
         bool(inside := fused.users(parameter.name))
-        and all(_takes_part(program, each, parameter.name, whole, group) for each in inside)
+        and all(_takes_part(program, inner_user, parameter.name, array, group) for inner_user in inside)
         for parameter, operand in zip(fused.parameters, user.operands, strict=True)
         if operand == name
     )

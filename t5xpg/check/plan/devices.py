@@ -1,4 +1,4 @@
-"""Accelerators as their makers describe them, and what share of that a training step can count on.
+"""The published figures of accelerators, and the shares of them that a training step can be expected to reach.
 
 Peaks of matrix products are those of `hardware.PEAK_TERAFLOPS`. All rates are per JAX device: on TPUs a chip, but on
 the v3 one of a chip's two cores.
@@ -15,18 +15,18 @@ from t5xpg.base.errors import UserError, nearest
 from t5xpg.base.markdown import aligned
 from t5xpg.distributed import hardware
 
-# The share of the published rates that a step can count on.
+# The share of the published rates that a step is expected to reach.
 #
 # Matrix products: the fastest of all shapes reach 86% of the peak on an A100 and 80% on an H100 and an H200 (measured
 # by mamf-finder.py, https://github.com/stas00/ml-engineering, compute/accelerator); a model's own shapes are not those.
 # Memory and links: the usual share of long copies and of long rings. All three were chosen before anything was
 # compared, and are the same for all devices; docs/scaling.md says how far they are off.
 REACHED = {"compute": 0.75, "memory": 0.8, "links": 0.8}
-# The share of the memory; the rest is the runtime's own, or is lost between arrays.
+# The usable share of the memory; the rest is used by the runtime, or is lost between arrays.
 USABLE_MEMORY = 0.92
 
 GB, GBIT = 1e9, 1e9 / 8
-_COPIED, _TIMES = 1 << 27, 5  # bytes that are too many for the caches, and how often they are copied
+_COPIED, _TIMES = 1 << 27, 5  # bytes, more than the caches hold, and the number of copies
 
 
 @dataclass(frozen=True)
@@ -83,45 +83,45 @@ DEVICES: tuple[Device, ...] = (
     Device("tpu-v6e", _peak("TPU v6 lite"), 32 * GB, 1638 * GB, 400 * GB / 2, 256, 25 * GB / 8, (f"{_TPU}/v6e", _BOOK)),
 )  # fmt: skip
 DEFAULT = "a100-80gb"
-HERE = "cpu"  # this machine's processor, measured
+THIS_CPU = "cpu"  # this machine's processor, measured
 
 
-def find(name: str) -> Device:
+def find_device(name: str) -> Device:
     """The device of that name, also in spellings such as `A100 80GB`. Raises UserError with the nearest names."""
     known = {device.name: device for device in DEVICES}
-    written = "-".join(name.lower().replace("_", " ").replace("-", " ").split())
-    shorter = [written.removesuffix(f"-{size}gb") for size in (80, 141)]
-    for short in (written, f"{written}gb", f"tpu-{written}", *shorter):
-        if short in known:
-            return known[short]
+    normalized = "-".join(name.lower().replace("_", " ").replace("-", " ").split())
+    without_memory = [normalized.removesuffix(f"-{size}gb") for size in (80, 141)]
+    for candidate in (normalized, f"{normalized}gb", f"tpu-{normalized}", *without_memory):
+        if candidate in known:
+            return known[candidate]
     raise UserError(
-        f"DEVICE={name} is not in the table of devices.{nearest(written, [*known, HERE])} "
-        f"{HERE} is this machine's processor, measured."
+        f"DEVICE={name} is not in the table of devices.{nearest(normalized, [*known, THIS_CPU])} "
+        f"{THIS_CPU} is this machine's processor, measured."
     )
 
 
-def measured(dtype: str, sharing: int = 1) -> Device:
+def measured_cpu(dtype: str, num_devices: int = 1) -> Device:
     """This machine's processor, with the measured speeds of matrix products in `dtype` and of memory. Takes a second.
 
-    sharing: how many simulated devices share it; each has its part.
+    num_devices: the number of simulated devices that share it; each has its part.
     """
     memory = environment.host()["memory_bytes"]
     if memory is None:
-        raise UserError(f"DEVICE={HERE}: this system does not say how much memory it has; name another device.")
-    bandwidth = _bandwidth() / sharing
-    peak = {dtype: hardware.best_peak_flops(dtype, again=False) / sharing}
-    return Device(HERE, peak, memory / sharing, bandwidth, bandwidth, sharing, bandwidth, ("measured",))
+        raise UserError(f"DEVICE={THIS_CPU}: this system does not say how much memory it has; name another device.")
+    bandwidth = _bandwidth() / num_devices
+    peak = {dtype: hardware.best_peak_flops(dtype, again=False) / num_devices}
+    return Device(THIS_CPU, peak, memory / num_devices, bandwidth, bandwidth, num_devices, bandwidth, ("measured",))
 
 
 def _bandwidth() -> float:
-    """Bytes a second that all cores together read and write while they copy, by the clock of each thread."""
+    """The bytes a second that all cores together read and write while they copy, by the clock of each thread."""
     cores = environment.usable_cores()
     with ThreadPoolExecutor(cores) as pool:
         return sum(pool.map(_copy, range(cores)))
 
 
 def _copy(_: int) -> float:
-    """Bytes a second of the fastest of several copies."""
+    """The bytes a second of the fastest of several copies."""
     source, target = np.ones(_COPIED, np.uint8), np.zeros(_COPIED, np.uint8)
     best = float("inf")
     for _ in range(_TIMES):

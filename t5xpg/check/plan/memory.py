@@ -1,4 +1,4 @@
-"""How much memory a step of training takes on each device, from shapes alone: nothing is compiled or allocated.
+"""The memory of a training step on each device, from shapes alone: nothing is compiled or allocated.
 
 State, gradients and batch are exact. Activations are the sum of several parts: what automatic differentiation keeps
 from the forward pass, which JAX derives from shapes in a fraction of a second; with a remat policy, what is made again
@@ -62,18 +62,18 @@ class Memory:
         return self.state + self.gradients + self.activations + self.batch
 
 
-def fits(needed: float, usable: float) -> str:
-    """Says "fits", "may not fit" (the estimate is too large) or "does not fit" (the least of its band is, too).
+def fits(total: float, usable: float) -> str:
+    """Returns "fits", "may not fit" (the estimate is too large) or "does not fit" (the lower end of its band is too).
 
-    needed: `Memory.total`. usable: what the device has for it. Both are bytes.
+    total: `Memory.total`. usable: the device's memory for it. Both are bytes.
     """
-    if needed * BAND[0] > usable:
+    if total * BAND[0] > usable:
         return DOES_NOT_FIT
-    return FITS if needed <= usable else "may not fit"
+    return FITS if total <= usable else "may not fit"
 
 
-def least(experiment: Experiment, state: TrainState, shardings: TrainState) -> Memory:
-    """The state and the gradients alone, which are known at once. shardings: where each array of the state lies."""
+def state_and_gradients(experiment: Experiment, state: TrainState, shardings: TrainState) -> Memory:
+    """The memory of the state and the gradients alone, which takes no tracing. shardings: those of the state."""
     gradients = bytes_on_device(state.params, shardings.params)
     return Memory(
         state=bytes_on_device(state, shardings),
@@ -94,21 +94,21 @@ def estimate(
     if len(buckets) > 1:
         each = [dataclasses.replace(experiment, train_dataset=bucket) for bucket in buckets]
         return max((estimate(one, state, shardings, mesh, fuses=fuses) for one in each), key=lambda found: found.total)
-    part = least(experiment, state, shardings)
+    part = state_and_gradients(experiment, state, shardings)
     data, model = batch_parts(mesh), mesh.shape[MODEL]
     rows = max(1, experiment.train_dataset.batch_size // (data * experiment.num_microbatches))
-    batch = _size(abstract_batch(experiment.train_dataset)) // data
-    activations = _activations(experiment, rows, mesh, fuses) + _gathered(experiment, state, shardings)
+    batch = _num_bytes(abstract_batch(experiment.train_dataset)) // data
+    activations = _activation_bytes(experiment, rows, mesh, fuses) + _gathered_bytes(experiment, state, shardings)
     if experiment.teacher is not None:
-        activations += _taught(experiment, rows, model)
+        activations += _teacher_bytes(experiment, rows, model)
     return dataclasses.replace(part, activations=activations, batch=batch)
 
 
-def _gathered(experiment: Experiment, state: TrainState, shardings: TrainState) -> int:
-    """Bytes of weights gathered where they are used, and of their gradients: all tables, and the largest other one."""
+def _gathered_bytes(experiment: Experiment, state: TrainState, shardings: TrainState) -> int:
+    """The bytes of weights gathered where they are used, with their gradients: all tables and the largest other."""
     axes = jax.tree.leaves(experiment.base_model.logical_axes(), is_leaf=lambda node: isinstance(node, tuple))
-    whole, lies = (one.params if experiment.adapter is None else one.frozen for one in (state, shardings))
-    leaves = zip(jax.tree.leaves(whole), jax.tree.leaves(lies), axes, strict=True)
+    arrays, layout = (one.params if experiment.adapter is None else one.frozen for one in (state, shardings))
+    leaves = zip(jax.tree.leaves(arrays), jax.tree.leaves(layout), axes, strict=True)
     tables = largest = 0
     for leaf, sharding, names in leaves:
         if (count := batch_parts_of(sharding)) == 1:
@@ -121,37 +121,39 @@ def _gathered(experiment: Experiment, state: TrainState, shardings: TrainState) 
     return 2 * (tables + largest)
 
 
-def _taught(experiment: Experiment, rows: int, model_devices: int) -> int:
-    """Bytes of a teacher's probabilities of all targets of `rows` rows."""
+def _teacher_bytes(experiment: Experiment, rows: int, model_devices: int) -> int:
+    """The bytes of a teacher's probabilities of all targets of `rows` rows."""
     batch = abstract_batch(experiment.train_dataset, rows)
     targets = batch[f"{side_of_targets(batch)}target_tokens"]
     return 4 * math.prod(targets.shape) * math.ceil(experiment.model.config.vocab_size / model_devices)
 
 
-def _activations(experiment: Experiment, rows: int, mesh: Mesh, fuses: bool) -> int:
-    """Bytes that the forward pass of a device's `rows` rows keeps, of a model whose layers are split over a mesh."""
+def _activation_bytes(experiment: Experiment, rows: int, mesh: Mesh, fuses: bool) -> int:
+    """The bytes that the forward pass of a device's `rows` rows keeps, for a model that is split over a mesh."""
     config = experiment.model.config
-    again = 0
+    recomputed = 0
     if config.remat_policy != "none":
         ungated = dataclasses.replace(config, delete_gate_layer=None, deletion_rate=T5Config.deletion_rate)
-        one = dataclasses.replace(ungated, num_encoder_layers=1, num_decoder_layers=1)
+        layer = dataclasses.replace(ungated, num_encoder_layers=1, num_decoder_layers=1)
         layers = max(config.num_encoder_layers, config.num_decoder_layers)
         if config.sliding_window_pattern <= layers and config.encoder_global_block is None:
-            one = dataclasses.replace(one, sliding_window_pattern=1)  # of two kinds, the layer that sees everything
-        all_kept = dataclasses.replace(one, remat_policy="none")
-        again = _kept(experiment, all_kept, rows, mesh, fuses) - _kept(experiment, one, rows, mesh, fuses)
-    return _kept(experiment, config, rows, mesh, fuses) + max(again, 0)
+            layer = dataclasses.replace(layer, sliding_window_pattern=1)  # of two kinds, the layer that sees everything
+        all_kept = dataclasses.replace(layer, remat_policy="none")
+        recomputed = _kept_bytes(experiment, all_kept, rows, mesh, fuses)
+        recomputed -= _kept_bytes(experiment, layer, rows, mesh, fuses)
+    return _kept_bytes(experiment, config, rows, mesh, fuses) + max(recomputed, 0)
 
 
-def _kept(experiment: Experiment, config: T5Config, rows: int, mesh: Mesh, fuses: bool) -> int:
-    model = dataclasses.replace(experiment.model, config=_of_one_device(config, mesh.shape[MODEL]))
+def _kept_bytes(experiment: Experiment, config: T5Config, rows: int, mesh: Mesh, fuses: bool) -> int:
+    """The bytes that the forward pass keeps under the config's remat policy."""
+    model = dataclasses.replace(experiment.model, config=_config_of_device(config, mesh.shape[MODEL]))
     by_chunks = mesh.size == 1 and experiment.teacher is None
     adapter = experiment.adapter
     frozen = None if adapter is None else adapter.base_model(model).abstract_params()
     params = trained_params(model, adapter)
     token_bytes = jax.ShapeDtypeStruct((model.config.vocab_size,), np.int32)
 
-    def kept(params: Any, frozen: Any, batch: Any, token_bytes: Any, key: Any) -> Any:
+    def residuals(params: Any, frozen: Any, batch: Any, token_bytes: Any, key: Any) -> Any:
         dropout_key = key if config.dropout_rate > 0 else None
 
         def loss(params: Any) -> Any:
@@ -164,48 +166,48 @@ def _kept(experiment: Experiment, config: T5Config, rows: int, mesh: Mesh, fuses
         return jax.vjp(loss, params, has_aux=True)[1]  # a pytree of what it needs
 
     batch = abstract_batch(experiment.train_dataset, rows)
-    program = jax.make_jaxpr(kept)(params, frozen, batch, token_bytes, jax.random.key(0)).jaxpr
+    program = jax.make_jaxpr(residuals)(params, frozen, batch, token_bytes, jax.random.key(0)).jaxpr
     if fuses:
-        size = _total_bytes(_not_cheap(program))
+        size = _total_bytes(_fewest_kept(program))
     else:
         leaves: list[Any] = [array.aval for array in program.outvars]
         # Parameters are kept too, but are already counted as state.
-        own = Counter((leaf.shape, leaf.dtype) for leaf in jax.tree.leaves((params, frozen)))
-        shared = own & Counter((leaf.shape, leaf.dtype) for leaf in leaves)
-        size = _size(leaves) - sum(n * math.prod(shape) * dtype.itemsize for (shape, dtype), n in shared.items())
-    again = _made_again(model.config, batch, rows)
+        param_counts = Counter((leaf.shape, leaf.dtype) for leaf in jax.tree.leaves((params, frozen)))
+        shared = param_counts & Counter((leaf.shape, leaf.dtype) for leaf in leaves)
+        size = _num_bytes(leaves) - sum(n * math.prod(shape) * dtype.itemsize for (shape, dtype), n in shared.items())
+    recomputed = _recomputed_bytes(model.config, batch, rows)
     if by_chunks:
         (B, T), V = batch[f"{side_of_targets(batch)}target_tokens"].shape, model.config.vocab_size
-        again += 2 * 4 * B * (chunked_loss.chunk_length(B, T, V) or 0) * V  # logits, and their gradients
-    return size + again
+        recomputed += 2 * 4 * B * (chunked_loss.chunk_length(B, T, V) or 0) * V  # logits, and their gradients
+    return size + recomputed
 
 
-def _not_cheap(program: Jaxpr) -> Set[Var]:
-    """What is kept where a program's cheap operations are done again: fewer bytes, from which the rest can be made."""
+def _fewest_kept(program: Jaxpr) -> Set[Var]:
+    """The kept arrays if a program's cheap operations are done again: fewer bytes, from which the rest can be made."""
     operation_of = {array: operation for operation in program.eqns for array in operation.outvars}
     arguments = {*program.invars, *program.constvars}
-    kept = {array for array in program.outvars if isinstance(array, Var)} - arguments
+    residuals = {array for array in program.outvars if isinstance(array, Var)} - arguments
 
-    def sources(array: Var, known: dict[Var, Set[Var]]) -> Set[Var]:
-        """What would have to be kept in addition to make an array again: itself, where that is not cheap."""
+    def sources(array: Var, replacements: dict[Var, Set[Var]]) -> Set[Var]:
+        """The arrays to keep in addition to compute `array` again: itself, if that is not cheap."""
         operation = operation_of.get(array)
         if operation is None or not _is_cheap(operation):
             return {array}
-        needed: set[Var] = set()
+        replacement: set[Var] = set()
         for source in operation.invars:
-            if not isinstance(source, Var) or source in arguments or source in kept:
+            if not isinstance(source, Var) or source in arguments or source in residuals:
                 continue
-            if source not in known:
-                further = sources(source, known)
-                known[source] = further if _total_bytes(further) < _bytes_of(source) else {source}
-            needed |= known[source]
-        return needed
+            if source not in replacements:
+                further = sources(source, replacements)
+                replacements[source] = further if _total_bytes(further) < _bytes_of(source) else {source}
+            replacement |= replacements[source]
+        return replacement
 
-    for array in sorted(kept, key=_bytes_of, reverse=True):
-        needed = sources(array, {})
-        if _total_bytes(needed) < _bytes_of(array):
-            kept = (kept - {array}) | needed
-    return kept
+    for array in sorted(residuals, key=_bytes_of, reverse=True):
+        replacement = sources(array, {})
+        if _total_bytes(replacement) < _bytes_of(array):
+            residuals = (residuals - {array}) | replacement
+    return residuals
 
 
 def _is_cheap(operation: JaxprEqn) -> bool:
@@ -219,11 +221,11 @@ def _total_bytes(arrays: Set[Var]) -> int:
 
 
 def _bytes_of(array: Var) -> int:
-    return _size([array.aval])
+    return _num_bytes([array.aval])
 
 
-def _of_one_device(config: T5Config, model_devices: int) -> T5Config:
-    """The config with the sizes that one device has where the model's matrices are split over `model_devices`."""
+def _config_of_device(config: T5Config, model_devices: int) -> T5Config:
+    """The config with the sizes of one device's part of a model whose matrices are split over `model_devices`."""
 
     def part(size: int) -> int:
         return math.ceil(size / model_devices)
@@ -235,13 +237,13 @@ def _of_one_device(config: T5Config, model_devices: int) -> T5Config:
         heads = part(stack.num_heads)
         sizes |= {f"{prefix}num_heads": heads, f"{prefix}mlp_dim": part(stack.mlp_dim)}
         if stack.num_kv_heads is not None:
-            least = part(stack.num_kv_heads)
-            sizes[f"{prefix}num_kv_heads"] = next(size for size in range(least, heads + 1) if heads % size == 0)
+            minimum = part(stack.num_kv_heads)
+            sizes[f"{prefix}num_kv_heads"] = next(size for size in range(minimum, heads + 1) if heads % size == 0)
     return dataclasses.replace(config, **sizes)
 
 
-def _made_again(config: T5Config, batch: Mapping[str, jax.ShapeDtypeStruct], rows: int) -> int:
-    """Bytes of the attention weights of one chunk, or of one layer by blocks; others are kept, and already counted."""
+def _recomputed_bytes(config: T5Config, batch: Mapping[str, jax.ShapeDtypeStruct], rows: int) -> int:
+    """The bytes of the attention weights of one chunk, or of one layer by blocks; others are counted as kept."""
     longest, pairs = max(array.shape[1] for array in batch.values()), [0]
     if config.attention_chunk_size is not None and longest > config.attention_chunk_size:
         heads = max(config.num_heads, config.encoder.num_heads)
@@ -261,11 +263,11 @@ def _made_again(config: T5Config, batch: Mapping[str, jax.ShapeDtypeStruct], row
     return 4 * rows * max(pairs)
 
 
-def _size(tree: Any) -> int:
+def _num_bytes(tree: Any) -> int:
     return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
 def bytes_on_device(tree: Any, shardings: Any) -> int:
-    """Bytes of a tree on one device."""
+    """The bytes of a tree on one device."""
     pairs = zip(jax.tree.leaves(tree), jax.tree.leaves(shardings), strict=True)
     return sum(math.prod(sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf, sharding in pairs)

@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from t5xpg.base.markdown import aligned
-from t5xpg.check.plan.devices import HERE
+from t5xpg.check.plan.devices import THIS_CPU
 
 _MB = 1e6
 
 
 def lines(plan: Mapping[str, Any]) -> list[str]:
-    """The text of what `plan.make` returns."""
+    """The lines of the page of a plan (`make_plan`)."""
     step, device = plan["step"], plan["device"]
     mesh = " x ".join(f"{axis} {size}" for axis, size in step["mesh"].items())
     parts = f" in {step['microbatches']} parts" if step["microbatches"] > 1 else ""
@@ -85,7 +85,7 @@ def _time(plan: Mapping[str, Any]) -> list[str]:
         "  what is left of them when it ends": "late",
     }
     shares = ", ".join(f"{share:.0%} of the {what}" for what, share in plan["reached"].items())
-    source = "measured" if device["name"] == HERE else "published"
+    source = "measured" if device["name"] == THIS_CPU else "published"
     peak, bandwidth = device["peak"] / 1e12, device["bandwidth"] / 1e9
     return [
         *_table("ms of a step", {name: _ms(time[part]) for name, part in parts.items()}),

@@ -1,6 +1,6 @@
-"""A compiled program as XLA writes it out for CPUs: its computations, their instructions, and how often each one runs.
+"""A compiled program as XLA prints it for CPUs: its computations, their instructions, and how often each one runs.
 
-Only what a plan needs is read: names, shapes, operands, the computations that are called, trip counts.
+Only the parts that a plan needs are read: names, shapes, operands, the computations that are called, trip counts.
 """
 
 import functools
@@ -72,7 +72,7 @@ class Instruction:
 
     @property
     def trips(self) -> int | None:
-        """How often the body of a loop runs, where the compiler knows it."""
+        """The number of iterations of a loop; None if the compiler does not know it."""
         found = _TRIPS.search(self.attributes)
         return int(found[1]) if found else None
 
@@ -115,14 +115,14 @@ class Computation:
 
 @dataclass(frozen=True)
 class Program:
-    """unknown_loops: how many loops have a trip count that the compiler does not know; they are taken to run once."""
+    """unknown_loops: the number of loops with a trip count that the compiler does not know; they are counted once."""
 
     computations: Mapping[str, Computation]
     entry: str
     unknown_loops: int
 
     def run(self) -> Iterator[tuple[Computation, Instruction, int]]:
-        """Every instruction that runs as one operation, with its computation and how often it runs.
+        """Yields every instruction that runs as one operation, with its computation and the number of its runs.
 
         Loops, calls and conditionals are followed, of a conditional only the longest branch. A fusion is one operation.
         """
@@ -130,20 +130,20 @@ class Program:
 
     def _run(self, name: str, times: int) -> Iterator[tuple[Computation, Instruction, int]]:
         computation = self.computations[name]
-        for one in computation.instructions:
-            if one.opcode == "while":
-                yield from self._run(str(one.called("body")), times * (1 if one.trips is None else one.trips))
-            elif one.opcode == "call":
-                yield from self._run(str(one.called("to_apply")), times)
-            elif one.opcode == "conditional":
-                longest = max(one.branches, key=lambda branch: len(self.computations[branch].instructions))
+        for op in computation.instructions:
+            if op.opcode == "while":
+                yield from self._run(str(op.called("body")), times * (1 if op.trips is None else op.trips))
+            elif op.opcode == "call":
+                yield from self._run(str(op.called("to_apply")), times)
+            elif op.opcode == "conditional":
+                longest = max(op.branches, key=lambda branch: len(self.computations[branch].instructions))
                 yield from self._run(longest, times)
             else:
-                yield computation, one, times
+                yield computation, op, times
 
 
-def read(text: str) -> Program:
-    """The program of `jax.stages.Compiled.as_text()`. Raises ValueError where there is no entry in it."""
+def read_program(text: str) -> Program:
+    """The program of `jax.stages.Compiled.as_text()`. Raises ValueError if it has no entry computation."""
     computations: dict[str, Computation] = {}
     current: Computation | None = None
     entry = None
@@ -179,7 +179,7 @@ def _instruction(name: str, text: str, root: bool) -> Instruction:
 
 
 def _closing(text: str, opening: int) -> int:
-    """Where the bracket closes that opens at `opening`."""
+    """The index of the bracket that closes the one at `opening`."""
     depth = 0
     for place in range(opening, len(text)):
         depth += {"(": 1, ")": -1}.get(text[place], 0)

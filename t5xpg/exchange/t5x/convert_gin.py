@@ -19,7 +19,7 @@ from t5xpg.base.files import write_text
 from t5xpg.exchange.import_folders import run_name
 from t5xpg.exchange.t5x import convert_gin_tables as tables
 from t5xpg.experiment import config
-from t5xpg.experiment.gin_statements import Bound, Import, Include, Reference, statements
+from t5xpg.experiment.gin_statements import Binding, Import, Include, Reference, statements
 
 _MODEL_FILE = re.compile(r"(?:^|/)t5x/(?:\w+/)*(t5_1_1|byt5)/(\w+)\.gin$")
 _RUN_FILE = re.compile(r"(?:^|/)t5x/configs/runs/(\w+)\.gin$")
@@ -79,12 +79,12 @@ class _Conversion:
         self._own: set[str] = set()  # what the file calls modules that are no libraries'
         self._scalable = False
         self._values: dict[str, Any] = {}  # by T5X's names: the last that T5X's own files or this one bind
-        self._bound: dict[str, Bound] = {}  # those that this file binds
+        self._bound: dict[str, Binding] = {}  # those that this file binds
         self._ours: dict[str, Any] = {}
         self._converted = Converted("")
         self._comment = ""
 
-    def read(self, statement: Bound | Include | Import) -> None:
+    def read(self, statement: Binding | Include | Import) -> None:
         """Take in one statement of the file."""
         if isinstance(statement, Include):
             self._include(statement)
@@ -321,7 +321,7 @@ class _Conversion:
         included: dict[str, Any] = {}
         for file in files:
             for one in statements(paths.GIN / f"{file}.gin", lambda name, _: paths.REPOSITORY / name):
-                if isinstance(one, Bound):
+                if isinstance(one, Binding):
                     scope = f"{one.scope}/" if one.scope else ""
                     included[f"{scope}{one.selector}.{one.parameter}".removeprefix(".")] = one.value
         order = {name: place for place, name in enumerate(included)}
@@ -337,7 +337,7 @@ class _Conversion:
         return changed
 
 
-def _key(bound: Bound) -> str:
+def _key(bound: Binding) -> str:
     """A binding's key in the tables: without the module, which files may name freely; a method keeps its class."""
     parts = bound.selector.split(".")
     first = next((place for place, part in enumerate(parts) if part[:1].isupper()), len(parts) - 1)

@@ -1,4 +1,4 @@
-"""Checkpoints: the state, the exact position in the data, and what a reader needs to know.
+"""The writer and reader of a run's checkpoints: the state, the exact position in the data, and facts for a reader.
 
     <directory>/<step>/params      the parameters, or their average, under their own names: can be read alone
     <directory>/<step>/optimizer   the step and the optimiser's arrays
@@ -6,9 +6,9 @@
     <directory>/<step>/meta        JSON
     <directory>/<step>/metrics     JSON: the numbers measured for it, one of which decides which is the best
 
-orbax writes them beside the training, into a folder of another name, which is renamed when it is whole and carries
-the digests of its files (`folders`). An interruption at any moment leaves every earlier folder as it was;
-the next Checkpointer removes what is unfinished.
+orbax writes a checkpoint in threads, while the training goes on, into a folder of another name. The folder is renamed
+when it is whole and has the digests of its files (`folders`). An interruption at any moment leaves every earlier folder
+unchanged; the next Checkpointer removes the unfinished one.
 
 Several processes write one checkpoint: each the parts of arrays that its devices hold. The first does everything else.
 """
@@ -35,7 +35,7 @@ from t5xpg.models.config import is_count
 from t5xpg.models.model import Params
 from t5xpg.optim.state import TrainState
 from t5xpg.run.best import BestMetric
-from t5xpg.run.checkpoint import items as checkpoint_items
+from t5xpg.run.checkpoint import checkpoint_items
 from t5xpg.run.checkpoint.folders import (
     RESUME_ONLY,
     CheckpointFolders,
@@ -51,7 +51,7 @@ _DISK_ERRORS = (*DISK_FULL, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDI
 class CheckpointConfig:
     """period: updates between checkpoints. keep: how many of the last ones stay; None for all.
 
-    best: the metric (of those given to `save`) whose best value marks one more checkpoint that stays, if it says so.
+    best: the metric (of those given to `save`) with whose best value one more checkpoint stays, if its `keep` is True.
     asynchronous: whether training goes on while a checkpoint is written.
     """
 
@@ -61,19 +61,19 @@ class CheckpointConfig:
     asynchronous: bool = True
 
     def __post_init__(self) -> None:
-        for name, more in (("period", ""), ("keep", ", or None for all")):
+        for name, alternative in (("period", ""), ("keep", ", or None for all")):
             value = getattr(self, name)
-            if not is_count(value) and not (more and value is None):
+            if not is_count(value) and not (alternative and value is None):
                 raise UserError(
-                    f"CheckpointConfig.{name} is {value!r}; it has to be a whole number of at least 1{more}."
+                    f"CheckpointConfig.{name} is {value!r}; it has to be a whole number of at least 1{alternative}."
                 )
 
 
 class Checkpointer(Closing):
     """Writes and reads the checkpoints of one run; leaving the block waits for what is being written.
 
-    One process at a time may write. read_only: nothing is changed, so that a run can be looked at while it trains;
-    UserError where there is no such directory. group: the processes that write together, with the same calls in order.
+    One process at a time may write. read_only: changes nothing, so that a run can be read while it trains; UserError
+    where there is no such directory. group: the processes that write together, with the same calls in order.
     committed: called when a checkpoint is whole, beside the training; `wait` raises what it raises.
     """
 
@@ -98,10 +98,10 @@ class Checkpointer(Closing):
         if read_only and not self._directory.is_dir():
             raise UserError(f"There is no checkpoint in {self._directory}. Train first.")
         if not group.first:
-            group.barrier("checkpoints")  # what was unfinished has been removed
+            group.barrier("checkpoints")  # the first process has removed unfinished folders
         with self._disk_errors("written into"):
             self._folders = CheckpointFolders(
-                self._directory, read_only=read_only or not group.first, read=checkpoint_items.read_through
+                self._directory, read_only=read_only or not group.first, read_checkpoint=checkpoint_items.read_through
             )
         if group.first:
             group.barrier("checkpoints")
@@ -128,8 +128,8 @@ class Checkpointer(Closing):
         """
         self.wait()
         with self._disk_errors("written into"):
-            there = self._group.first and self._folders.path(step).is_dir()
-        if self._group.broadcast("saved", b"1" if there else b"0") == b"1":
+            exists = self._group.first and self._folders.path(step).is_dir()
+        if self._group.broadcast("saved", b"1" if exists else b"0") == b"1":
             return False
         items: dict[str, ocp.args.CheckpointArgs] = {
             "params": ocp.args.StandardSave(state.eval_params),
@@ -156,7 +156,7 @@ class Checkpointer(Closing):
         return True
 
     def _finish(self, step: int) -> None:
-        """What a checkpoint needs beside the training; `wait` raises what goes wrong."""
+        """Complete a checkpoint, in a thread beside the training; `wait` raises its error."""
         try:
             self._orbax.wait_until_finished()
             if self._group.first:
@@ -173,13 +173,13 @@ class Checkpointer(Closing):
             self._folders.discard(step)
 
     def tidy(self) -> None:
-        """Remove old checkpoints that an interruption left. To be called once the last one is known to be whole."""
+        """Remove old checkpoints that an interruption left. Call it once the last one is known to be whole."""
         self.wait()
         with self._disk_errors("written into"):
             self._tidy()
 
     def _tidy(self) -> None:
-        """Keep only the very last checkpoint and, of those that an unbroken run has, the last `keep` and the best."""
+        """Keep only the very last checkpoint and, of those of an unbroken run, the last `keep` and the best."""
         if self._group.first:
             lasting = lasting_steps(self._directory)
             last = lasting if self._config.keep is None else lasting[-self._config.keep :]
@@ -190,7 +190,7 @@ class Checkpointer(Closing):
         return best_step(self._directory, best.metric, str(best.mode)) if best.keep else None
 
     def steps(self) -> list[int]:
-        """The steps that have a checkpoint, ascending. Whether they are whole, `latest` and `restore` find out."""
+        """The steps that have a checkpoint, ascending. They may be damaged: `latest` and `restore` check that."""
         self.wait()
         with self._disk_errors("read from"):
             return self._folders.steps()
@@ -198,21 +198,21 @@ class Checkpointer(Closing):
     def latest(self) -> int | None:
         """The last step that has a whole checkpoint; None where there is no checkpoint at all.
 
-        Damaged ones after it are moved aside (with `read_only`, passed over), and a line says so. Raises UserError
-        where there are checkpoints and none is whole.
+        Damaged ones after it are moved aside (with `read_only`, skipped), and a line on stderr says so. Raises
+        UserError where there are checkpoints and none is whole.
         """
-        found = self.latest_here() if self._group.first else None
-        answer = self._group.broadcast("latest", b"" if found is None else str(found).encode("ascii"))
+        step = self.latest_here() if self._group.first else None
+        answer = self._group.broadcast("latest", b"" if step is None else str(step).encode("ascii"))
         return int(answer) if answer else None
 
     def latest_here(self) -> int | None:
-        """`latest` as this process sees it, without asking the others: they may have ended."""
+        """`latest` of this process alone, without messages to the others, which may have ended."""
         self.wait()
         with self._disk_errors("read from"):
             return self._folders.latest()
 
-    def last(self, count: int) -> list[int]:
-        """The last `count` steps of checkpoints that an unbroken run has, ascending. UserError where they are fewer."""
+    def last_steps(self, count: int) -> list[int]:
+        """The last `count` steps of an unbroken run's checkpoints, ascending. UserError where there are fewer."""
         self.wait()
         with self._disk_errors("read from"):
             lasting = lasting_steps(self._directory)
@@ -234,35 +234,37 @@ class Checkpointer(Closing):
     ) -> tuple[TrainState, dict[str, np.ndarray], dict[str, Any]]:
         """(state, data_state, meta) of `step`, or of the last whole checkpoint.
 
-        abstract_state: ShapeDtypeStructs with shardings, on any mesh, of scanned layers or plain ones, whichever were
-        saved. Raises UserError where there is no such checkpoint, it is damaged, or it holds other arrays.
+        abstract_state: ShapeDtypeStructs with shardings, on any mesh, of scanned or plain layers, whichever were saved.
+        Raises UserError where there is no such checkpoint, it is damaged, or it holds other arrays.
         """
-        step = self._existing(step)
-        wanted = {"params": abstract_state.params, "optimizer": checkpoint_items.optimizer_tree(abstract_state)}
-        stored = self._stored(step, wanted)
+        step = self._whole_step(step)
+        requested = {"params": abstract_state.params, "optimizer": checkpoint_items.optimizer_tree(abstract_state)}
+        stored = self._stored(step, requested)
         restored = self._restore(
             step,
             params=ocp.args.StandardRestore(stored["params"]),
             optimizer=ocp.args.StandardRestore(stored["optimizer"]),
             data=ocp.args.StandardRestore(),
         )
-        params, optimizer = (checkpoint_items.as_wanted(restored[item], tree) for item, tree in wanted.items())
+        params, optimizer = (
+            checkpoint_items.requested_layout(restored[item], tree) for item, tree in requested.items()
+        )
         state = checkpoint_items.state_from(params, optimizer, abstract_state)
         return state, checkpoint_items.unpack(np.asarray(restored["data"]["npz"])), restored["meta"]
 
     def restore_params(self, step: int | None, abstract_params: Params) -> tuple[Params, dict[str, Any]]:
-        """(params, meta) of `step`, or of the last whole checkpoint: what evaluation, inference and export need."""
-        step = self._existing(step)
+        """(params, meta) of `step`, or of the last whole checkpoint, for evaluation, inference and export."""
+        step = self._whole_step(step)
         stored = self._stored(step, {"params": abstract_params})
         restored = self._restore(step, params=ocp.args.StandardRestore(stored["params"]))
-        return checkpoint_items.as_wanted(restored["params"], abstract_params), restored["meta"]
+        return checkpoint_items.requested_layout(restored["params"], abstract_params), restored["meta"]
 
     def meta(self, step: int | None = None) -> dict[str, Any]:
-        """The JSON of `step`, or of the last whole checkpoint."""
-        return self._restore(self._existing(step))["meta"]
+        """The meta of `step`, or of the last whole checkpoint."""
+        return self._restore(self._whole_step(step))["meta"]
 
     def wait(self) -> None:
-        """Return when nothing is being written. Raises what went wrong with writing."""
+        """Wait until the checkpoint that is being written is whole. Raises the error of writing it."""
         if self._writing is not None:
             self._writing.join()
             self._writing = None
@@ -272,15 +274,15 @@ class Checkpointer(Closing):
                 raise error
 
     def close(self) -> None:
-        """Wait, and release orbax's threads."""
+        """Wait for the last write, and release orbax's threads."""
         try:
             self.wait()
         finally:
             self._orbax.close()
             self._quiet.close()
 
-    def _existing(self, step: int | None) -> int:
-        """`step`, or the last step, once it is known to have a whole checkpoint."""
+    def _whole_step(self, step: int | None) -> int:
+        """`step`, or the last step, after a check that its checkpoint is whole."""
         if step is None:
             if (latest := self.latest()) is None:
                 raise UserError(f"There is no checkpoint in {self._directory}. Train first.")
@@ -293,8 +295,8 @@ class Checkpointer(Closing):
     def _require_whole(self, step: int) -> None:
         """Raise UserError where `step` has no checkpoint, or a damaged one."""
         if step not in (steps := self.steps()):
-            there_are = f"; there are: {steps}" if steps else ""
-            raise UserError(f"There is no checkpoint of step {step} in {self._directory}{there_are}.")
+            listed = f"; there are: {steps}" if steps else ""
+            raise UserError(f"There is no checkpoint of step {step} in {self._directory}{listed}.")
         with self._disk_errors("read from", step):
             damage = self._folders.damage(step)
         if damage is not None:
@@ -305,7 +307,7 @@ class Checkpointer(Closing):
             )
 
     def _restore(self, step: int, **items: ocp.args.CheckpointArgs) -> Mapping[str, Any]:
-        """These items of a checkpoint, and its meta."""
+        """The items of a checkpoint, and its meta."""
         with self._disk_errors("read from", step):
             restored = self._orbax.restore(
                 self._folders.path(step), args=ocp.args.Composite(**items, meta=ocp.args.JsonRestore())
@@ -314,15 +316,15 @@ class Checkpointer(Closing):
             raise UserError(f"{self._folders.path(step) / 'meta'} is none of a checkpoint: it holds no JSON object.")
         return restored
 
-    def _stored(self, step: int, wanted: Mapping[str, Any]) -> dict[str, Any]:
-        """The arrays to read, as they are stored. Raises one UserError that names all that do not fit `wanted`."""
+    def _stored(self, step: int, requested: Mapping[str, Any]) -> dict[str, Any]:
+        """The shapes of the arrays to read, in the stored layout. Raises one UserError that names all differences."""
         with self._disk_errors("read from", step):
-            found_items = self._orbax.metadata(self._folders.path(step)).item_metadata
-        stored = {item: checkpoint_items.as_stored(tree, found_items[item]) for item, tree in wanted.items()}
+            metadata = self._orbax.metadata(self._folders.path(step)).item_metadata
+        stored = {item: checkpoint_items.stored_layout(tree, metadata[item]) for item, tree in requested.items()}
         differences = [
             f"  {item}/{line}"
             for item, tree in stored.items()
-            for line in checkpoint_items.array_differences(*map(checkpoint_items.described, (tree, found_items[item])))
+            for line in checkpoint_items.array_differences(*map(checkpoint_items.array_types, (tree, metadata[item])))
         ]
         if differences:
             shown = differences[:20] + ([f"  ... and {len(differences) - 20} more"] if len(differences) > 20 else [])
@@ -335,8 +337,8 @@ class Checkpointer(Closing):
 
     @contextmanager
     def _disk_errors(self, doing: str, step: int | None = None) -> Iterator[None]:
-        """A full or read-only disk is the user's to mend. tensorstore's ValueErrors have the number in their text.
-        step: of the checkpoint that is read, which the training of the run may remove meanwhile."""
+        """Raise the disk's errors (full, read-only, …) as UserError. tensorstore's ValueErrors contain errno.
+        step: that of the checkpoint that is read, which the run's training may remove meanwhile."""
         try:
             yield
         except (OSError, ValueError) as error:

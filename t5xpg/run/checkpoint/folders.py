@@ -1,13 +1,13 @@
-"""The folders of a run's checkpoints: which are there, whether they are what was written, and which have to go.
+"""The folders of a run's checkpoints: their names, their digests, and their removal.
 
     <directory>/<step>              a checkpoint
     <directory>/<step>/SHA256SUMS   "<sha256>  <file>" for every file in it, as sha256sum writes and checks it, under a
                                     first line with the digest of those lines
-    <directory>/damaged/<step>      one that was found damaged: moved aside, never used, never deleted
+    <directory>/damaged/<step>      a damaged one: moved aside, never used, never deleted
     <directory>/<step>.unfinished   one that is being written; <step>.removed: one that is being deleted
 
-The digests are written before the folder takes its name, so no checkpoint is ever without them. A folder is hashed once
-in each process that is about to use it: such damage (a flipped bit on a disk) changes neither size nor time.
+The digests are written before the folder takes its name, so no checkpoint is ever without them. Each process
+hashes a folder once, before it uses it: damage such as a flipped bit on a disk changes neither size nor time.
 """
 
 import contextlib
@@ -36,10 +36,10 @@ _SEAL = "# sha256 of the lines below: "
 _LINE = re.compile(r"([0-9a-f]{64})  (.+)")
 _LEFT_BEHIND = re.compile(r"\d+\.(unfinished|removed|orbax-checkpoint-tmp).*")
 _SHOWN_PROBLEMS = 5
-_LATE_WRITES = 5.0  # seconds: for so long, files that a failed write still makes are removed again
+_LATE_WRITES = 5.0  # seconds for which files that the threads of a failed write still make are removed
 
 _Stats = dict[str, tuple[int, int]]  # size and mtime_ns of every file in a folder
-_found_whole: dict[Path, _Stats] = {}  # by this process
+_whole_folders: dict[Path, _Stats] = {}  # the folders that this process has checked
 
 
 def saved_steps(directory: Path) -> list[int]:
@@ -49,7 +49,7 @@ def saved_steps(directory: Path) -> list[int]:
 
 
 def lasting_steps(directory: Path) -> list[int]:
-    """The `saved_steps` that an unbroken run has, too: without those that are only to continue from (RESUME_ONLY)."""
+    """The `saved_steps` of an unbroken run: without those that are only to continue from (RESUME_ONLY)."""
     metas = {step: json_object_if_any(directory / str(step) / "meta" / "metadata") for step in saved_steps(directory)}
     return [step for step, meta in metas.items() if not meta.get(RESUME_ONLY)]
 
@@ -59,16 +59,16 @@ def best_step(directory: Path, metric: str, mode: str) -> int | None:
 
     NaN is the worst value. None if no checkpoint has the metric.
     """
-    loss_by_step: dict[int, float] = {}
+    cost_by_step: dict[int, float] = {}
     for step in lasting_steps(directory):
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # not measured then, or damaged
             value = float(json.loads((directory / str(step) / "metrics" / "metrics").read_bytes())[metric])
-            loss_by_step[step] = math.inf if math.isnan(value) else value if mode == "min" else -value
-    return min(loss_by_step, key=lambda step: loss_by_step[step], default=None)
+            cost_by_step[step] = math.inf if math.isnan(value) else value if mode == "min" else -value
+    return min(cost_by_step, key=lambda step: cost_by_step[step], default=None)
 
 
 def last_meta(directory: Path) -> dict[str, Any]:
-    """The meta of the last checkpoint that has one that can be read; empty where there is none."""
+    """The meta of the last checkpoint whose meta can be read; empty where there is none."""
     metas = (json_object_if_any(directory / str(step) / "meta" / "metadata") for step in saved_steps(directory)[::-1])
     return next(filter(None, metas), {})
 
@@ -79,15 +79,15 @@ def require_path_for_orbax(path: Path) -> None:
 
 
 class CheckpointFolders:
-    """The folders in `directory`. Errors of the file system are the caller's to explain.
+    """The checkpoint folders in `directory`. Errors of the file system are raised as they are.
 
-    read: reads a whole checkpoint, raising whatever is wrong with it; for those that were written without digests.
+    read: reads a whole checkpoint, and raises an error where it is damaged; for one without digests.
     """
 
-    def __init__(self, directory: Path, *, read_only: bool, read: Callable[[Path], None]) -> None:
+    def __init__(self, directory: Path, *, read_only: bool, read_checkpoint: Callable[[Path], None]) -> None:
         self._directory = directory
         self._read_only = read_only
-        self._read = read
+        self._read_checkpoint = read_checkpoint
         if not read_only:
             directory.mkdir(parents=True, exist_ok=True)
             for path in sorted(directory.iterdir()):
@@ -95,11 +95,11 @@ class CheckpointFolders:
                     _remove(path)
 
     def path(self, step: int) -> Path:
-        """Where the checkpoint of `step` is when it is whole."""
+        """The folder of the whole checkpoint of `step`."""
         return self._directory / str(step)
 
     def unfinished(self, step: int) -> Path:
-        """Where the checkpoint of `step` is while it is being written."""
+        """The folder of the checkpoint of `step` while it is being written."""
         return self._directory / f"{step}.unfinished"
 
     def steps(self) -> list[int]:
@@ -107,20 +107,20 @@ class CheckpointFolders:
         return saved_steps(self._directory)
 
     def finish(self, step: int) -> None:
-        """Give what lies in `unfinished(step)` its digests and then its name."""
+        """Write the digests of the folder `unfinished(step)`, and then give it its final name."""
         _seal(self.unfinished(step))
         os.rename(self.unfinished(step), self.path(step))
         _sync(self._directory)
-        _found_whole[self.path(step)] = _stats(self.path(step))
+        _whole_folders[self.path(step)] = _stats(self.path(step))
 
     def discard(self, step: int) -> None:
-        """Remove what is unfinished of `step` after an error, while threads may still write other parts of it."""
-        end, clean = time.monotonic() + _LATE_WRITES, 0
-        while clean < 3 and time.monotonic() < end:
-            left = [path for path in self._directory.glob(f"{step}.*") if _LEFT_BEHIND.fullmatch(path.name)]
-            for path in left:
+        """Remove the unfinished folder of `step` after an error, while threads may still write parts of it."""
+        end, clean_passes = time.monotonic() + _LATE_WRITES, 0
+        while clean_passes < 3 and time.monotonic() < end:
+            leftovers = [path for path in self._directory.glob(f"{step}.*") if _LEFT_BEHIND.fullmatch(path.name)]
+            for path in leftovers:
                 shutil.rmtree(path, ignore_errors=True)
-            clean = 0 if left else clean + 1
+            clean_passes = 0 if leftovers else clean_passes + 1
             time.sleep(0.05)
 
     def keep(self, steps: Collection[int | None]) -> None:
@@ -132,49 +132,49 @@ class CheckpointFolders:
             try:
                 os.rename(self.path(step), removed)  # half a checkpoint has no checkpoint's name
             except OSError as error:
-                _say(f"The checkpoint {self.path(step)} is superseded but cannot be removed: {error.strerror}.")
+                _warn(f"The checkpoint {self.path(step)} is superseded but cannot be removed: {error.strerror}.")
                 continue
-            _found_whole.pop(self.path(step), None)
+            _whole_folders.pop(self.path(step), None)
             _remove(removed)
 
     def latest(self) -> int | None:
         """The last step whose checkpoint is whole; None where there is none at all.
 
-        Damaged ones after it are moved aside (with read_only, passed over), with a line that says so. Raises UserError
-        where there are checkpoints and none is whole; then all stay where they are.
+        Damaged ones after it are moved aside (with read_only, skipped), and a line on stderr says so. Raises UserError
+        where there are checkpoints and none is whole; then none is moved.
         """
         damaged: dict[int, str] = {}
-        good = None
+        whole = None
         for step in reversed(self.steps()):
-            wrong = self.damage(step)
-            if wrong is None:
-                good = step
+            damage = self.damage(step)
+            if damage is None:
+                whole = step
                 break
             if self.path(step).exists():  # else the run that is being read removed it meanwhile
-                damaged[step] = wrong
-        if damaged and good is None:
+                damaged[step] = damage
+        if damaged and whole is None:
             raise UserError(
                 f"None of the checkpoints in {self._directory} is whole:\n"
-                + "\n".join(f"  {step}: {wrong}" for step, wrong in damaged.items())
+                + "\n".join(f"  {step}: {damage}" for step, damage in damaged.items())
                 + "\nPut one back from a copy. To start over instead, name another run directory (RUN=…), or type: "
                 f"rm -r {shlex.quote(str(self._directory))}"
             )
-        for step, wrong in damaged.items():
+        for step, damage in damaged.items():
             moved = "" if self._read_only else f" It was moved to {self._move_aside(step)}."
-            _say(f"The checkpoint of step {step} is damaged: {wrong}.{moved} Going on from step {good}.")
-        return good
+            _warn(f"The checkpoint of step {step} is damaged: {damage}.{moved} Going on from step {whole}.")
+        return whole
 
     def damage(self, step: int) -> str | None:
-        """What is wrong with the checkpoint of `step`, such as "params/_METADATA is missing"; None if it is whole."""
+        """The damage of the checkpoint of `step`, such as "params/_METADATA is missing"; None if it is whole."""
         folder = self.path(step)
         try:
             stats = _stats(folder)
-            if _found_whole.get(folder) == stats:
+            if _whole_folders.get(folder) == stats:
                 return None
             if DIGESTS in stats:
                 problems = _problems(folder, stats)
             else:
-                self._read(folder)
+                self._read_checkpoint(folder)
                 problems = []
         except PermissionError:
             raise
@@ -183,10 +183,10 @@ class CheckpointFolders:
         except Exception as error:  # whatever the reading of broken files raises
             problems = [f"it cannot be read ({first_line(error)})"]
         if not problems:
-            _found_whole[folder] = stats
+            _whole_folders[folder] = stats
             return None
-        more = len(problems) - _SHOWN_PROBLEMS
-        return "; ".join(problems[:_SHOWN_PROBLEMS]) + (f"; and {more} files more" if more > 0 else "")
+        others = len(problems) - _SHOWN_PROBLEMS
+        return "; ".join(problems[:_SHOWN_PROBLEMS]) + (f"; and {others} files more" if others > 0 else "")
 
     def _move_aside(self, step: int) -> Path:
         damaged = self._directory / "damaged"
@@ -206,24 +206,24 @@ def _seal(folder: Path) -> None:
 
 
 def _problems(folder: Path, stats: _Stats) -> list[str]:
-    """What differs between the files of `folder` and its digests."""
-    head, _, lines = (folder / DIGESTS).read_bytes().partition(b"\n")
-    if head != f"{_SEAL}{sha256(lines).hexdigest()}".encode():
+    """A line for each difference between the files of `folder` and its digests."""
+    seal, _, lines = (folder / DIGESTS).read_bytes().partition(b"\n")
+    if seal != f"{_SEAL}{sha256(lines).hexdigest()}".encode():
         return [f"{DIGESTS} is not as it was written"]
     expected = {match[2]: match[1] for line in lines.decode().splitlines() if (match := _LINE.fullmatch(line))}
-    found = stats.keys() - {DIGESTS}
-    common = sorted(expected.keys() & found)
+    names = stats.keys() - {DIGESTS}
+    common = sorted(expected.keys() & names)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         digests = dict(zip(common, pool.map(lambda name: _digest(folder / name), common), strict=True))
     return [
-        *(f"{name} is missing" for name in sorted(expected.keys() - found)),
-        *(f"{name} was not written with it" for name in sorted(found - expected.keys())),
+        *(f"{name} is missing" for name in sorted(expected.keys() - names)),
+        *(f"{name} was not written with it" for name in sorted(names - expected.keys())),
         *(f"{name} is not as it was written" for name in common if digests[name] != expected[name]),
     ]
 
 
 def _digest(path: Path) -> str:
-    """Hex SHA-256 of a file. For a file that the disk cannot read any more, a text that equals no digest."""
+    """The SHA-256 of a file in hex. For a file that the disk cannot read any more, a text that equals no digest."""
     try:
         return sha256_of_file(path)
     except OSError as error:
@@ -233,7 +233,7 @@ def _digest(path: Path) -> str:
 
 
 def _stats(folder: Path) -> _Stats:
-    """Size and mtime_ns of all files below `folder`, by their names in it."""
+    """The size and mtime_ns of all files below `folder`, by their names in it."""
     stats: _Stats = {}
     for parent, _, names in os.walk(folder, onerror=_raise):
         for name in names:
@@ -248,15 +248,15 @@ def _raise(error: OSError) -> None:
 
 
 def _remove(path: Path) -> None:
-    """Remove a folder or file that nothing needs. If that fails, a line says so, and no error is raised."""
+    """Remove a folder or file that is not needed any more. If that fails, a line on stderr says so."""
     try:
         remove(path)
     except OSError as error:
-        _say(f"{path} is of no use any more but cannot be removed: {error.strerror}.")
+        _warn(f"{path} is of no use any more but cannot be removed: {error.strerror}.")
 
 
 def _sync(directory: Path) -> None:
-    """Write the names in `directory` to the disk, if the file system supports that."""
+    """Write the file names in `directory` to the disk (fsync), if the file system supports that."""
     with contextlib.suppress(OSError):
         descriptor = os.open(directory, os.O_RDONLY)
         try:
@@ -265,5 +265,5 @@ def _sync(directory: Path) -> None:
             os.close(descriptor)
 
 
-def _say(line: str) -> None:
+def _warn(line: str) -> None:
     print(line, file=sys.stderr, flush=True)

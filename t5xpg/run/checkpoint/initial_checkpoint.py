@@ -1,4 +1,4 @@
-"""What a run starts from, where it does not start from scratch: the name of a checkpoint, and what is taken from it."""
+"""The checkpoint that a run starts from: its name, the parts that are taken from it, and its folder."""
 
 import os
 import re
@@ -8,7 +8,7 @@ from pathlib import Path
 from t5xpg.base import paths, stores
 from t5xpg.base.errors import UserError, nearest
 from t5xpg.run.checkpoint.folders import saved_steps
-from t5xpg.run.directory import to_train
+from t5xpg.run.directory import training_hint
 
 _FOLDER = "checkpoints"  # in a run directory
 
@@ -17,10 +17,10 @@ _FOLDER = "checkpoints"  # in a run directory
 class InitialCheckpoint:
     """checkpoint: a run's name, its folder, or `<folder>/checkpoints/<step>`; without a step the last one.
 
-    reset_optimizer: take the parameters alone. False: the optimiser goes on as well, with its own step, which its
-    learning rate and its decays follow; the steps of the run count from 0 in any case. same_vocabulary: refuse a
+    reset_optimizer: take the parameters alone. False: take the optimiser as well, with its own step, which its learning
+    rate and its decays follow; the steps of the run count from 0 in any case. same_vocabulary: refuse a
     checkpoint that was trained with another vocabulary than the task has. adapt_decoder: the checkpoint is of a decoder
-    alone, and begins an encoder-decoder (`t5xpg.models.adaptation`). Raises UserError for values that cannot be.
+    alone, and the new model an encoder-decoder (`t5xpg.models.adaptation`). Raises UserError for invalid values.
     """
 
     checkpoint: str
@@ -37,7 +37,7 @@ class InitialCheckpoint:
 
 @dataclass(frozen=True)
 class SavedStep:
-    """Where a checkpoint lies. step: None for the last one."""
+    """The place of a checkpoint: its run's folder and its step; None for the last one."""
 
     run: Path
     step: int | None
@@ -48,34 +48,36 @@ class SavedStep:
         return self.run / _FOLDER
 
     def folder(self) -> Path:
-        """The checkpoint itself. If the last one is damaged, an earlier one may be read instead."""
+        """The folder of the checkpoint. If the last one is damaged, an earlier one may be read instead."""
         return self.checkpoints / str(saved_steps(self.checkpoints)[-1] if self.step is None else self.step)
 
 
-def find(checkpoint: str, setting: str = "INITIAL_CHECKPOINT") -> SavedStep:
-    """The checkpoint that a setting names. Raises UserError, with the nearest names, where there is no such one."""
-    named, step = paths.local(os.path.expanduser(checkpoint)), None
-    if named.name == _FOLDER:
-        named = named.parent
-    elif named.parent.name == _FOLDER and re.fullmatch("[0-9]{1,18}", named.name):
-        named, step = named.parent.parent, int(named.name)
-    # a name names a run; a path is also looked up from the working directory
-    places = [*([named] if os.sep in checkpoint else []), paths.runs_directory() / named]
-    for place in places:
-        stores.pull(place)
-    run = next((place for place in places if place.is_dir()), places[0])
+def find_checkpoint(checkpoint: str, setting: str = "INITIAL_CHECKPOINT") -> SavedStep:
+    """The place of the checkpoint that a setting names. Raises UserError, with the nearest names, if there is none."""
+    path, step = paths.local(os.path.expanduser(checkpoint)), None
+    if path.name == _FOLDER:
+        path = path.parent
+    elif path.parent.name == _FOLDER and re.fullmatch("[0-9]{1,18}", path.name):
+        path, step = path.parent.parent, int(path.name)
+    # a name is that of a run; a path is also looked up from the working directory
+    candidates = [*([path] if os.sep in checkpoint else []), paths.runs_directory() / path]
+    for candidate in candidates:
+        stores.pull(candidate)
+    run = next((candidate for candidate in candidates if candidate.is_dir()), candidates[0])
     steps = saved_steps(run / _FOLDER)
     if not run.is_dir():
-        raise UserError(f"{setting}: there is no run {paths.shown(run)}.{to_train(run.name) or _near(run)}")
+        raise UserError(
+            f"{setting}: there is no run {paths.shown(run)}.{training_hint(run.name) or _nearest_runs(run)}"
+        )
     if not steps:
-        raise UserError(f"{setting}: {paths.shown(run)} holds no checkpoint. Train it first.{_near(run)}")
+        raise UserError(f"{setting}: {paths.shown(run)} holds no checkpoint. Train it first.{_nearest_runs(run)}")
     if step is not None and step not in steps:
         raise UserError(f"{setting}: {paths.shown(run)} has no checkpoint of step {step}; there are: {steps}.")
     return SavedStep(run, step)
 
 
-def _near(run: Path) -> str:
-    """The runs beside it that have checkpoints."""
+def _nearest_runs(run: Path) -> str:
+    """The message with the nearest names among the runs beside `run` that have checkpoints."""
     folders = run.parent.iterdir() if run.parent.is_dir() else ()
     known = [entry.name for entry in folders if entry != run and saved_steps(entry / _FOLDER)]
     return nearest(run.name, known)

@@ -1,4 +1,4 @@
-"""Loggers take a run's records elsewhere, and cannot change, slow or end the run.
+"""Loggers send a run's records to other services, and cannot change, slow or end the run.
 
 `Experiment.loggers` holds them; gin names them (`gin/loggers/`). TensorBoard is always written (`run.records`). A
 logger of your own is a class with `record`: docs/logging.md has one.
@@ -16,10 +16,10 @@ from t5xpg.base.metric_values import MetricValue
 class StartedRun:
     """A run as a logger sees it at its start.
 
-    id: eight hexadecimal digits, drawn when this logger first saw the run, and kept in the run's directory. folder: in
-    the run's directory, for files of loggers. step: the update that this start continues from; 0 for a new run.
-    settings: those of the experiment, flat: {"model.config.emb_dim": 128}. gin: every binding. facts: {"total_steps",
-    "num_params", "devices"}.
+    id: eight random hexadecimal digits, drawn at the run's first start with this logger and kept in its directory.
+    folder: in the run's directory, for files of loggers. step: the update that this start continues from; 0 for a new
+    run. settings: those of the experiment, flat: {"model.config.emb_dim": 128}. gin: every binding. facts:
+    {"total_steps", "num_params", "devices"}.
     """
 
     experiment: str
@@ -33,14 +33,14 @@ class StartedRun:
 
 
 class Logger:
-    """Takes a run's records as they come. Override what you need; every method of this class does nothing.
+    """Takes a run's records as they come. Override the methods you need; those of this class do nothing.
 
     All but `check` are called in a thread of the logger's own, one call at a time, so that waiting for a network costs
     the run nothing. An exception becomes one warning, and the run goes on without the logger.
     """
 
     def check(self) -> None:
-        """Raise UserError where it cannot work at all. Called before the run is started, and by `make check`."""
+        """Raise UserError where the logger cannot work at all. Called before the run starts, and by `make check`."""
 
     def start(self, run: StartedRun) -> int | None:
         """A process begins to train, or to go on.

@@ -1,4 +1,4 @@
-"""Where a run's records go besides its JSON lines: TensorBoard, and one thread for each logger of the experiment."""
+"""The destinations of a run's records besides JSON lines: TensorBoard, and a thread for each of its loggers."""
 
 import dataclasses
 import queue
@@ -14,25 +14,25 @@ from t5xpg.base.errors import first_line
 from t5xpg.base.files import read_json, write_json
 from t5xpg.base.metric_values import MetricValue
 from t5xpg.run.loggers import Logger, StartedRun
-from t5xpg.run.records import TensorBoardWriter, Unwritten, read_jsonl, to_json_number
+from t5xpg.run.records import NoWriter, TensorBoardWriter, read_jsonl, to_json_number
 
 Values = dict[str, MetricValue]
-Record = tuple[int, Values]  # a step, and all that was measured at it
-QUEUE_SIZE = 10_000  # steps that may wait for a logger; one that is further behind is given up
-FINISH_SECONDS = 60.0  # that the end of a run waits for a logger
-NOTICE_SECONDS = 2.0  # of waiting, after which a line tells the user why
+Record = tuple[int, Values]  # a step and its values
+QUEUE_SIZE = 10_000  # steps that may wait for a logger; a logger that is further behind is ended
+FINISH_SECONDS = 60.0  # for which the end of a run waits for a logger
+NOTICE_SECONDS = 2.0  # of waiting, after which a line says what the run waits for
 _NOT_VALUES = ("step", "split", "time", "task")  # keys of a record beside its values
-_SKIPPED = "skipped"  # the split of updates that were passed over, which loggers do not get
+_SKIPPED = "skipped"  # the split of skipped updates, which loggers do not get
 
 
 class LastLoggedStep:
-    """A logger's file in the run directory: `step`, the last one it took (-1 before the first), and `id` of the run."""
+    """A logger's file in the run directory: `step`, the last one it took (-1: none), and the run's `id`."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
         try:
-            found = read_json(file)
-            self.id, self.step = str(found["id"]), int(found["step"])
+            record = read_json(file)
+            self.id, self.step = str(record["id"]), int(record["step"])
         except (OSError, ValueError, TypeError, KeyError):  # the first start, or damaged: a new run for the logger
             self.id = secrets.token_hex(4)
             self.set(-1)
@@ -63,7 +63,7 @@ class LoggerThread:
         self._thread.start()
 
     def record(self, record: Record | None) -> None:
-        """Hand over a step with all of its values; None after the last one."""
+        """Put a step with all of its values into the queue; None after the last one."""
         if not self._failed:
             try:
                 self._queue.put_nowait(record)
@@ -84,13 +84,13 @@ class LoggerThread:
 
     def _work(self) -> None:
         try:
-            known = self._logger.start(self._run)
-            if known is not None:
-                self._last.set(known)
+            service_step = self._logger.start(self._run)
+            if service_step is not None:
+                self._last.set(service_step)
             for record in self._earlier:
                 self._log(record)
-            while not self._failed and (waiting := self._queue.get()) is not None:
-                self._log(waiting)
+            while not self._failed and (queued := self._queue.get()) is not None:
+                self._log(queued)
             self._logger.finish()
         except (Exception, SystemExit) as error:  # a logger must not end the run, whatever it does
             self._fail(f"{type(error).__name__}: {first_line(error)}")
@@ -101,21 +101,21 @@ class LoggerThread:
             self._logger.record(step, values)
             self._last.set(step)
 
-    def _fail(self, why: str) -> None:
+    def _fail(self, reason: str) -> None:
         if self._failed:
             return
         self._failed = True
         after = f"after step {self._last.step:,}" if self._last.step >= 0 else "before the first record"
         self._show(
-            f"warning: the logger {self.name} ended {after} ({why}). The run goes on without it; the next start of the "
-            "run, if there is one, tells it what it missed."
+            f"warning: the logger {self.name} ended {after} ({reason}). The run goes on without it; the next start of "
+            "the run, if there is one, tells it what it missed."
         )
 
 
 class LoggerFanout:
     """Has the methods of a `TensorBoardWriter`. Loggers get a step when all of its values are known."""
 
-    def __init__(self, tensorboard: TensorBoardWriter | Unwritten, threads: Sequence[LoggerThread]) -> None:
+    def __init__(self, tensorboard: TensorBoardWriter | NoWriter, threads: Sequence[LoggerThread]) -> None:
         self._tensorboard = tensorboard
         self._threads = threads
         self._step = -1
@@ -131,11 +131,11 @@ class LoggerFanout:
             self._values |= prefixed(prefix, values)
 
     def flush(self) -> None:
-        """Hand what TensorBoard got to the system."""
+        """Flush TensorBoard's file."""
         self._tensorboard.flush()
 
     def complete(self) -> None:
-        """Hand the last step, which gets no more values, to the loggers. Without this, the run's next start does it."""
+        """Give the last step, which is complete, to the loggers. Without this call, the run's next start does it."""
         if self._values:
             for thread in self._threads:
                 thread.record((self._step, self._values))
@@ -151,7 +151,7 @@ class LoggerFanout:
 def start_threads(
     loggers: Sequence[Logger], run: StartedRun, metrics: Path, timing: Path, show: Callable[[str], None]
 ) -> list[LoggerThread]:
-    """Start a thread for each logger, which first gets what it lacks of the records in `metrics` and `timing`.
+    """Start a thread for each logger, which first gets the records in `metrics` and `timing` that it lacks.
 
     run: its id is replaced by that of each logger's own file. show: prints a line to the user.
     """
@@ -166,23 +166,23 @@ def start_threads(
 
 
 def recorded_values(metrics: Path, timing: Path, until: int) -> Iterator[Record]:
-    """Steps up to `until` with their values, as loggers got them when they were measured.
+    """Yields the steps up to `until` with their values, as loggers got them when they were measured.
 
-    Pictures and histograms are left out: the records hold no more than a description of them.
+    Pictures and histograms are left out: the records hold only a description of them.
     """
     records = [(record["step"], record) for file in (metrics, timing) for record in read_jsonl(file)]
-    kept = [one for one in records if one[0] <= until and one[1].get("split") != _SKIPPED]
-    for step, group in groupby(sorted(kept, key=itemgetter(0)), key=itemgetter(0)):
-        found: Values = {}
+    selected = [one for one in records if one[0] <= until and one[1].get("split") != _SKIPPED]
+    for step, group in groupby(sorted(selected, key=itemgetter(0)), key=itemgetter(0)):
+        step_values: Values = {}
         for _, record in group:
             task = record.get("task")
             prefix = record.get("split", "timing") + ("" if task is None else f"/{task}")
             values = record.get("metrics", record)
-            found |= prefixed(prefix, {name: value for name, value in values.items() if name not in _NOT_VALUES})
-        yield step, found
+            step_values |= prefixed(prefix, {name: value for name, value in values.items() if name not in _NOT_VALUES})
+        yield step, step_values
 
 
 def prefixed(prefix: str, values: Mapping[str, Any]) -> Values:
     """Values as `prefix/name`: numbers, and the kinds of `metric_values`; all others are left out."""
-    found = {f"{prefix}/{name}": to_json_number(value) for name, value in values.items()}
-    return {name: value for name, value in found.items() if isinstance(value, MetricValue) and value is not None}
+    numbers = {f"{prefix}/{name}": to_json_number(value) for name, value in values.items()}
+    return {name: value for name, value in numbers.items() if isinstance(value, MetricValue) and value is not None}

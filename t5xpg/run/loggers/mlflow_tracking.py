@@ -37,8 +37,8 @@ class MLflow(Logger):
         self._entities = entities = importlib.import_module("mlflow.entities")
         self._client = client = importlib.import_module("mlflow").MlflowClient(self.tracking_uri)
         name = self.experiment or run.experiment
-        found = client.get_experiment_by_name(name)
-        experiment_id = found.experiment_id if found else client.create_experiment(name)
+        known = client.get_experiment_by_name(name)
+        experiment_id = known.experiment_id if known else client.create_experiment(name)
         runs = client.search_runs([experiment_id], f"tags.`{_RUN_ID}` = '{run.id}'")
         if runs:
             self._run_id = runs[0].info.run_id

@@ -85,7 +85,7 @@ class WeightsAndBiases(Logger):
 
     def record(self, step: int, values: Mapping[str, MetricValue]) -> None:
         """Log one row."""
-        self._run.log({name: self._shown(value) for name, value in values.items()}, step=step, commit=True)
+        self._run.log({name: self._wandb_value(value) for name, value in values.items()}, step=step, commit=True)
         if self._offline_step is not None:
             self._offline_step = step
 
@@ -95,7 +95,7 @@ class WeightsAndBiases(Logger):
         if self._offline_step is not None:
             (Path(self._run.dir).parent / _LAST_STEP).write_text(str(self._offline_step), encoding="utf-8")
 
-    def _shown(self, value: MetricValue) -> Any:
+    def _wandb_value(self, value: MetricValue) -> Any:
         if isinstance(value, Histogram):
             counted = value.counted()
             return self._wandb.Histogram(np_histogram=counted) if counted[0].size else None  # nothing was finite

@@ -18,7 +18,7 @@ from t5xpg.data.stream.client import DataService
 from t5xpg.experiment.config import LoadedConfig
 from t5xpg.experiment.identity import data_config
 from t5xpg.run.batch_trail import UNKNOWN
-from t5xpg.run.checkpoint import items as checkpoint_items
+from t5xpg.run.checkpoint import checkpoint_items
 from t5xpg.run.checkpoint.folders import saved_steps
 from t5xpg.run.directory import RunDirectory
 

@@ -68,7 +68,7 @@ def reproduce(loaded: LoadedConfig, path: Path, *, steps: int | None = None) -> 
         _check_folder(directory, mark)
         _begin(directory, mark)
     gin = " ".join(overrides_of(published["command"]))  # which are not arguments of this process
-    command = ["t5xpg", "train", loaded.typed, *([f"--gin-overrides={gin}"] if gin else []), f"--run={shown(path)}"]
+    command = ["t5xpg", "train", loaded.name_or_file, *([f"--gin-overrides={gin}"] if gin else []), f"--run={shown(path)}"]
     code = training.train(loaded, path, until=steps, command=shlex.join(command))
     if code:
         return code
@@ -91,13 +91,13 @@ def _read_published(loaded: LoadedConfig, file: Path) -> Results:
     if not file.exists():
         raise UserError(
             f"{loaded.name} has published no results to compare with: there is no {shown(file)}. Publish a run first: "
-            f"make train EXP={loaded.typed}, make eval EXP={loaded.typed}, make report EXP={loaded.typed}"
+            + ", ".join(f"make {command} EXP={loaded.name_or_file}" for command in ("train", "eval", "report"))
         )
     published = read_results(file)
     missing = [name for name in _REQUIRED if name not in published]
     if missing:
         raise UserError(
-            f"{shown(file)} lacks {', '.join(missing)}. Write it again with: make report EXP={loaded.typed}"
+            f"{shown(file)} lacks {', '.join(missing)}. Write it again with: make report EXP={loaded.name_or_file}"
         )
     if published.get("experiment") != loaded.name:
         raise UserError(f"{shown(file)} holds results of {published.get('experiment')}, not of {loaded.name}.")
@@ -110,7 +110,7 @@ def _with_overrides(loaded: LoadedConfig, published: Results) -> LoadedConfig:
     if loaded.full != plain.full:
         raise UserError(
             f"What is reproduced is {loaded.name} as it was published: leave out GIN= and --gin. To train a part of "
-            f"it, give STEPS=n; for other settings, make train EXP={loaded.typed} GIN=…"
+            f"it, give STEPS=n; for other settings, make train EXP={loaded.name_or_file} GIN=…"
         )
     overrides, gin_files = config.split_overrides(" ".join(overrides_of(published["command"])))
     return config.load(str(loaded.gin_file), overrides, gin_files) if overrides or gin_files else plain

@@ -16,10 +16,10 @@ from t5xpg.base.markdown import aligned
 from t5xpg.base.paths import shown
 from t5xpg.experiment import config
 from t5xpg.run import provenance
-from t5xpg.run.records import read_jsonl, whole_split
+from t5xpg.run.records import read_jsonl, records_of_split
 from t5xpg.run.report import Page
 from t5xpg.run.results import collect, training_seconds, write_results
-from t5xpg.run.results_page import OTHERS_ALLOWED
+from t5xpg.run.results_page import OTHER_LOAD_ALLOWED
 from t5xpg.study import launchers, runs
 from t5xpg.study.board import FORMAT, rounded
 from t5xpg.study.plan_file import read
@@ -140,7 +140,7 @@ class Speedrun(PlannedExperiment):
 
 def _seed_record(run: Run, results: Record) -> dict[str, Any]:
     """A run's end, and its curve: for each validation the step, and the target tokens and training seconds so far."""
-    train = whole_split(read_jsonl(run.directory.metrics_jsonl), "train")
+    train = records_of_split(read_jsonl(run.directory.metrics_jsonl), "train")
     timing, curve = read_jsonl(run.directory.timing_jsonl), results["curves"]["validation"]
     seconds = [training_seconds([one for one in timing if one["step"] <= step]) or 0.0 for step in curve["step"]]
     tokens = [sum(one["target_tokens"] for one in train if one["step"] <= step) for step in curve["step"]]
@@ -165,7 +165,7 @@ def _toolchain(versions: Record) -> dict[str, Any]:
 
 
 def _ran_alone(record: Record) -> bool:
-    return all((load or 0.0) <= OTHERS_ALLOWED for load in _values(record, "used_by_others"))
+    return all((load or 0.0) <= OTHER_LOAD_ALLOWED for load in _values(record, "used_by_others"))
 
 
 def _unconfirmed(claim: Record, measured: Record) -> Iterator[str]:

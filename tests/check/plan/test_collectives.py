@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from t5xpg.check.plan.collectives import Collective, collectives
-from t5xpg.check.plan.program import read
+from t5xpg.check.plan.program import read_program
 from tests.workplace import PATIENCE
 
 MESH = {"data": 4, "model": 2}
@@ -53,7 +53,7 @@ def programs() -> dict[str, str]:
     ],
 )
 def test_kinds_bytes_and_axes(programs, name, expected, times) -> None:
-    assert collectives(read(programs[name]), MESH) == Counter({expected: times})
+    assert collectives(read_program(programs[name]), MESH) == Counter({expected: times})
 
 
 def line(kind: str, groups: str) -> str:
@@ -79,5 +79,5 @@ def line(kind: str, groups: str) -> str:
     ],
 )
 def test_every_way_of_writing_groups(groups, axes, devices) -> None:
-    (found,) = collectives(read(line("all-reduce", groups)), MESH)
+    (found,) = collectives(read_program(line("all-reduce", groups)), MESH)
     assert (found.axes, found.devices, found.group) == (axes, devices, len(devices))

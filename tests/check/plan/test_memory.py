@@ -108,12 +108,12 @@ def test_windows_have_the_lengths_of_rows_and_the_heads_of_their_stack() -> None
     of_encoder = T5Config(**sizes, encoder_window=(3, 3))
     rows = {"encoder_input_tokens": (5, 1024), "decoder_target_tokens": (5, 8)}
     pairs = Blocks.of_window(1024, 3, 3).pairs(1024)
-    assert memory._made_again(of_encoder, shapes(rows), 5) == 4 * 5 * 4 * pairs
+    assert memory._recomputed_bytes(of_encoder, shapes(rows), 5) == 4 * 5 * 4 * pairs
     of_prefix = T5Config(**{**sizes, "encoder_num_heads": None}, decoder_window=3)
     rows = {"decoder_target_tokens": (5, 1280), "decoder_causal_attention": (5, 1280)}  # inputs and targets in one row
     for ahead in (3, 0):
         pairs = Blocks.of_window(1280, 3, ahead).pairs(1280)
-        assert memory._made_again(of_prefix, shapes(rows), 5) == 4 * 5 * 2 * pairs
+        assert memory._recomputed_bytes(of_prefix, shapes(rows), 5) == 4 * 5 * 2 * pairs
         rows.pop("decoder_causal_attention", None)  # a language model looks back alone
 
 
@@ -124,12 +124,15 @@ def shapes(arrays: dict[str, tuple[int, int]]) -> dict[str, jax.ShapeDtypeStruct
 def test_state_and_gradients_are_exact(tmp_path) -> None:
     experiment = small(tmp_path)
     built = assembly.assemble(experiment)
-    needed = memory.least(experiment, built.abstract_state, built.shardings)
+    needed = memory.state_and_gradients(experiment, built.abstract_state, built.shardings)
     leaves = jax.tree.leaves(built.abstract_state)
     assert needed.state == sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves)
     assert needed.gradients == 4 * experiment.model.num_params
     more = small(tmp_path, "NUM_MICROBATCHES=2")
-    assert memory.least(more, built.abstract_state, built.shardings).gradients == 8 * experiment.model.num_params
+    assert (
+        memory.state_and_gradients(more, built.abstract_state, built.shardings).gradients
+        == 8 * experiment.model.num_params
+    )
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from t5xpg.check.plan.operations import operations
-from t5xpg.check.plan.program import read
+from t5xpg.check.plan.program import read_program
 
 
 def costs(
@@ -17,7 +17,7 @@ def costs(
     shapes = [jax.ShapeDtypeStruct(shape, kind) for shape, kind in arrays]
     options = {"xla_allow_excess_precision": False}
     text = jax.jit(function).lower(*shapes).compile(compiler_options=options).as_text()
-    found = operations(read(text), dtype)
+    found = operations(read_program(text), dtype)
     return tuple(sum(getattr(one, kind) * times for one, times in found.items()) for kind in ("flops", "bytes"))
 
 

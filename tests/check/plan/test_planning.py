@@ -109,10 +109,10 @@ def test_what_does_not_fit_is_said_and_is_no_success(planned, monkeypatch, capsy
     assert "raise NUM_MICROBATCHES" in printed
     assert planning.plan(gin, [], [], device="h200", as_json=True) == 0
     assert json.loads(capsys.readouterr().out)["memory"]["verdict"] == "may not fit"
-    monkeypatch.setattr(planning.device_table, "measured", lambda *_: planning.device_table.find("h200"))
+    monkeypatch.setattr(planning.device_table, "measured_cpu", lambda *_: planning.device_table.find_device("h200"))
     planning.plan(gin, [], [], device="cpu")
     assert seen == [True, True, False]
-    h100 = planning.device_table.find("h100")  # 8 are joined by links
+    h100 = planning.device_table.find_device("h100")  # 8 are joined by links
     for mesh, domain in (({"data": 16}, 8), ({"slice": 4, "data": 4}, 4)):
         assert planning.make({**found, "devices": 16, "mesh": mesh}, h100)["device"]["domain"] == domain
 

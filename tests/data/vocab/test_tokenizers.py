@@ -250,11 +250,11 @@ def test_a_run_keeps_the_model_of_its_vocabulary(tmp_path: Path) -> None:
     model = Path(sentencepiece_model(tmp_path / "a.model"))
     vocabulary = vocabulary_of_file(model)
     record = vocabulary.to_json()
-    run.keep_model(vocabulary.model_file)
+    run.copy_vocabulary_model(vocabulary.model_file)
     run.check("any", {})  # it is one of a run's own files
     assert vocabulary_of_record(record, run.vocabulary_model) == vocabulary
     model.write_bytes(b"another model")
-    run.keep_model(vocabulary.model_file)  # what is kept stays
+    run.copy_vocabulary_model(vocabulary.model_file)  # what is kept stays
     kept = vocabulary_of_record(record, run.vocabulary_model)
     assert kept.model_file == str(run.vocabulary_model)
     assert kept.to_json() | {"model_file": None} == record | {"model_file": None}

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from t5xpg.run.loggers.weights_and_biases import last_offline_step
-from t5xpg.run.records import read_jsonl, whole_split
+from t5xpg.run.records import read_jsonl, records_of_split
 from tests.workplace import REPOSITORY, Workplace, run_python
 
 pytestmark = pytest.mark.process
@@ -26,7 +26,7 @@ import sys
 from pathlib import Path
 from t5xpg.experiment import config
 from t5xpg.train import training
-training.train(config.load(sys.argv[1], *config.chosen_loggers("wandb")), Path(sys.argv[2]), until=6)
+training.train(config.load(sys.argv[1], *config.logger_overrides("wandb")), Path(sys.argv[2]), until=6)
 """
 ALL_OF_THEM = """
 include 'gin/loggers/wandb.gin'
@@ -67,7 +67,7 @@ def test_a_run_that_goes_on_is_told_whole_and_is_the_unbroken_one(
     folder = run / "loggers"
     assert len(list(folder.glob("wandb/offline-run-*"))) == 2, "one for each process"
     assert last_offline_step(folder, "*") == 12
-    validation = whole_split(read_jsonl(run / "metrics.jsonl"), "validation")
+    validation = records_of_split(read_jsonl(run / "metrics.jsonl"), "validation")
     table = (folder / "losses.tsv").read_text().splitlines()
     assert table == [f"{one['step']}\t{one['loss']:.4f}" for one in validation]
     assert [one["step"] for one in validation] == [0, 6, 12]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from t5xpg.run.batch_trail import LINE
-from t5xpg.run.records import read_jsonl, whole_split
+from t5xpg.run.records import read_jsonl, records_of_split
 from t5xpg.study.matrix.matrix import Matrix
 from tests.workplace import Workplace, make_workplace
 from tests.written_pages import wrong_files
@@ -101,7 +101,7 @@ def test_every_cell_is_trained_once_and_compared(place: Workplace, done: dict[st
     assert sorted(path.name for path in folder.iterdir() if path.is_dir()) == sorted(CELLS)
     for cell in CELLS:
         assert f"{cell}: " in done["sweep"]
-        train, held_out = (whole_split(records(place, cell), split) for split in ("train", "validation"))
+        train, held_out = (records_of_split(records(place, cell), split) for split in ("train", "validation"))
         assert held_out[-1]["step"] == 6
         compared = json.loads((folder / f"{cell}.comparison.json").read_text(encoding="utf-8"))
         # of the same targets: as many in training as on the held-out batches
@@ -129,7 +129,7 @@ def test_the_page_is_made_from_the_records(place: Workplace, done: dict[str, str
     assert (found["runs"], found["runs_done"]) == (4, 4)
     for cell in found["cells"]:
         name = ",".join(cell[axis] for axis in ("architecture", "objective", "vocabulary"))
-        last = whole_split(records(place, name), "validation")[-1]
+        last = records_of_split(records(place, name), "validation")[-1]
         assert cell["loss"] == pytest.approx(last["loss"], abs=1e-6)
         assert cell["bits_per_byte"] == pytest.approx(last["bits_per_byte"], abs=1e-6)
         lower = [one["loss"] < one["unigram"]["loss"] for one in (cell, cell["of_text"])]

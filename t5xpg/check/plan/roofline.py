@@ -1,4 +1,4 @@
-"""How long a step should take on a device, and what keeps it from being faster: a roofline, operation by operation.
+"""The expected time of a step on a device, and its bottleneck: a roofline model, operation by operation.
 
 An operation takes the longer of two times: that of its matrix products, and that of the bytes it reads and writes. For
 collectives along axes that only split the model, the step waits. Collectives that carry parameters and gradients run
@@ -18,11 +18,11 @@ BACKWARD = 2 / 3  # share of a step without collectives; meanwhile gradients can
 
 
 @dataclass(frozen=True)
-class Expected:
-    """Seconds of a step.
+class StepTime:
+    """The seconds of a step.
 
     compute, memory: of the operations that are bound by compute, and by memory. waiting: of the collectives that are
-    waited for. beside: of those that run beside the backward pass; `late` is what is left of them when it ends.
+    waited for. beside: of those that run beside the backward pass; `late`: the time by which they outlast it.
     """
 
     compute: float
@@ -40,50 +40,50 @@ class Expected:
 
     @property
     def bound(self) -> str:
-        """Where most of the time goes."""
+        """The kind of work that takes most of the time."""
         parts = {"compute": self.compute, "memory bandwidth": self.memory, "interconnect": self.waiting + self.late}
         return max(parts, key=lambda name: parts[name])
 
 
-def expect(
+def step_time(
     operations: Mapping[Operation, int], collectives: Mapping[Collective, int], device: Device, dtype: str, domain: int
-) -> Expected:
+) -> StepTime:
     """The time of one step.
 
     dtype: of the model's products. domain: how many devices are joined by links: the device's own `domain`, or fewer.
     """
     flops, bandwidth = device.peak[dtype] * REACHED["compute"], device.bandwidth * REACHED["memory"]
     compute = memory = 0.0
-    for one, times in operations.items():
-        by_compute, by_memory = one.flops / flops, one.bytes / bandwidth
+    for operation, times in operations.items():
+        by_compute, by_memory = operation.flops / flops, operation.bytes / bandwidth
         if by_compute > by_memory:
             compute += by_compute * times
         else:
             memory += by_memory * times
     waiting = beside = 0.0
-    for sent, times in collectives.items():
-        seconds = seconds_of(sent, device, domain) * times
-        if set(sent.axes) <= {MODEL}:
+    for collective, times in collectives.items():
+        seconds = seconds_of(collective, device, domain) * times
+        if set(collective.axes) <= {MODEL}:
             waiting += seconds
         else:
             beside += seconds
-    return Expected(compute, memory, waiting, beside)
+    return StepTime(compute, memory, waiting, beside)
 
 
-def seconds_of(sent: Collective, device: Device, domain: int) -> float:
-    """Seconds of one collective, as rings: one within each domain, then one between the domains over the network."""
-    near, far = sent_bytes(sent, domain)
+def seconds_of(collective: Collective, device: Device, domain: int) -> float:
+    """The seconds of a collective, as rings: one within each domain, then one between the domains over the network."""
+    near, far = sent_bytes(collective, domain)
     return (near / device.links + far / device.network) / REACHED["links"]
 
 
-def sent_bytes(sent: Collective, domain: int) -> tuple[float, float]:
-    """Bytes that a device sends within its domain, and beyond it."""
-    n = sent.group
-    m = len({place // domain for place in sent.devices})  # domains that it reaches
-    k = n / m
-    if sent.kind == "collective-permute":
-        return (0.0, sent.bytes) if m > 1 else (sent.bytes, 0.0)
-    if sent.kind == "all-to-all":
-        return sent.bytes * (k - 1) / n, sent.bytes * (n - k) / n
-    rounds = 2 if sent.kind == "all-reduce" else 1  # a reduce-scatter and an all-gather
-    return rounds * sent.bytes * (k - 1) / k, rounds * sent.bytes / k * (m - 1) / m
+def sent_bytes(collective: Collective, domain: int) -> tuple[float, float]:
+    """The bytes that a device sends within its domain, and beyond it."""
+    n = collective.group
+    m = len({place // domain for place in collective.devices})  # domains that it reaches
+    k = n / m  # devices in each of them
+    if collective.kind == "collective-permute":
+        return (0.0, collective.bytes) if m > 1 else (collective.bytes, 0.0)
+    if collective.kind == "all-to-all":
+        return collective.bytes * (k - 1) / n, collective.bytes * (n - k) / n
+    rounds = 2 if collective.kind == "all-reduce" else 1  # a reduce-scatter and an all-gather
+    return rounds * collective.bytes * (k - 1) / k, rounds * collective.bytes / k * (m - 1) / m

@@ -1,4 +1,4 @@
-"""What a checkpoint is made of: the items that orbax writes, from and to the values of a run."""
+"""The items of a checkpoint that orbax writes and reads, and their conversion from and to the values of a run."""
 
 import functools
 import hashlib
@@ -30,7 +30,7 @@ ARRAYS = ("params", "optimizer", "data")
 
 
 def handlers() -> ocp.handlers.DefaultCheckpointHandlerRegistry:
-    """How orbax writes and reads each item."""
+    """The handlers with which orbax writes and reads each item."""
     registry = ocp.handlers.DefaultCheckpointHandlerRegistry()
     for item in ARRAYS:
         registry.add(item, ocp.args.StandardSave, ocp.StandardCheckpointHandler())
@@ -44,24 +44,24 @@ def handlers() -> ocp.handlers.DefaultCheckpointHandlerRegistry:
 
 @contextmanager
 def without_late_write_logs() -> Iterator[None]:
-    """Suppress the tracebacks after a failed write: orbax closes an event loop that the other writes still call when
-    they end. The error itself reaches the caller.
+    """Suppress the tracebacks after a failed write: orbax closes an event loop that other writes call when they
+    end. The error itself reaches the caller.
     """
 
-    def say(unraisable: "sys.UnraisableHookArgs") -> None:
+    def hook(unraisable: "sys.UnraisableHookArgs") -> None:
         if not (isinstance(unraisable.exc_value, RuntimeError) and str(unraisable.exc_value) == "Event loop is closed"):
-            before(unraisable)
+            earlier_hook(unraisable)
 
-    before, sys.unraisablehook = sys.unraisablehook, say
+    earlier_hook, sys.unraisablehook = sys.unraisablehook, hook
     try:
         yield
     finally:
-        if sys.unraisablehook is say:
-            sys.unraisablehook = before
+        if sys.unraisablehook is hook:
+            sys.unraisablehook = earlier_hook
 
 
 def read_through(folder: Path) -> None:
-    """Read all of a checkpoint that has no digests, as other programs and earlier versions write them."""
+    """Read all of a checkpoint without digests, as other programs and earlier versions write it, to check it."""
     metadata = json.loads((folder / "_CHECKPOINT_METADATA").read_bytes())
     if metadata.get("custom_metadata") == MARK:
         raise UserError(f"{DIGESTS} is missing")
@@ -73,16 +73,16 @@ def read_through(folder: Path) -> None:
 def numpy_arrays(folder: Path, item: str) -> Any:
     """The arrays of an item of a checkpoint, nested as they were saved, without using a device."""
     reader, path = ocp.PyTreeCheckpointHandler(), folder.absolute() / item
-    as_numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), reader.metadata(path).tree)
-    return reader.restore(path, args=ocp.args.PyTreeRestore(restore_args=as_numpy))
+    restore_args = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), reader.metadata(path).tree)
+    return reader.restore(path, args=ocp.args.PyTreeRestore(restore_args=restore_args))
 
 
-def arrays_of(folder: Path, item: str) -> dict[str, Any]:
-    """What a checkpoint holds as "params" or "optimizer": nested dicts with shapes and dtypes; no array is read.
+def array_metadata(folder: Path, item: str) -> dict[str, Any]:
+    """The shapes and dtypes of a checkpoint's "params" or "optimizer", as nested dicts; no array is read.
 
-    Raises ValueError, or what orbax raises, where it holds none.
+    Raises ValueError, or an error of orbax, where the checkpoint has no such item.
     """
-    absl.logging.set_verbosity(absl.logging.FATAL)  # orbax logs what it looks for and does without
+    absl.logging.set_verbosity(absl.logging.FATAL)  # orbax logs every optional file that it does not find
     with ocp.PyTreeCheckpointer() as reader:
         metadata = reader.metadata(folder.absolute() / item).item_metadata
     if metadata is None:
@@ -91,25 +91,25 @@ def arrays_of(folder: Path, item: str) -> dict[str, Any]:
 
 
 def sha256_of_arrays(tree: Any) -> str:
-    """One digest of the names, types, shapes and bytes of all arrays, each layer by itself. Copies one at a time."""
+    """The SHA-256 of the names, types, shapes and bytes of all arrays, each layer by itself. Copies one at a time."""
     digest = hashlib.sha256()
-    parts: dict[str, tuple[Any, int | None]] = {}
+    leaves: dict[str, tuple[Any, int | None]] = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
         names = path_names(path)
         if LAYERS not in names:
-            parts["/".join(names)] = leaf, None
+            leaves["/".join(names)] = leaf, None
             continue
         for index in range(leaf.shape[0]):
-            single = (layer_name(index) if name == LAYERS else name for name in names)
-            parts["/".join(single)] = leaf, index
-    for name, (leaf, at) in sorted(parts.items()):
-        array = np.asarray(_whole(leaf if at is None else leaf[at]))
+            layer_names = (layer_name(index) if name == LAYERS else name for name in names)
+            leaves["/".join(layer_names)] = leaf, index
+    for name, (leaf, layer) in sorted(leaves.items()):
+        array = np.asarray(_gathered(leaf if layer is None else leaf[layer]))
         digest.update(f"{name} {array.dtype.name} {array.shape}\n".encode())
         digest.update(np.ascontiguousarray(array).tobytes())
     return digest.hexdigest()
 
 
-def _whole(leaf: Any) -> Any:
+def _gathered(leaf: Any) -> Any:
     """The whole array, also if other processes hold parts of it that this one does not."""
     if not isinstance(leaf, jax.Array) or leaf.is_fully_addressable or leaf.is_fully_replicated:
         return leaf
@@ -118,29 +118,32 @@ def _whole(leaf: Any) -> Any:
     return multihost_utils.process_allgather(leaf, tiled=True)
 
 
-def array_differences(expected: Mapping[str, str], found: Mapping[str, str]) -> list[str]:
-    """A line for each array, as `described`, that a checkpoint lacks, has alone, or has of another shape or type."""
+def array_differences(expected: Mapping[str, str], stored: Mapping[str, str]) -> list[str]:
+    """A line for each array that only the model or only the checkpoint has, or whose shape or type differs.
+
+    expected, stored: the `array_types` of the model and of the checkpoint.
+    """
     lines = []
-    for name in sorted(found.keys() | expected.keys()):
-        if name not in found:
+    for name in sorted(stored.keys() | expected.keys()):
+        if name not in stored:
             lines.append(f"{name} is not in the checkpoint: {expected[name]}")
         elif name not in expected:
-            lines.append(f"{name} is in the checkpoint alone: {found[name]}")
-        elif found[name] != expected[name]:
-            lines.append(f"{name} is {found[name]} in the checkpoint, {expected[name]} now")
+            lines.append(f"{name} is in the checkpoint alone: {stored[name]}")
+        elif stored[name] != expected[name]:
+            lines.append(f"{name} is {stored[name]} in the checkpoint, {expected[name]} now")
     return lines
 
 
 def optimizer_tree(state: TrainState) -> dict[str, Any]:
     """The step and the optimiser's arrays as nested dicts: the tuples of optax have no names on disk. Also "params",
-    what is trained, if the item "params" of the checkpoint holds the average."""
+    the trained parameters, if the item "params" of the checkpoint holds their average."""
     leaves = {path_names(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(state.opt_state)}
     averaged = {} if state.average is None else {"params": state.params}
     return {"step": state.step, "state": unflatten_dict(leaves), **averaged}
 
 
 def state_from(params: Params, optimizer: Mapping[str, Any], abstract_state: TrainState) -> TrainState:
-    """The state, from a checkpoint's `params` (`TrainState.eval_params`) and from what `optimizer_tree` made."""
+    """The state, from a checkpoint's `params` (`TrainState.eval_params`) and its `optimizer_tree`."""
     paths, treedef = jax.tree_util.tree_flatten_with_path(abstract_state.opt_state)
     leaves = flatten_dict(optimizer["state"])
     opt_state = jax.tree.unflatten(treedef, [leaves[path_names(path)] for path, _ in paths])
@@ -149,7 +152,7 @@ def state_from(params: Params, optimizer: Mapping[str, Any], abstract_state: Tra
     return TrainState(optimizer["step"], optimizer["params"], opt_state, average=params)
 
 
-def described(tree: Any) -> dict[str, str]:
+def array_types(tree: Any) -> dict[str, str]:
     """{"encoder/layers_0/...": "float32[64, 128]"} for arrays, ShapeDtypeStructs and orbax's metadata."""
     return {
         "/".join(path_names(path)): f"{np.dtype(leaf.dtype).name}{list(leaf.shape)}"
@@ -158,7 +161,7 @@ def described(tree: Any) -> dict[str, str]:
 
 
 def pack(data_state: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Any arrays as one: orbax keeps neither empty arrays nor arbitrary names."""
+    """The arrays as the bytes of one npz file: orbax takes neither empty arrays nor arbitrary names."""
     file = io.BytesIO()
     np.savez(file, allow_pickle=False, **{name: np.asarray(array) for name, array in data_state.items()})
     return np.frombuffer(file.getvalue(), np.uint8)
@@ -170,50 +173,50 @@ def unpack(packed: np.ndarray) -> dict[str, np.ndarray]:
         return {name: arrays[name] for name in arrays.files}
 
 
-def as_stored(wanted: Tree, found: Mapping[str, Any]) -> Tree:
-    """The arrays to ask a checkpoint for: the layers as in `found`, each array with the sharding of the wanted one."""
-    return layers_as_in(wanted, found, _together, _single)
+def stored_layout(requested: Tree, stored: Mapping[str, Any]) -> Tree:
+    """The arrays to read from a checkpoint: layers stacked or single as in `stored`, with the requested shardings."""
+    return layers_as_in(requested, stored, _stacked_struct, _layer_struct)
 
 
-def as_wanted(stored: Tree, wanted: Tree) -> Tree:
-    """Arrays that were read as `as_stored` says, in the layout that is wanted. What is converted is used up."""
-    return layers_as_in(stored, wanted, _stack, _cut)
+def requested_layout(stored: Tree, requested: Tree) -> Tree:
+    """Arrays that were read in the `stored_layout`, in the layout of `requested`. Converted arrays are deleted."""
+    return layers_as_in(stored, requested, _stack_layers, _take_layer)
 
 
-def _together(layers: Sequence[jax.ShapeDtypeStruct], _: Any) -> jax.ShapeDtypeStruct:
+def _stacked_struct(layers: Sequence[jax.ShapeDtypeStruct], _: Any) -> jax.ShapeDtypeStruct:
     first = layers[0]
     spec = None if first.sharding is None else PartitionSpec(None, *first.sharding.spec)
-    return _described((len(layers), *first.shape), first, spec)
+    return _struct((len(layers), *first.shape), first, spec)
 
 
-def _single(layers: jax.ShapeDtypeStruct, _index: int, _: Any) -> jax.ShapeDtypeStruct:
+def _layer_struct(layers: jax.ShapeDtypeStruct, _index: int, _: Any) -> jax.ShapeDtypeStruct:
     spec = None if layers.sharding is None else PartitionSpec(*layers.sharding.spec[1:])
-    return _described(layers.shape[1:], layers, spec)
+    return _struct(layers.shape[1:], layers, spec)
 
 
-def _described(shape: tuple[int, ...], like: jax.ShapeDtypeStruct, spec: PartitionSpec | None) -> jax.ShapeDtypeStruct:
+def _struct(shape: tuple[int, ...], like: jax.ShapeDtypeStruct, spec: PartitionSpec | None) -> jax.ShapeDtypeStruct:
     sharding = None if spec is None else NamedSharding(like.sharding.mesh, spec)
     return jax.ShapeDtypeStruct(shape, like.dtype, sharding=sharding)
 
 
-def _stack(layers: Sequence[jax.Array], wanted: jax.ShapeDtypeStruct) -> jax.Array:
-    stacked = _stacking(wanted.sharding)(*layers)
+def _stack_layers(layers: Sequence[jax.Array], requested: jax.ShapeDtypeStruct) -> jax.Array:
+    stacked = _stack_program(requested.sharding)(*layers)
     jax.block_until_ready(stacked)
     for layer in layers:
         layer.delete()
     return stacked
 
 
-def _cut(layers: jax.Array, index: int, wanted: jax.ShapeDtypeStruct) -> jax.Array:
-    return _cutting(wanted.sharding)(layers, index)
+def _take_layer(layers: jax.Array, index: int, requested: jax.ShapeDtypeStruct) -> jax.Array:
+    return _take_program(requested.sharding)(layers, index)
 
 
-# of one kind of array each is one program, for all layers and matrices
+# one compiled program for each kind of array, for all layers and matrices
 @functools.cache
-def _stacking(sharding: Any) -> Any:
+def _stack_program(sharding: Any) -> Any:
     return jax.jit(lambda *layers: jnp.stack(layers), out_shardings=sharding)
 
 
 @functools.cache
-def _cutting(sharding: Any) -> Any:
+def _take_program(sharding: Any) -> Any:
     return jax.jit(lambda layers, index: layers[index], out_shardings=sharding)

@@ -3,7 +3,7 @@
 import pytest
 
 from t5xpg.check.plan import devices as device_table
-from t5xpg.check.plan import expected, memory
+from t5xpg.check.plan import memory, roofline
 from t5xpg.check.plan.collectives import Collective
 from t5xpg.check.plan.devices import DEVICES, REACHED, Device
 from t5xpg.check.plan.operations import Operation
@@ -14,7 +14,7 @@ DEVICE = Device("d", {"bfloat16": 100.0}, 1000.0, 10.0, 8.0, 4, 2.0, ())
 
 
 def expect(operations, collectives, domain=4):
-    return expected.expect(operations, collectives, DEVICE, "bfloat16", domain)
+    return roofline.step_time(operations, collectives, DEVICE, "bfloat16", domain)
 
 
 @pytest.fixture(autouse=True)
@@ -62,7 +62,7 @@ def test_collectives_along_the_model_are_waited_for() -> None:
     ],
 )
 def test_bytes_sent_within_a_domain_and_beyond(kind, devices, near, far) -> None:
-    assert expected.sent_bytes(Collective(kind, 64, ("data",), devices), 4) == (near, far)
+    assert roofline.sent_bytes(Collective(kind, 64, ("data",), devices), 4) == (near, far)
 
 
 def test_a_smaller_domain_sends_more_over_the_network() -> None:
@@ -77,7 +77,7 @@ def test_what_fits() -> None:
 
 
 def test_the_table_has_what_a_plan_needs() -> None:
-    assert device_table.find("A100_80GB").name == "a100-80gb"
+    assert device_table.find_device("A100_80GB").name == "a100-80gb"
     names = [device.name for device in DEVICES]
     assert len(set(names)) == len(names)
     for device in DEVICES:
