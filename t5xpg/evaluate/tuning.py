@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import math
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,11 +23,13 @@ from t5xpg.experiment import assembly
 from t5xpg.experiment.config import LoadedConfig
 from t5xpg.experiment.identity import data_config
 from t5xpg.models.decoding import DecodingConfig
-from t5xpg.run.command_options import options_of
+from t5xpg.run.best import MAX, MIN, BestMetric
+from t5xpg.run.command_options import options_for
 from t5xpg.run.directory import RunDirectory
 from t5xpg.run.records import to_json
 
 _TUNED = ("num_decodes", "alpha")
+_OPTION = re.compile(r"[\w./]*\bDecodingConfig\.(\w+) *=")
 
 
 def tune(
@@ -36,13 +39,14 @@ def tune(
     beams: Sequence[int] | None,
     split: str | None,
     step: Step,
+    typed: tuple[Sequence[str], Sequence[str]] = ((), ()),
 ) -> dict[str, Any]:
     """Decode all of a split with each number of `beams` (None: the experiment's, or 4) and each of `alphas`.
 
-    Prints the metrics of every pair, and what to type for the best pair: the one with the highest value of the first
-    metric of the first task with predictions. Writes this into the run's tuning.json, and returns it. split: in place
-    of the experiment's validation split. step: see `parameters_and_vocabulary`. Raises UserError for a test split, and
-    where nothing is both decoded and measured.
+    Prints the metrics of every pair, and what to type for the best pair by `criterion`. Writes this into the run's
+    tuning.json, and returns it. split: in place of the experiment's validation split. step: see
+    `parameters_and_vocabulary`. typed: the overrides and the gin files that the experiment was loaded with. Raises
+    UserError for a test split, and where nothing is both decoded and measured.
     """
     experiment, directory = loaded.experiment, RunDirectory(path)
     directory.read()
@@ -81,14 +85,10 @@ def tune(
                 raise UserError(
                     f"No metric of what {config.mixture_or_task_name} decodes is a number: nothing can be tuned."
                 )
-    by = names[0]
-    best = max(tried, key=lambda one: one["metrics"][by])["decoding"]
-    # the fragment resets what it does not name, whatever the experiment has
-    usual = DecodingConfig("beam").settings()
-    chosen = {name: value for name, value in best.items() if name in _TUNED or value != usual.get(name)}
-    options = [f"--gin.decoding.DecodingConfig.{name}={value}" for name, value in chosen.items()]
-    gin = " ".join(["--gin_file=gin/decoding/beam.gin", *options])
-    result = {"step": at, "split": config.split, "tried": tried, "by": by, "best": best, "gin": gin}
+    by, mode = criterion(names, experiment.selection)
+    best = (min if mode == MIN else max)(tried, key=lambda one: one["metrics"][by])["decoding"]
+    result = {"step": at, "split": config.split, "tried": tried, "by": by, "mode": mode, "best": best}
+    result["gin"] = gin_of(best)
     write_json(directory.path / "tuning.json", to_json(result))
     rows = [[str(one["decoding"][name]) for name in _TUNED] for one in tried]
     rows = [
@@ -97,9 +97,30 @@ def tune(
     print(f"{loaded.name} after step {at:,} on {config.split}:")
     print("\n".join(aligned([*_TUNED, *names], rows)))
     of_step = "" if step is None else f" STEP={step}"
-    print(f"best by {by}: make eval {options_of(directory, gin)}{of_step}")
+    command = f"make eval {options_for(loaded.typed, path, gin_of(best, *typed))}{of_step}"
+    print(f"best by the {'lowest' if mode == MIN else 'highest'} {by}: {command}")
     print(f"written to {paths.shown(directory.path / 'tuning.json')}", flush=True)
     return result
+
+
+def criterion(names: Sequence[str], selection: BestMetric | None) -> tuple[str, str | None]:
+    """The metric that the best is chosen by, and its mode: the experiment's, where it is among `names`; else the first,
+    the highest."""
+    if selection is not None and (own := selection.metric.replace("/", " / ", 1)) in names:
+        return own, selection.mode
+    return names[0], MAX
+
+
+def gin_of(best: Mapping[str, Any], overrides: Sequence[str] = (), files: Sequence[str] = ()) -> str:
+    """GIN=… of the beam search `best`, over `files` and `overrides` without the options of other methods."""
+    # the fragment resets what it does not name, whatever the experiment has
+    usual = DecodingConfig("beam").settings()
+    chosen = {name: value for name, value in best.items() if name in _TUNED or value != usual.get(name)}
+    read = {*usual, "extra_length"} - {"method"}
+    given = [each for each in overrides if not (option := _OPTION.match(each)) or option[1] in read]
+    given += [f"decoding.DecodingConfig.{name}={value}" for name, value in chosen.items()]
+    both = [*files, "gin/decoding/beam.gin"]
+    return " ".join([*(f"--gin_file={each}" for each in both), *(f"--gin.{each}" for each in given)])
 
 
 def comparable(found: Sequence[Mapping[str, Any]]) -> list[str]:
