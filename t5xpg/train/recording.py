@@ -78,9 +78,17 @@ def record(loaded: LoadedConfig, *, steps: int, output: Path, force: bool = Fals
         else:
             with room_for("the recording", output.parent, _MORE_ROOM):
                 _write(output, recording, streams)
+    _print_result(output, loaded, " ".join([*([gin] if gin else []), *_to_train(experiment, steps)]))
+
+
+def _to_train(experiment: Experiment, steps: int) -> Iterator[str]:
+    """What else a training from the recording is given: it is no longer, and measures no metrics of tasks."""
     if steps < experiment.total_steps:
-        gin = f"{gin} --gin.TRAIN_STEPS={steps}".strip()
-    _print_result(output, loaded, gin)
+        yield f"--gin.TRAIN_STEPS={steps}"
+    if experiment.infer_eval_period is not None:
+        yield "--gin.INFER_EVAL_PERIOD=None"
+    if experiment.selection is not None and not experiment.selection.of_validation:
+        yield "--gin.BEST_METRIC=validation/loss --gin.BEST_MODE=None"
 
 
 def _datasets(experiment: Experiment, service: DataService) -> Iterator[tuple[str, DatasetConfig, TaskDescription]]:
