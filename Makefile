@@ -53,6 +53,7 @@ WITH_PYTHON := python="$${PYTHON-$$(for p in python3 python3.12 python3.11 pytho
 	echo "make: Python 3.11, 3.12 or 3.13 is needed and was not found; name one with PYTHON=/path/to/python3" >&2; exit 1; };
 
 ifneq ($(filter help,$(or $(MAKECMDGOALS),help)),)
+MAKEFLAGS += --silent
 # The other words are what it is about.
 export HELP_ON := $(filter-out help,$(MAKECMDGOALS))
 .PHONY: help $(HELP_ON)

@@ -254,7 +254,8 @@ def _infer(options: Namespace) -> None:
 def _tune_decoding(options: Namespace) -> None:
     from t5xpg.evaluate import tuning
 
-    tuning.tune(*arguments.load_with_run(options), **arguments.values(options, "alphas", "beams", "split", "step"))
+    given = arguments.values(options, "alphas", "beams", "split", "step")
+    tuning.tune(*arguments.load_with_run(options), **given, typed=arguments.overrides(options))
 
 
 def _significance(options: Namespace) -> None:

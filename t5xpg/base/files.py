@@ -173,6 +173,11 @@ def last_lines(log: Path | BinaryIO, count: int) -> list[str]:
     return []
 
 
+def size_text(size: float) -> str:
+    """A number of bytes for people: "12.3 MB"; below 0.1 MB "12.3 kB"."""
+    return f"{size / 1e6:,.1f} MB" if size >= 1e5 else f"{size / 1e3:,.1f} kB"
+
+
 def is_disk_full(error: BaseException) -> bool:
     """Whether the error says that the disk is full, or that a quota or the largest size of a file is reached."""
     return isinstance(error, OSError) and error.errno in DISK_FULL

@@ -175,8 +175,8 @@ class Mirror:
         for name in gone if reset else [name for name in gone if name in record.files]:
             self._remove(name)
         if fetched:
-            size = sum(manifest.files[name][1] for name in fetched) / 1e6
-            Progress.print(f"{self.url}: {len(fetched)} files, {size:,.1f} MB, to {self.folder}")
+            size = files.size_text(sum(manifest.files[name][1] for name in fetched))
+            Progress.print(f"{self.url}: {len(fetched)} files, {size}, to {self.folder}")
         self.folder.mkdir(parents=True, exist_ok=True)
         with (
             self._reached("read", FileNotFoundError),

@@ -171,7 +171,8 @@ def describe(service: DataService, dataset: DatasetConfig) -> TaskDescription:
     except UserError as error:
         if task_names.NOT_CACHED not in str(error):
             raise
-    return service.describe(dataclasses.replace(dataset, use_cached=False))
+    # in one epoch: its place need not be saved before it is cached
+    return service.describe(dataclasses.replace(dataset, use_cached=False, num_epochs=1))
 
 
 def _metrics(dataset: DatasetConfig, experiment: Experiment, *, has_metrics: bool) -> Iterator[Finding]:

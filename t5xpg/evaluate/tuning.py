@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import math
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,11 +23,13 @@ from t5xpg.experiment import assembly
 from t5xpg.experiment.config import LoadedConfig
 from t5xpg.experiment.identity import data_config
 from t5xpg.models.decoding import DecodingConfig
-from t5xpg.run.command_options import options_of
+from t5xpg.run.best import MAX, MIN, BestMetric
+from t5xpg.run.command_options import options_for
 from t5xpg.run.directory import RunDirectory
 from t5xpg.run.records import to_json
 
 _TUNED = ("num_decodes", "alpha")
+_OPTION = re.compile(r"[\w./]*\bDecodingConfig\.(\w+) *=")
 
 
 def tune(
@@ -36,13 +39,14 @@ def tune(
     beams: Sequence[int] | None,
     split: str | None,
     step: Step,
+    typed: tuple[Sequence[str], Sequence[str]] = ((), ()),
 ) -> dict[str, Any]:
     """Decode all of a split with each number of `beams` (None: the experiment's, or 4) and each of `alphas`.
 
-    Prints the metrics of every pair, and the command for the best pair: the one with the highest value of the first
-    metric of the first task with predictions. Writes this into the run's tuning.json, and returns it. split: in place
-    of the experiment's validation split. step: see `parameters_and_vocabulary`. Raises UserError for a test split, and
-    if nothing is both decoded and measured.
+    Prints the metrics of every pair, and what to type for the best pair by `criterion`. Writes this into the run's
+    tuning.json, and returns it. split: in place of the experiment's validation split. step: see
+    `parameters_and_vocabulary`. typed: the overrides and the gin files that the experiment was loaded with. Raises
+    UserError for a test split, and where nothing is both decoded and measured.
     """
     experiment, directory, config = loaded.experiment, RunDirectory(path), loaded.experiment.eval_dataset
     directory.read()
@@ -75,10 +79,10 @@ def tune(
                 raise UserError(
                     f"No metric of what {config.mixture_or_task_name} decodes is a number: nothing can be tuned."
                 )
-    metric = names[0]
-    best = max(trials, key=lambda trial: trial["metrics"][metric])["decoding"]
-    gin = _gin_options(best)
-    result = {"step": checkpoint_step, "split": config.split, "tried": trials, "by": metric, "best": best, "gin": gin}
+    by, mode = criterion(names, experiment.selection)
+    best = (min if mode == MIN else max)(trials, key=lambda trial: trial["metrics"][by])["decoding"]
+    result = {"step": checkpoint_step, "split": config.split, "tried": trials, "by": by, "mode": mode, "best": best}
+    result["gin"] = gin_of(best)
     write_json(directory.path / "tuning.json", to_json(result))
     rows = [
         [*(str(trial["decoding"][name]) for name in _TUNED), *(format_value(trial["metrics"][name]) for name in names)]
@@ -86,7 +90,9 @@ def tune(
     ]
     print(f"{loaded.name} after step {checkpoint_step:,} on {config.split}:")
     print("\n".join(aligned([*_TUNED, *names], rows)))
-    print(f"best by {metric}: make eval {options_of(directory, gin)}{'' if step is None else f' STEP={step}'}")
+    of_step = "" if step is None else f" STEP={step}"
+    command = f"make eval {options_for(loaded.name_or_file, path, gin_of(best, *typed))}{of_step}"
+    print(f"best by the {'lowest' if mode == MIN else 'highest'} {by}: {command}")
     print(f"written to {paths.shown(directory.path / 'tuning.json')}", flush=True)
     return result
 
@@ -102,12 +108,24 @@ def _decodings(
     return [dataclasses.replace(decoding, num_decodes=count, alpha=alpha) for count, alpha in pairs]
 
 
-def _gin_options(settings: Mapping[str, Any]) -> str:
-    """The options of a command that set a beam search. The fragment resets the settings that they do not name."""
+def criterion(names: Sequence[str], selection: BestMetric | None) -> tuple[str, str | None]:
+    """The metric that the best is chosen by, and its mode: the experiment's, where it is among `names`; else the first,
+    the highest."""
+    if selection is not None and (own := selection.metric.replace("/", " / ", 1)) in names:
+        return own, selection.mode
+    return names[0], MAX
+
+
+def gin_of(best: Mapping[str, Any], overrides: Sequence[str] = (), files: Sequence[str] = ()) -> str:
+    """GIN=… of the beam search `best`, over `files` and `overrides` without the options of other methods."""
+    # the fragment resets what it does not name, whatever the experiment has
     usual = DecodingConfig("beam").settings()
-    set_here = {name: value for name, value in settings.items() if name in _TUNED or value != usual.get(name)}
-    options = [f"--gin.decoding.DecodingConfig.{name}={value}" for name, value in set_here.items()]
-    return " ".join(["--gin_file=gin/decoding/beam.gin", *options])
+    chosen = {name: value for name, value in best.items() if name in _TUNED or value != usual.get(name)}
+    read = {*usual, "extra_length"} - {"method"}
+    given = [each for each in overrides if not (option := _OPTION.match(each)) or option[1] in read]
+    given += [f"decoding.DecodingConfig.{name}={value}" for name, value in chosen.items()]
+    both = [*files, "gin/decoding/beam.gin"]
+    return " ".join([*(f"--gin_file={each}" for each in both), *(f"--gin.{each}" for each in given)])
 
 
 def comparable(trials: Sequence[Mapping[str, Any]]) -> list[str]:

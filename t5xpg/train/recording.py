@@ -10,7 +10,7 @@ from typing import Any
 
 from t5xpg.base import digests, environment, paths
 from t5xpg.base.errors import UserError
-from t5xpg.base.files import directory_atomically, remove_abandoned, room_for
+from t5xpg.base.files import directory_atomically, remove_abandoned, room_for, size_text
 from t5xpg.base.progress import Progress
 from t5xpg.data.recording.format import StreamWriter, require_one_shape
 from t5xpg.data.recording.manifest import (
@@ -78,9 +78,17 @@ def record(loaded: LoadedConfig, *, steps: int, output: Path, force: bool = Fals
         else:
             with room_for("the recording", output.parent, _MORE_ROOM):
                 _write(output, recording, streams)
+    _print_result(output, loaded, " ".join([*([gin] if gin else []), *_to_train(experiment, steps)]))
+
+
+def _to_train(experiment: Experiment, steps: int) -> Iterator[str]:
+    """What else a training from the recording is given: it is no longer, and measures no metrics of tasks."""
     if steps < experiment.total_steps:
-        gin = f"{gin} --gin.TRAIN_STEPS={steps}".strip()
-    _print_result(output, loaded, gin)
+        yield f"--gin.TRAIN_STEPS={steps}"
+    if experiment.infer_eval_period is not None:
+        yield "--gin.INFER_EVAL_PERIOD=None"
+    if experiment.selection is not None and not experiment.selection.of_validation:
+        yield "--gin.BEST_METRIC=validation/loss --gin.BEST_MODE=None"
 
 
 def _datasets(experiment: Experiment, service: DataService) -> Iterator[tuple[str, DatasetConfig, TaskDescription]]:
@@ -99,8 +107,7 @@ def _print_result(output: Path, loaded: LoadedConfig, gin: str) -> None:
     size = sum(path.stat().st_size for path in output.iterdir())
     train, validation = (read_recording(output).streams[name].batches for name in STREAMS)
     print(
-        f"{paths.shown(output)}: {train:,} batches to train, {validation:,} to validate, "
-        f"{f'{size / 1e6:,.1f} MB' if size >= 1e6 else f'{size / 1e3:,.1f} kB'}\n"
+        f"{paths.shown(output)}: {train:,} batches to train, {validation:,} to validate, {size_text(size)}\n"
         f"train from them: make train EXP={shlex.quote(loaded.name_or_file)} "
         f"RECORDED={shlex.quote(paths.shown(output))}" + (f" GIN={shlex.quote(gin)}" if gin else "")
     )
@@ -133,9 +140,7 @@ def _check_room(output: Path, size: float) -> None:
     """Raise UserError if a recording of `size` bytes does not fit on the disk, before the disk is full."""
     free = shutil.disk_usage(output.parent).free
     if size > free:
-        need = (
-            f"The recording would take about {size / 1e6:,.1f} MB, and {output.parent} has {free / 1e6:,.1f} MB free."
-        )
+        need = f"The recording would take about {size_text(size)}, and {output.parent} has {size_text(free)} free."
         raise UserError(f"{need} {_MORE_ROOM}")
 
 

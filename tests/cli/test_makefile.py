@@ -144,6 +144,7 @@ def test_help_needs_no_environment(tmp_path: Path) -> None:
     assert said.startswith("make train: ")
     assert make(tmp_path, "train", "help").startswith("make train: ")
     assert "\n  FILES=TEXT " in said
+    assert make(tmp_path, "help", "help") == make(tmp_path, "help")
     assert "Did you mean train?" in make(tmp_path, "help", "trian", code=2)
 
 

@@ -250,9 +250,9 @@ def check_finetuning(folder: Path, printed: dict[str, str]) -> None:
 
 def check_tasks(folder: Path, printed: dict[str, str]) -> None:
     every = "\n".join(printed.values())
-    assert "quiz: train 92 records 0.0 MB, validation 4 records 0.0 MB, test 4 records" in every
+    assert "quiz: train 92 records 4.6 kB, validation 4 records 0.2 kB, test 4 records" in every
     assert "\npycode_a: train " in every
-    assert "danish: train 46 documents 0.0 MB, validation 2 documents 0.0 MB, test 2 documents" in every
+    assert "danish: train 46 documents 8.6 kB, validation 2 documents 0.4 kB, test 2 documents" in every
     tasks = {"captions_translate_de_en", "captions_translate_en_de", "quiz_text_to_text"}
     records = read_jsonl(folder / "runs" / "nested" / "metrics.jsonl")
     assert {one["task"] for one in records if one["split"] == "validation" and "task" in one} == tasks

@@ -20,6 +20,8 @@ from t5xpg.evaluate import evaluation, samples, tuning
 from t5xpg.evaluate.evaluation import is_up_to_date
 from t5xpg.evaluate.trained_model import check_same_vocabulary, checkpoints_in_mean, chosen_step
 from t5xpg.experiment import prepare
+from t5xpg.models.decoding import DecodingConfig
+from t5xpg.run.best import BestMetric
 from t5xpg.run.directory import RunDirectory
 from t5xpg.run.records import read_jsonl
 from t5xpg.run.report import PAGE
@@ -111,7 +113,7 @@ def by_beams(workplace: Workplace, blend: RunDirectory) -> str:
     given = re.search(r"make eval EXP='.*/small\.gin' RUN=blend GIN=(.*)$", printed, re.M)
     assert given is not None
     blend.evaluation_log.unlink()
-    (gin,) = shlex.split(given[1])  # with what the run was trained with
+    (gin,) = shlex.split(given[1])  # with what was typed
     return workplace.run("eval", str(workplace.experiment), "--run=blend", f"--gin-overrides={gin}", "--json")
 
 
@@ -236,6 +238,23 @@ def test_other_settings_do_not_measure_the_run(workplace: Workplace, blend: RunD
 def test_decodings_are_compared_by_what_is_a_number_with_each() -> None:
     found = [{"odd": math.nan, "exact": 1.0, "gone": 2}, {"odd": 3.0, "exact": 0.0}]
     assert tuning.comparable(found) == ["exact"]
+
+
+def test_decoding_is_tuned_by_the_experiments_selection() -> None:
+    names = ["mine / exact", "mine / edits"]
+    assert tuning.criterion(names, BestMetric("mine/edits", "min")) == ("mine / edits", "min")
+    for selection in None, BestMetric(), BestMetric("mine/other", "min"):
+        assert tuning.criterion(names, selection) == ("mine / exact", "max")
+
+
+def test_tuned_decoding_is_typed_with_what_was_measured() -> None:
+    best = DecodingConfig("beam", num_decodes=2, alpha=0.2, extra_length=50).settings()
+    overrides = ["METRICS=('exact_match',)", "decoding.DecodingConfig.topk=3", "DecodingConfig.num_decodes=8"]
+    assert tuning.gin_of(best, overrides, ["gin/decoding/sample.gin"]) == (
+        "--gin_file=gin/decoding/sample.gin --gin_file=gin/decoding/beam.gin --gin.METRICS=('exact_match',) "
+        "--gin.DecodingConfig.num_decodes=8 --gin.decoding.DecodingConfig.num_decodes=2 "
+        "--gin.decoding.DecodingConfig.alpha=0.2 --gin.decoding.DecodingConfig.extra_length=50"
+    )
 
 
 @pytest.mark.process

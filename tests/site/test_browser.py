@@ -66,8 +66,10 @@ def test_runs_are_compared(page, site: Path) -> None:
     assert page.locator("#plot .u-legend .u-label").all_inner_texts()[0] == "target tokens"
     page.locator("#why table").wait_for()
     assert "gin: candidate" in page.locator("#why").inner_text()
-    page.check('input[value="nb_nn"]')
-    page.wait_for_function("location.hash.includes('run=nb_nn')")
+    for name in ("byt5_tiny_demo", "nb_nn"):
+        page.check(f'input[value="{name}"]')
+        page.wait_for_function(f"location.hash.includes('run={name}')")
+    assert "null" not in page.locator("#why td").all_inner_texts()  # a dash is
     page.select_option('select[name="x"]', "flops")  # which recipes of a sweep do not have
     page.get_by_text("Without this curve").wait_for()
     assert "optimizers_tiny-muon" in page.get_by_text("Without this curve").inner_text()
@@ -96,4 +98,6 @@ def test_pages_can_be_read_without_scripts(browser, site: Path) -> None:
     assert opened.locator(".card").count() > 10
     opened.goto((site / "experiments/nb_nn/index.html").as_uri())
     assert opened.locator('img[src="curve.svg"]').is_visible()
+    opened.goto((site / "compare.html").as_uri())
+    assert opened.locator("noscript p").is_visible()
     context.close()

@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import os
+import shlex
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,6 +22,7 @@ from t5xpg.experiment import config
 from t5xpg.experiment import prepare as preparation
 from t5xpg.experiment.identity import data_config
 from t5xpg.run.batch_trail import read_trail
+from t5xpg.run.best import BestMetric
 from t5xpg.train import recording
 from tests.data.recording_samples import DESCRIPTION, batches, identity
 from tests.workplace import EXPERIMENT, Workplace, assert_same_run, left_by, run_python
@@ -128,6 +130,17 @@ def record(experiment: Path, monkeypatch: pytest.MonkeyPatch) -> Record:
 
 def contents(folder: Path) -> dict[str, tuple[int, bytes]]:
     return {path.name: (path.stat().st_ino, path.read_bytes()) for path in folder.iterdir()}
+
+
+def test_what_is_to_be_typed_needs_no_metrics_of_tasks(
+    record: Record, experiment: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    experiment.write_text(f"{EXPERIMENT}\ninclude 'gin/runs/select_best.gin'\n")
+    record(tmp_path / "new", "INFER_EVAL_PERIOD=2", "BEST_METRIC=small/edits", "BEST_MODE=min", steps=6)
+    printed = capsys.readouterr().out
+    (gin,) = shlex.split(printed[printed.index(" GIN=") + len(" GIN=") :])
+    found = config.load(str(experiment), *config.split_overrides(gin)).experiment
+    assert (found.total_steps, found.infer_eval_period, found.selection) == (6, None, BestMetric())
 
 
 def test_the_same_recording_is_left_and_another_refused(

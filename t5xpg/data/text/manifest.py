@@ -17,7 +17,7 @@ from typing import Any
 
 from t5xpg.base import digests
 from t5xpg.base.errors import UserError, nearest
-from t5xpg.base.files import read_json, remove_abandoned, write_json
+from t5xpg.base.files import read_json, remove_abandoned, size_text, write_json
 from t5xpg.data.text.labelled import TEXT
 
 SPLITS = ("train", "validation", "test")
@@ -127,11 +127,10 @@ class Manifest:
         return limit + ([] if self.max_bytes is None else [f"MAX_MB={self.max_bytes / 1e6:.12g}"])
 
     def summary(self) -> str:
-        """One line: documents and megabytes of each split."""
+        """One line: the documents and the size of each split."""
         kind = "documents" if self.fields == TEXT else "records"
-        return ", ".join(
-            f"{name} {split.documents:,} {kind} {split.bytes / 1e6:.1f} MB" for name, split in self.splits.items()
-        )
+        splits = self.splits.items()
+        return ", ".join(f"{name} {split.documents:,} {kind} {size_text(split.bytes)}" for name, split in splits)
 
 
 def canonical_line(text: str) -> bytes:

@@ -129,7 +129,7 @@ const t5xpg = (() => {
     follow(shown);
   };
 
-  const text = (value) => typeof value !== "string" ? JSON.stringify(value) : /^[0-9a-f]{40,64}$/.test(value) ? `${value.slice(0, 12)}…` : value;
+  const text = (value) => value == null ? "–" : typeof value !== "string" ? JSON.stringify(value) : /^[0-9a-f]{40,64}$/.test(value) ? `${value.slice(0, 12)}…` : value;
 
   // What differs between runs, and what does not, of all that their numbers rest on.
   const why = (place, shown) => {
@@ -143,7 +143,7 @@ const t5xpg = (() => {
         new Set(values.map((value) => JSON.stringify(value[name] ?? null))).size > 1);
       if (!names.length) same.push(part);
       for (const name of names) {
-        const cells = values.map((value) => element("td", {}, name in value ? text(value[name]) : "–"));
+        const cells = values.map((value) => element("td", {}, text(value[name])));
         rows.push(element("tr", {}, element("th", { scope: "row" }, `${part}: ${name}`), ...cells));
       }
     }

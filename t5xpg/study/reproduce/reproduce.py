@@ -68,7 +68,8 @@ def reproduce(loaded: LoadedConfig, path: Path, *, steps: int | None = None) -> 
         _check_folder(directory, mark)
         _begin(directory, mark)
     gin = " ".join(overrides_of(published["command"]))  # which are not arguments of this process
-    command = ["t5xpg", "train", loaded.name_or_file, *([f"--gin-overrides={gin}"] if gin else []), f"--run={shown(path)}"]
+    options = [f"--gin-overrides={gin}"] if gin else []
+    command = ["t5xpg", "train", loaded.name_or_file, *options, f"--run={shown(path)}"]
     code = training.train(loaded, path, until=steps, command=shlex.join(command))
     if code:
         return code

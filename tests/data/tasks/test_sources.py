@@ -5,6 +5,7 @@ import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pyarrow
@@ -15,6 +16,7 @@ import tensorflow as tf
 
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import sha256_of_file
+from t5xpg.check import data_checks
 from t5xpg.data.batch import hash_batch
 from t5xpg.data.cache import worker
 from t5xpg.data.cache.caching import cache_task
@@ -282,3 +284,13 @@ def test_a_source_without_splits_is_named() -> None:
     config = DatasetConfig("nowhere", {"targets": 8}, feature_converter="LMFeatureConverter")
     with pytest.raises(UserError, match=r"^nowhere has no data here: .* make cache TASK=nowhere$"):
         providers.check(task, config)
+
+
+def test_a_source_of_python_is_described_before_it_is_cached() -> None:
+    def rows(split: str, shuffle_files: bool, seed: int | None = None) -> tf.data.Dataset:
+        return tf.data.Dataset.from_generator(lambda: [{"targets": "one"}], output_types={"targets": tf.string})
+
+    features = {"targets": seqio.Feature(seqio.ByteVocabulary())}
+    task = seqio.Task("rows", seqio.FunctionDataSource(rows, ["train"]), features, [seqio.CacheDatasetPlaceholder()])
+    service = Mock(describe=lambda dataset: providers.check(task, dataset))
+    data_checks.describe(service, DatasetConfig("rows", {"targets": 8}, feature_converter="LMFeatureConverter"))

@@ -229,7 +229,7 @@ def test_exports_with_a_manifest() -> None:
     assert exported("train") == exported("validation") == [{"en": en, "de": de} for en, de in PAIRS]
     assert manifest.fields == FIELDS
     assert manifest.rows_read == 7
-    assert manifest.summary().startswith("train 3 records")
+    assert manifest.summary().startswith("train 3 records 0.1 kB, ")
     assert read_manifest(Path("data/mine")) == manifest
     assert manifest.command() == (
         'make data DATASET=mine FIELDS=en,de FILES="train=train.v1.de.gz train.v1.en validation=a.tsv"'
