@@ -70,7 +70,7 @@ def make_train_step(
                 logits = to_logits(states)
                 loss, sums = loss_and_metrics(logits, rows, loss_config, token_bytes, normalizer)
                 assert state.frozen is not None
-                return teacher.distilled(loss, sums, logits, state.frozen, rows, loss_config, normalizer)
+                return teacher.distillation_loss(loss, sums, logits, state.frozen, rows, loss_config, normalizer)
 
             (_, sums), gradients = jax.value_and_grad(loss_of, has_aux=True)(params)
             return gradients, sums

@@ -1,4 +1,4 @@
-"""`make site SERVE=1` and `make watch`: the site on this machine's own address, with runs as they are now."""
+"""`make site SERVE=1` and `make watch`: the site at an address of this machine, with the present state of runs."""
 
 import functools
 import json
@@ -45,8 +45,8 @@ def watch(experiment: str, run: Path, folder: Path) -> int:
     if run.resolve().parent != paths.runs_directory().resolve():
         raise UserError(f"The site shows the runs in {paths.shown(paths.runs_directory())}, and {run} is elsewhere.")
     try:
-        while why := _missing(run):
-            print(f"waiting for the first validation of {paths.shown(run)}: {why}", flush=True)
+        while reason := _why_missing(run):
+            print(f"waiting for the first validation of {paths.shown(run)}: {reason}", flush=True)
             time.sleep(_PATIENCE)
     except KeyboardInterrupt:
         return 0
@@ -55,8 +55,8 @@ def watch(experiment: str, run: Path, folder: Path) -> int:
     return serve(folder, page if (folder / page).exists() else "compare.html")
 
 
-def _missing(run: Path) -> str | None:
-    """Why a run cannot be shown, or not yet."""
+def _why_missing(run: Path) -> str | None:
+    """The reason why a run cannot be shown, or not yet; None if it can."""
     try:
         collect(RunDirectory(run))
     except UNREADABLE as error:
