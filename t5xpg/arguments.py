@@ -42,9 +42,9 @@ def load_with_run(options: Namespace) -> "tuple[LoadedConfig, Path]":
     return loaded, run_directory(options, loaded.experiment.model_dir or loaded.name)
 
 
-def run_directory(options: Namespace, otherwise: str) -> Path:
-    """--run, or `otherwise`: a path, or a name in runs/."""
-    return pull_run(options.run or otherwise)
+def run_directory(options: Namespace, default: str) -> Path:
+    """--run, or `default`: a path, or a name in runs/."""
+    return pull_run(options.run or default)
 
 
 def pull_run(path_or_name: str) -> Path:

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from t5xpg.models.attention import Attention, SideInputs, soft_capped
+from t5xpg.models.attention import Attention, SideInputs, soft_cap
 from t5xpg.models.attention.biases import AttentionPattern
 from t5xpg.models.attention.geometry import Geometry, rotations, select_kind, self_geometries
 from t5xpg.models.attention.global_tokens import global_tokens
@@ -34,7 +34,7 @@ def add_norms(layer: nnx.Module, name: str, config: T5Config) -> None:
         setattr(layer, f"{place}_{name}_layer_norm", norm)
 
 
-def normed(layer: nnx.Module, place: str, name: str, x: jax.Array) -> jax.Array:
+def apply_norm(layer: nnx.Module, place: str, name: str, x: jax.Array) -> jax.Array:
     """x [..., D] after the layer's "pre" or "post" norm (`place`) for its part `name`; x if there is no such norm."""
     norm = getattr(layer, f"{place}_{name}_layer_norm")
     return x if norm is None else norm(x)
@@ -44,7 +44,7 @@ def residual(
     layer: nnx.Module, name: str, x: jax.Array, part: Callable[[jax.Array], jax.Array], dropout: Dropout
 ) -> jax.Array:
     """x [..., D] plus the output of the part called `name`, with the layer's norms before and after that part."""
-    return x + dropout(normed(layer, "post", name, part(normed(layer, "pre", name, x))))
+    return x + dropout(apply_norm(layer, "post", name, part(apply_norm(layer, "pre", name, x))))
 
 
 def self_attention(
@@ -156,12 +156,12 @@ class DecoderLayer(DecoderOnlyLayer):
         """The attention weights of `with_source` over the source, without dropout: [B, H, T, S] float32."""
         keys, _ = self.source_attention.project_keys_values(encoded, cross.keys)
         if self.is_merged:
-            y = normed(self, "pre", "self_attention", x)
+            y = apply_norm(self, "pre", "self_attention", x)
             keys = jnp.concatenate([self.self_attention.project_keys_values(y, geometry.keys)[0], keys], axis=1)
             weights = self.self_attention.weights(y, keys, geometry.merge(cross).whole, geometry.queries)
             return weights[..., x.shape[1] :]
         x = self_attention(self, "self_attention", x, geometry, OFF)
-        y = normed(self, "pre", "cross_attention", x)
+        y = apply_norm(self, "pre", "cross_attention", x)
         return self.encoder_decoder_attention.weights(y, keys, cross.whole, cross.queries)
 
 
@@ -352,4 +352,4 @@ def output_matrix(key: jax.Array, config: T5Config) -> Dense | None:
 def to_logits(config: T5Config, embed: Embed, matrix: Dense | None, x: jax.Array) -> jax.Array:
     """x [..., D] -> logits [..., V]. In float32, whatever the compute dtype: T5X's choice for stability."""
     logits = embed.attend(x) / math.sqrt(x.shape[-1]) if matrix is None else matrix(x.astype(jnp.float32))
-    return soft_capped(logits, config.logit_softcap)
+    return soft_cap(logits, config.logit_softcap)

@@ -29,7 +29,7 @@ from t5xpg.models.attention.biases import (
     join_queries,
     split_queries,
 )  # fmt: skip
-from t5xpg.models.attention.relative_positions import skewed
+from t5xpg.models.attention.relative_positions import skew
 from t5xpg.models.attention.rotary import Rotation
 from t5xpg.models.config import T5Config
 from t5xpg.models.layers import OFF, Dense, Dropout, Initializer, RMSNorm, named_key
@@ -80,7 +80,7 @@ class SideInputs(NamedTuple):
     bias: jax.Array
 
 
-def soft_capped(x: jax.Array, cap: float | None) -> jax.Array:
+def soft_cap(x: jax.Array, cap: float | None) -> jax.Array:
     """cap tanh(x / cap), between -cap and cap (Gemma 2, arXiv 2408.00118, section 2); x for None."""
     return x if cap is None else cap * jnp.tanh(x / cap)
 
@@ -235,7 +235,7 @@ def attend_by_blocks(
         if side is None or side.keys.shape[1] == 0:
             return blocks.join(attend_dense(*rows, dense, OFF, softcap), queries.shape[1])
         near = dense_logits(rows[0], rows[1], dense, softcap)  # [B * number, H, size, keys]
-        far = soft_capped(jnp.einsum("bqhk,bghk->bhqg", queries, side.keys).astype(jnp.float32), softcap)
+        far = soft_cap(jnp.einsum("bqhk,bghk->bhqg", queries, side.keys).astype(jnp.float32), softcap)
         far = far + side.bias  # [B, H, Q, G]
 
         # one softmax over both, without a copy of either: only numbers per query move between rows and blocks
@@ -269,11 +269,11 @@ def dense_logits(queries: jax.Array, keys: jax.Array, bias: DenseBias, softcap: 
     logits = einsum("bqhk,bshk->bhqs", queries, keys)
     # float32 from here to the weights: it costs nothing where it is fused with the softmax, and the gradient of the
     # position biases, a sum over all rows, loses no precision
-    logits = soft_capped(logits.astype(jnp.float32), softcap)
+    logits = soft_cap(logits.astype(jnp.float32), softcap)
     if bias.position is not None:
         logits = add_shared_bias(logits, bias.position)
     if bias.keys is not None:
-        logits = logits + skewed(jnp.einsum("bqhk,hkd->bhqd", queries.astype(jnp.float32), bias.keys))
+        logits = logits + skew(jnp.einsum("bqhk,hkd->bhqd", queries.astype(jnp.float32), bias.keys))
     return logits + bias.mask
 
 

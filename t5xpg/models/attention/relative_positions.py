@@ -116,7 +116,7 @@ def toeplitz(by_distance: jax.Array, queries: int, keys: int) -> jax.Array:
     return _shift_rows(jnp.broadcast_to(padded[:, None, :], (heads, queries, count + 1)))
 
 
-def skewed(by_distance: jax.Array) -> jax.Array:
+def skew(by_distance: jax.Array) -> jax.Array:
     """`toeplitz` with other numbers for each query: [..., queries, queries + keys - 1] -> [..., queries, keys].
 
     The shift of Transformer-XL (Dai et al. 2019, appendix B).

@@ -22,7 +22,7 @@ from t5xpg.models.decoding.top_k import top_k, top_k_of_sums
 _NONE = -1e9
 
 
-def penalties_of(config: DecodingConfig, length: int) -> np.ndarray:
+def length_penalties(config: DecodingConfig, length: int) -> np.ndarray:
     """[length + 1] float32: the divisor of a log probability, for every number of tokens."""
     tokens = np.arange(length + 1, dtype=np.float64)
     base = (5.0 + tokens) / 6.0 if config.length_penalty == T5X else np.maximum(tokens, 1.0)
@@ -62,7 +62,7 @@ def beam_search(
     an end follow after them; T5X itself returns those only if none has ended, and without the penalty.
     """
     B, N, T = inputs.shape[0], config.decodes, max_decode_length
-    penalties = jnp.asarray(penalties_of(config, T))
+    penalties = jnp.asarray(length_penalties(config, T))
     limits = length_limits(inputs, T, config.extra_length)
     last_penalties = penalties[limits]
     cache = model.init_cache(params, inputs, T, rows=rows_at_a_time(inputs), beams=N, reordered=True)

@@ -22,13 +22,13 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from t5xpg.models.attention import Attention, repeat_heads, soft_capped
+from t5xpg.models.attention import Attention, repeat_heads, soft_cap
 from t5xpg.models.attention.biases import as_bias
 from t5xpg.models.attention.geometry import has_window, rotations, select_kind
 from t5xpg.models.attention.relative_positions import RelativePositionBias
 from t5xpg.models.attention.rotary import Rotation
 from t5xpg.models.layers import OFF, Embed
-from t5xpg.models.stacks import Decoder, DecoderLayer, DecoderOnly, DecoderOnlyLayer, feed_forward, normed, residual
+from t5xpg.models.stacks import Decoder, DecoderLayer, DecoderOnly, DecoderOnlyLayer, apply_norm, feed_forward, residual
 
 # "layers": for each, "source_keys" [B, H, K, S], "source_values" [B, H, S, K], "self_keys" [B, N, H, K, T],
 # "self_values" [B, N, H, T, K]. For reordered beams: [B, H, K, T * N] and [B, H, T * N, K], position t of beam n at
@@ -196,7 +196,7 @@ def _layer_step(
     rotation: Rotation | None,
 ) -> tuple[jax.Array, LayerCache]:
     """x [B, N, D] or [B, D] -> the same, and the layer's cache with this position in it. rotation: of the position."""
-    y = normed(layer, "pre", "self_attention", x)
+    y = apply_norm(layer, "pre", "self_attention", x)
     key, value = layer.self_attention.project_keys_values(y, rotation)
     keys, values, place = cache["self_keys"], cache["self_values"], step
     if keys.ndim == 4:  # a pool: [B, N, H, K] goes to N places of it
@@ -211,7 +211,7 @@ def _layer_step(
     own_positions = _add_position_keys(keys, positions.own_keys), values, positions.own_bias
     looks_apart = isinstance(layer, DecoderLayer) and not layer.is_merged
     attended = (own_positions,) if looks_apart else (source, own_positions)
-    x = x + normed(layer, "post", "self_attention", _attend(layer.self_attention, y, rotation, *attended))
+    x = x + apply_norm(layer, "post", "self_attention", _attend(layer.self_attention, y, rotation, *attended))
     if isinstance(layer, DecoderLayer) and not layer.is_merged:
         source_rotation = rotation if layer.turns_source else None
         look = functools.partial(_attend, layer.encoder_decoder_attention)
@@ -246,7 +246,7 @@ def _attend(
     queries = attention.project_queries(x, rotation).astype(jnp.float32)
     queries = queries if x.ndim == 2 else jnp.swapaxes(queries, 1, 2)
     logits = [
-        soft_capped(jnp.sum(queries[..., None] * for_queries(keys).astype(jnp.float32), axis=-2), attention.softcap)
+        soft_cap(jnp.sum(queries[..., None] * for_queries(keys).astype(jnp.float32), axis=-2), attention.softcap)
         + (bias[:, :, 0] if x.ndim == 2 else bias)
         for keys, _, bias in sources
     ]

@@ -20,7 +20,7 @@ from t5xpg.models.decoding import kv_cache
 from t5xpg.models.layers import OFF, Embed
 from t5xpg.models.model import Model, Params
 from t5xpg.models.soft_prompt import SoftPromptEmbed, prepend_prompt, soft_prompt_embed
-from t5xpg.models.stacks import DecoderOnly, normed
+from t5xpg.models.stacks import DecoderOnly, apply_norm
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def _prompt_cache(
     x = embed(tokens, decoder.dtype)
     layers = {}
     for index, (name, layer) in enumerate(decoder.named_layers()):
-        layer_geometry, y = geometry(layer, index), normed(layer, "pre", "self_attention", x)
+        layer_geometry, y = geometry(layer, index), apply_norm(layer, "pre", "self_attention", x)
         layers[name] = kv_cache.source_keys_values(layer.self_attention, y, layer_geometry.keys)
         x = layer(x, layer_geometry, OFF)
     context = decoder.config.ngram_context
