@@ -63,13 +63,13 @@ class Model:
         """
         search = {"method": "greedy"} if num_beams == 1 else {"method": "beam", "num_decodes": num_beams}
         predictor = self._predictor(DecodingConfig(**{**search, **options}))
-        size, found = predictor.batch_size, []
+        size, outputs = predictor.batch_size, []
         _require_list(texts)
         for start in range(0, len(texts), size):
             part = texts[start : start + size]
             answers = predictor.answers(predictor.encode(part, rows=size), first_row=start)
-            found += [answer.texts[0] for answer in answers[: len(part)]]
-        return found
+            outputs += [answer.texts[0] for answer in answers[: len(part)]]
+        return outputs
 
     def loss(self, inputs: Sequence[str], targets: Sequence[str]) -> np.ndarray:
         """The loss of each target given its input: float32 [B], in nats per token. The end token counts as a token.
@@ -100,11 +100,11 @@ class Model:
             row[:length] for row, length in zip(encoded, (tokens != self.vocabulary.pad_id).sum(axis=1), strict=True)
         ]
 
-    def _predictor(self, chosen: DecodingConfig) -> Predictor:
-        if chosen not in self._predictors:
-            experiment = dataclasses.replace(self.experiment, decoding=chosen)
-            self._predictors[chosen] = Predictor(experiment, self.params, self.vocabulary)
-        return self._predictors[chosen]
+    def _predictor(self, decoding_config: DecodingConfig) -> Predictor:
+        if decoding_config not in self._predictors:
+            experiment = dataclasses.replace(self.experiment, decoding=decoding_config)
+            self._predictors[decoding_config] = Predictor(experiment, self.params, self.vocabulary)
+        return self._predictors[decoding_config]
 
     def _tokens(self, texts: Sequence[str]) -> np.ndarray:
         """Each text with its end token, as `pad_rows` rows."""
@@ -140,8 +140,8 @@ class Run:
         """Evaluate the last checkpoint on the validation split, like `make eval`; returns what evaluation.json has."""
         evaluation.evaluate(_loaded(self.path), self.path)
         stores.push(self.path)
-        found: dict[str, Any] = read_json(RunDirectory(self.path).evaluation_json)
-        return found
+        record: dict[str, Any] = read_json(RunDirectory(self.path).evaluation_json)
+        return record
 
     def model(self, step: Step = None) -> Model:
         """The model of a checkpoint. step: its number, "best", "mean:N" (mean of the last N), or None for the last."""
@@ -174,8 +174,8 @@ class Experiment:
         signal stopped the training: the step is then saved, and the same call continues."""
         loaded = self.load()
         path = paths.run_directory(run or loaded.experiment.model_dir or loaded.name)
-        given = [*(f"--gin_file={file}" for file in self.gin_files), *(f"--gin.{one}" for one in self.overrides)]
-        command = shlex.join(["t5xpg", "train", self.name, *given, f"--run={paths.shown(path)}"])
+        options = [*(f"--gin_file={file}" for file in self.gin_files), *(f"--gin.{one}" for one in self.overrides)]
+        command = shlex.join(["t5xpg", "train", self.name, *options, f"--run={paths.shown(path)}"])
         if training.train(loaded, path, command=command):
             raise KeyboardInterrupt
         return Run(path)
@@ -205,22 +205,24 @@ def _imported(name: str) -> Path:
     """The run that holds an imported checkpoint of another program; the checkpoint is imported the first time."""
     runs = paths.runs_directory()
     stores.pull_all(runs, RunDirectory.is_record)
-    wanted = {name, str(Path(os.path.expanduser(name)).resolve())}
+    references = {name, str(Path(os.path.expanduser(name)).resolve())}
     for path in runs.glob("*"):
         run = RunDirectory(path)
         try:
-            found = run.imported() if run.exists() else None
+            record = run.imported() if run.exists() else None
         except UserError:  # of another run, whose record cannot be read
             continue
-        if found:
-            names = {found["source"], found["source"].partition("@")[0]}  # a hub name also without its commit
-            if found["format"] != "huggingface":  # also the folders that hold the checkpoint
-                names |= {str(folder) for folder in from_t5x.folders_of(Path(found["source"]))}
-            if wanted & names:
+        if record:
+            names = {record["source"], record["source"].partition("@")[0]}  # a hub name also without its commit
+            if record["format"] != "huggingface":  # also the folders that hold the checkpoint
+                names |= {str(folder) for folder in from_t5x.folders_of(Path(record["source"]))}
+            if references & names:
                 return path
     if "/" not in name and not Path(name).exists():
-        known = [path.name for path in runs.glob("*") if RunDirectory(path).exists()]
-        raise UserError(f"There is no run {name!r} in {paths.shown(runs)}.{training_hint(name)}{nearest(name, known)}")
+        run_names = [path.name for path in runs.glob("*") if RunDirectory(path).exists()]
+        raise UserError(
+            f"There is no run {name!r} in {paths.shown(runs)}.{training_hint(name)}{nearest(name, run_names)}"
+        )
     if "@" in name and not name.startswith((".", "/", "~")) and not Path(name).exists():
         source = import_folders.find(name).source
         if source != name:  # of a branch or a tag, and runs name the commit
@@ -230,6 +232,6 @@ def _imported(name: str) -> Path:
 
 def _loaded(path: Path) -> LoadedConfig:
     """The experiment of a run, with the values that the run was made with."""
-    own = path / f"{path.name}.gin"  # an imported run has one
-    loaded = config.load(str(own if own.exists() else path / _CONFIG))
+    gin_file = path / f"{path.name}.gin"  # an imported run has one
+    loaded = config.load(str(gin_file if gin_file.exists() else path / _CONFIG))
     return dataclasses.replace(loaded, name=RunDirectory(path).read()["experiment"])

@@ -1,4 +1,4 @@
-"""What the options of a command name: experiments with their overrides, run directories, paths, words."""
+"""The values that the options of a command name: experiments with overrides, run directories, paths, words."""
 
 import shlex
 from argparse import Namespace
@@ -11,16 +11,16 @@ from t5xpg.base.errors import UserError
 if TYPE_CHECKING:
     from t5xpg.experiment.config import LoadedConfig
 
-chosen_runs: list[Path] = []  # the run directories that the command works in
+opened_runs: list[Path] = []  # the run directories that the command works in
 
 
 def overrides(options: Namespace) -> tuple[list[str], list[str]]:
     """The overrides ("NAME=value", …) and the gin files that were given for the experiment."""
     from t5xpg.experiment import config
 
-    laid_over, files = config.split_overrides(" ".join([getattr(options, "gin_overrides", ""), *options.overrides]))
-    chosen, first = config.logger_overrides(getattr(options, "logger", None) or "")
-    return [*chosen, *laid_over], [*first, *files]
+    bindings, files = config.split_overrides(" ".join([getattr(options, "gin_overrides", ""), *options.overrides]))
+    logger_bindings, logger_files = config.logger_overrides(getattr(options, "logger", None) or "")
+    return [*logger_bindings, *bindings], [*logger_files, *files]
 
 
 def without_overrides(options: Namespace, message: str) -> None:
@@ -29,7 +29,8 @@ def without_overrides(options: Namespace, message: str) -> None:
         raise UserError(message)
 
 
-def load(options: Namespace) -> "LoadedConfig":
+def load_experiment(options: Namespace) -> "LoadedConfig":
+    """The experiment that the command names, with its overrides."""
     from t5xpg.experiment import config
 
     return config.load(options.experiment, *overrides(options))
@@ -37,20 +38,20 @@ def load(options: Namespace) -> "LoadedConfig":
 
 def load_with_run(options: Namespace) -> "tuple[LoadedConfig, Path]":
     """The experiment, and its run directory: --run, its model_dir, or its name in runs/."""
-    loaded = load(options)
+    loaded = load_experiment(options)
     return loaded, run_directory(options, loaded.experiment.model_dir or loaded.name)
 
 
-def run_directory(options: Namespace, otherwise: str) -> Path:
-    """--run, or `otherwise`: a path, or a name in runs/."""
-    return pulled_run(options.run or otherwise)
+def run_directory(options: Namespace, default: str) -> Path:
+    """--run, or `default`: a path, or a name in runs/."""
+    return pull_run(options.run or default)
 
 
-def pulled_run(chosen: str) -> Path:
-    """`paths.run_directory`, pulled from its object store if it has one."""
-    path = paths.run_directory(chosen)
+def pull_run(path_or_name: str) -> Path:
+    """The run directory of a path or a name in runs/, pulled from its object store if it has one."""
+    path = paths.run_directory(path_or_name)
     stores.pull(path)
-    chosen_runs.append(path)
+    opened_runs.append(path)
     return path
 
 
@@ -71,6 +72,6 @@ def values(options: Namespace, *names: str) -> dict[str, Any]:
     return {name: getattr(options, name) for name in names}
 
 
-def given(options: Namespace, *names: str) -> dict[str, Any]:
-    """Those of these options that were given, of options without a default."""
+def given_values(options: Namespace, *names: str) -> dict[str, Any]:
+    """The options of these names that were given, as keyword arguments; for options without a default."""
     return {name: value for name, value in values(options, *names).items() if value is not None and value is not False}

@@ -75,13 +75,13 @@ def _end(number: int, frame: object) -> None:
 
 
 def _message(error: Exception) -> str | None:
-    """The message for the user; None for an error that only we can mend."""
+    """The message for the user; None for an error of the program itself."""
     if isinstance(error, UserError):
         return str(error)
     if isinstance(error, OSError) and error.errno is not None:
-        where = f" ({error.filename})" if error.filename else ""
+        place = f" ({error.filename})" if error.filename else ""
         remedy = " Make room there, and run the same command again." if is_disk_full(error) else ""
-        return f"{error.strerror}{where}.{remedy}"
+        return f"{error.strerror}{place}.{remedy}"
     text = str(error)
     if "RESOURCE_EXHAUSTED" in text or "Out of memory" in text:
         return (

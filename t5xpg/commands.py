@@ -1,4 +1,4 @@
-"""The commands: one table, of which the command line, `make help` and the variables of Make are made.
+"""The table of commands, from which the command line, `make help` and the variables of Make are made.
 
 It needs Python's own library alone, of any version from 3.8 on, as `help_page` does.
 """
@@ -23,8 +23,8 @@ class Option:
 
     variable: its name in Make; "" where Make has none. flag: its name for the program, "--run"; "experiment" is the
     command's argument, "--gin.NAME" a macro of the experiment, and "" an option that only the Makefile reads.
-    value: what stands for the value in help. read: makes the value of the text; bool for a switch, list for a flag that
-    may be repeated. default: the program's value where nothing is given; make_default: the text that Make gives then.
+    value: the placeholder of the value in help. read: makes the value of the text; bool for a switch, list for a flag
+    that may be repeated. default: the program's value without the option; make_default: the text that Make gives then.
     """
 
     variable: str
@@ -39,7 +39,7 @@ class Option:
 
     @property
     def is_argument(self) -> bool:
-        """Whether it is the command's argument, which has no flag."""
+        """True if it is the command's argument, which has no flag."""
         return self.flag != "" and not self.flag.startswith("-")
 
     def add_to(self, parser: argparse.ArgumentParser) -> None:
@@ -52,9 +52,9 @@ class Option:
         elif self.read is list:
             parser.add_argument(self.flag, action="append", default=[], metavar=self.value, help=text)
         elif not self.flag.startswith("--gin."):  # those are taken from the arguments before they are parsed
-            how: dict[str, Any] = {"choices": self.choices} if self.choices else {"metavar": self.value}
+            shown: dict[str, Any] = {"choices": self.choices} if self.choices else {"metavar": self.value}
             parser.add_argument(
-                self.flag, type=self.read, default=self.default, required=self.required, help=text, **how
+                self.flag, type=self.read, default=self.default, required=self.required, help=text, **shown
             )
 
     def arguments(self, variables: Mapping[str, str]) -> list[str]:
@@ -400,19 +400,20 @@ COMMANDS: dict[str, Command] = {one.name: one for group in GROUPS.values() for o
 
 def parser() -> argparse.ArgumentParser:
     """The program's commands with their options."""
-    whole = argparse.ArgumentParser(
+    program = argparse.ArgumentParser(
         prog="t5xpg",
         description="Reproducible experiments with T5-family models.",
         allow_abbrev=False,  # a run's record holds what was typed
         epilog="--gin.NAME=VALUE and --gin_file=FILE override an experiment's gin file.",
     )
-    commands = whole.add_subparsers(dest="command", metavar="command", required=True)
+    commands = program.add_subparsers(dest="command", metavar="command", required=True)
     for command in COMMANDS.values():
         if command.in_program:
-            own = commands.add_parser(command.name, help=command.help, description=command.help, allow_abbrev=False)
+            text = command.help
+            command_parser = commands.add_parser(command.name, help=text, description=text, allow_abbrev=False)
             for option in command.options:
-                option.add_to(own)
-    return whole
+                option.add_to(command_parser)
+    return program
 
 
 def from_make(name: str, variables: Mapping[str, str]) -> list[str]:
@@ -422,13 +423,13 @@ def from_make(name: str, variables: Mapping[str, str]) -> list[str]:
     typed name that none of the targets has.
     """
     goals = {name, "install", *variables.get("TYPED_TARGETS", "").split()} & COMMANDS.keys()
-    known = {option.variable for goal in goals for option in COMMANDS[goal].options}
+    variable_names = {option.variable for goal in goals for option in COMMANDS[goal].options}
     for typed in variables.get("TYPED_VARIABLES", "").split():
-        if typed not in known:
+        if typed not in variable_names:
             value, binding = (shlex.quote(f"{start}{variables[typed]}") for start in ("", f"--gin.{typed}="))
-            ways = [f"a setting of an experiment: GIN={binding}"] if "GIN" in known else []
+            ways = [f"a setting of an experiment: GIN={binding}"] if "GIN" in variable_names else []
             ways.append(f"of the environment: {typed}={value} make {name}")
-            raise UserError("\n  ".join([f"make {name} has no {typed}.{nearest(typed, known - {''})}", *ways]))
+            raise UserError("\n  ".join([f"make {name} has no {typed}.{nearest(typed, variable_names - {''})}", *ways]))
     arguments = [name, *(text for option in COMMANDS[name].options for text in option.arguments(variables))]
     # a name that begins as an option does is a name
     names = [text for text in arguments[1:2] if COMMANDS[name].options[0].is_argument and text.startswith("-")]

@@ -1,4 +1,4 @@
-"""What each command does: it hands the options that were typed to the subpackage that does the work.
+"""A function for each command, which hands the options to the subpackage that does the work.
 
 A subpackage is imported only by the commands that need it, so that `t5xpg --help` takes a fraction of a second.
 """
@@ -25,15 +25,15 @@ _EVALUATES = ("eval", "infer", "tune-decoding")
 
 
 def handle(options: Namespace) -> int:
-    """Do what `options.command` names; returns the exit code."""
-    arguments.chosen_runs.clear()
+    """Run the function of `options.command`; returns the exit code."""
+    arguments.opened_runs.clear()
     with contextlib.ExitStack() as stack:
         if options.command in _EVALUATES:
             from t5xpg.train import compile_cache  # loads JAX
 
             stack.enter_context(compile_cache.kept_programs())
         code = globals()["_" + options.command.replace("-", "_")](options) or 0
-    for run in arguments.chosen_runs if options.command != "train" else ():  # training pushes by itself
+    for run in arguments.opened_runs if options.command != "train" else ():  # training pushes by itself
         stores.push(run)
     return code
 
@@ -70,7 +70,7 @@ def _vocab(options: Namespace) -> None:
     from t5xpg.experiment import data_state, prepare
 
     names = "size", "model", "character_coverage", "byte_fallback", "normalization", "seed", "sample"
-    trained_with = arguments.given(options, *names)
+    trained_with = arguments.given_values(options, *names)
     if options.tokenizer:
         if trained_with:
             raise UserError(f"{next(iter(trained_with)).upper()}=… is for training: TOKENIZER=… is copied.")
@@ -83,7 +83,7 @@ def _vocab(options: Namespace) -> None:
             raise UserError("EOS_TOKEN and PAD_TOKEN are of a tokenizer that is copied: name its file with TOKENIZER=…")
         if options.sample:
             trained_with["sample"] = SampleSize.parse(options.sample)
-        settings = VocabularySettings(**trained_with, **arguments.given(options, "extra_ids"))
+        settings = VocabularySettings(**trained_with, **arguments.given_values(options, "extra_ids"))
         record = prepare.train_vocabulary(options.dataset, settings, **arguments.values(options, "name", "force"))
     kinds = labelled.endings(data_state.dataset_fields()[record.dataset]) or [task_names.SPAN_CORRUPTION]
     task = task_names.task_name(record.dataset, kinds[0], f"{record.dataset}_{record.name}")
@@ -138,7 +138,7 @@ def _check(options: Namespace) -> int:
         overrides, gin_files, device = plan.simulate_devices(
             options.experiment, overrides, gin_files, options.mesh, options.device, options.devices
         )
-    run = arguments.pulled_run(options.run) if options.run else None
+    run = arguments.pull_run(options.run) if options.run else None
     return checks.check(options.experiment, overrides, gin_files, run, device, as_json=options.json)
 
 
@@ -147,7 +147,7 @@ def _examples(options: Namespace) -> None:
     from t5xpg.experiment.identity import data_config
 
     if options.experiment:
-        loaded = arguments.load(options)
+        loaded = arguments.load_experiment(options)
         config = data_config(loaded.experiment.train_dataset, loaded.experiment.random_seed)
         needs = loaded.experiment.needs
     elif options.task:
@@ -161,7 +161,7 @@ def _examples(options: Namespace) -> None:
 def _estimate(options: Namespace) -> None:
     from t5xpg.check import estimate
 
-    estimate.estimate(arguments.load(options), options.price_per_hour, as_json=options.json)
+    estimate.estimate(arguments.load_experiment(options), options.price_per_hour, as_json=options.json)
 
 
 def _plan(options: Namespace) -> int:
@@ -214,7 +214,7 @@ def _train_with_t5x(options: Namespace, loaded: "LoadedConfig") -> int:
 def _record(options: Namespace) -> None:
     from t5xpg.train import recording
 
-    loaded = arguments.load(options)
+    loaded = arguments.load_experiment(options)
     output = arguments.path_of(options.output) or paths.recordings_directory() / loaded.name
     gin = " ".join([options.gin_overrides, *options.overrides]).strip()
     recording.record(loaded, steps=options.steps, output=output, force=options.force, gin=gin)
@@ -226,27 +226,27 @@ def _eval(options: Namespace) -> None:
 
     loaded, run = arguments.load_with_run(options)
     with contextlib.redirect_stdout(sys.stderr if options.json else sys.stdout):
-        found = evaluation.evaluate(loaded, run, split=options.split, step=options.step, task=options.task)
+        record = evaluation.evaluate(loaded, run, split=options.split, step=options.step, task=options.task)
     if options.json:
-        print(json.dumps(to_json(found), ensure_ascii=False, indent=1), flush=True)
+        print(json.dumps(to_json(record), ensure_ascii=False, indent=1), flush=True)
 
 
 def _infer(options: Namespace) -> None:
     from t5xpg.evaluate import infer
 
     loaded, run = arguments.load_with_run(options)
-    if sum(given is not None for given in (options.prompt, options.input, options.split)) != 1:
+    if sum(source is not None for source in (options.prompt, options.input, options.split)) != 1:
         raise UserError('Give one of PROMPT="The <extra_id_0> ruined my sleep", INPUT=file.jsonl and SPLIT=validation.')
     if options.task and options.split is not None:
         raise UserError("The rows of a split have the prompt of their task: give TASK with PROMPT or INPUT.")
     if options.prompt is not None and options.output:
         raise UserError("OUTPUT=… is for INPUT=… and SPLIT=…: the answer to a PROMPT is printed, with JSON=1 a record.")
-    before = infer.prompt_of(loaded, options.task) if options.task else ""
+    task_prompt = infer.prompt_of(loaded, options.task) if options.task else ""
     output = arguments.path_of(options.output)
     if options.prompt is not None:
-        infer.fill_in(loaded, run, options.prompt, options.step, before, as_json=options.json)
+        infer.fill_in(loaded, run, options.prompt, options.step, task_prompt, as_json=options.json)
     elif options.input is not None:
-        infer.predict_file(loaded, run, Path(options.input), output, options.step, before)
+        infer.predict_file(loaded, run, Path(options.input), output, options.step, task_prompt)
     else:
         infer.predict_split(loaded, run, options.split, output, options.step)
 
@@ -264,7 +264,7 @@ def _significance(options: Namespace) -> None:
 
     loaded, run = arguments.load_with_run(options)
     split = None if options.split == loaded.experiment.eval_dataset.split else options.split
-    significance.compare(RunDirectory(run), RunDirectory(arguments.pulled_run(options.other)), split)
+    significance.compare(RunDirectory(run), RunDirectory(arguments.pull_run(options.other)), split)
 
 
 def _runs(options: Namespace) -> int:
@@ -334,22 +334,22 @@ def _report(options: Namespace) -> None:
     from t5xpg.study import kinds, references
 
     loaded, run = arguments.load_with_run(options)
-    named, added = arguments.words(options.runs or "", "RUNS"), arguments.words(options.add or "", "ADD")
-    if sum(map(bool, (options.run, named, added))) > 1:
+    names, added_names = arguments.words(options.runs or "", "RUNS"), arguments.words(options.add or "", "ADD")
+    if sum(map(bool, (options.run, names, added_names))) > 1:
         raise UserError("RUN=…, RUNS=… and ADD=… each name all runs: give one of them.")
     study = kinds.study_of(options.experiment, arguments.run_directory(options, loaded.name))
     if study is not None:
         arguments.without_overrides(options, _FIXED_IN_STUDY)
-        if named or added:
+        if names or added_names:
             raise UserError(f"RUNS=…, ADD=…: {loaded.name} says itself which runs it has ({study.plan_file}).")
         study.publish(allow_changed=options.allow_changed)
         return
-    runs = [RunDirectory(arguments.pulled_run(name)) for name in named or added] or [RunDirectory(run)]
+    runs = [RunDirectory(arguments.pull_run(name)) for name in names or added_names] or [RunDirectory(run)]
     home = loaded.gin_file.parent
     report.publish(
-        None if added else runs[0],
+        None if added_names else runs[0],
         home,
-        seeds=runs if added else runs[1:],
+        seeds=runs if added_names else runs[1:],
         references=references.of_experiment(home),
         allow_changed=options.allow_changed,
     )
@@ -373,7 +373,7 @@ def _watch(options: Namespace) -> int:
 def _reproduce(options: Namespace) -> int:
     from t5xpg.study.reproduce import reproduce
 
-    loaded = arguments.load(options)
+    loaded = arguments.load_experiment(options)
     folder = arguments.run_directory(options, f"{loaded.name}_reproduced")
     return reproduce.reproduce(loaded, folder, steps=options.steps)
 
@@ -385,11 +385,11 @@ def _verify_claim(options: Namespace) -> int:
     if (options.experiment is None) == (options.receipt is None):
         raise UserError("Give one of EXP=byt5_tiny_demo, to verify, and RECEIPT=receipt.json, to check.")
     unread = ("signers",) if options.receipt is None else ("steps", "output", *(["signers"] if options.key else []))
-    if names := arguments.given(options, *unread):
+    if names := arguments.given_values(options, *unread):
         raise UserError(f"{next(iter(names)).upper()}=… says nothing here: see `make help verify-claim`.")
     if options.receipt is None:
-        named, _ = config.find_experiment(options.experiment)
-        output = arguments.path_of(options.output) or paths.runs_directory() / f"{named}_claim"
+        name, _ = config.find_experiment(options.experiment)
+        output = arguments.path_of(options.output) or paths.runs_directory() / f"{name}_claim"
         return claim.verify(options.experiment, output, **arguments.values(options, "key", "steps"))
     if options.key is None:
         return receipts.check(Path(options.receipt), arguments.path_of(options.signers))
@@ -414,8 +414,8 @@ def _sweep(options: Namespace) -> None:
             raise UserError("TIMES=1 measures here, one recipe after the other: leave out JOBS, LAUNCHER and CELLS.")
         study.time_steps()
         return
-    where = launchers.launcher(options.launcher, options.launcher_options, options.jobs, study.folder / "jobs")
-    study.train(jobs=options.jobs, cells=options.cells, launcher=where)
+    launcher = launchers.launcher(options.launcher, options.launcher_options, options.jobs, study.folder / "jobs")
+    study.train(jobs=options.jobs, cells=options.cells, launcher=launcher)
 
 
 def _speedrun_check(options: Namespace) -> int:
@@ -428,23 +428,23 @@ def _speedrun_check(options: Namespace) -> int:
 def _prove_resume(options: Namespace) -> int:
     from t5xpg.study.proofs import resume
 
-    given, path = _proof(options, "proof")
+    overrides, path = _proof(options, "proof")
     more = {"seed": options.kill_seed, "recorded": arguments.path_of(options.recorded)}
-    return resume.prove_resume(options.experiment, given, kills=options.kills, path=path, **more)
+    return resume.prove_resume(options.experiment, overrides, kills=options.kills, path=path, **more)
 
 
 def _prove_hosts(options: Namespace) -> int:
     from t5xpg.study.proofs import hosts
 
-    given, path = _proof(options, "hosts")
-    return hosts.prove_hosts(options.experiment, given, processes=options.processes, path=path)
+    overrides, path = _proof(options, "hosts")
+    return hosts.prove_hosts(options.experiment, overrides, processes=options.processes, path=path)
 
 
 def _proof(options: Namespace, name: str) -> tuple[list[str], Path]:
     """The overrides, as arguments for the runs that a proof starts, and the folder of the proof."""
     from t5xpg.experiment import config
 
-    named, _ = config.find_experiment(options.experiment)
+    experiment, _ = config.find_experiment(options.experiment)
     overrides, files = arguments.overrides(options)
-    given = [*(f"--gin_file={file}" for file in files), *(f"--gin.{override}" for override in overrides)]
-    return given, arguments.run_directory(options, f"{named}_{name}")
+    typed = [*(f"--gin_file={file}" for file in files), *(f"--gin.{override}" for override in overrides)]
+    return typed, arguments.run_directory(options, f"{experiment}_{name}")

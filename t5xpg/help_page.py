@@ -17,7 +17,7 @@ from t5xpg.commands import COMMANDS, GROUPS, Command
 
 
 def help_page(names: Sequence[str] = (), width: int = 100) -> str:
-    """What `make help` prints: all commands, or the variables of those that are named.
+    """The text of `make help`: all commands, or the variables of those that are named.
 
     Raises LookupError for a name that is not a command.
     """

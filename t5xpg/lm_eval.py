@@ -30,7 +30,7 @@ _BATCH_SIZE = 32
 
 @register_model("t5xpg")
 class T5xpgLM(LM):
-    """A trained model as the harness asks for it.
+    """A trained model with the interface of the harness.
 
     run, step: as in `t5xpg.load`. scoring: see `t5xpg.evaluate.likelihood`. batch_size: log-likelihoods at a time;
     answers are made in batches of the run's validation. The harness' other options are ignored: JAX chooses the
@@ -60,7 +60,7 @@ class T5xpgLM(LM):
         )
 
     def loglikelihood(self, requests: Sequence[Instance], **_: Any) -> list[Score]:
-        """For each (context, continuation) its log-likelihood in nats, and whether it is what greedy decoding gives."""
+        """For each (context, continuation): its log-likelihood in nats, and True if greedy decoding gives it."""
         return list(self._scorer.scores([request.args for request in requests]))
 
     def loglikelihood_rolling(self, requests: Sequence[Instance], **_: Any) -> list[float]:
@@ -74,13 +74,13 @@ class T5xpgLM(LM):
         groups: dict[str, list[int]] = {}
         for number, request in enumerate(requests):
             groups.setdefault(repr(request.args[1]), []).append(number)
-        found: dict[int, str] = {}
+        answers_by_number: dict[int, str] = {}
         for numbers in groups.values():
             options = normalize_gen_kwargs(requests[numbers[0]].args[1])
             answers = self._model.generate([requests[number].args[0] for number in numbers], **_decoding(options))
-            ended = [postprocess_generated_text(answer, options["until"], None) for answer in answers]
-            found |= dict(zip(numbers, ended, strict=True))
-        return [found[number] for number in range(len(requests))]
+            cut_answers = [postprocess_generated_text(answer, options["until"], None) for answer in answers]
+            answers_by_number |= dict(zip(numbers, cut_answers, strict=True))
+        return [answers_by_number[number] for number in range(len(requests))]
 
 
 def _decoding(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """A checkpoint of T5X or of Mesh-TensorFlow, recognised by its files.
 
-Such checkpoints contain neither the activations of their MLPs nor the meaning of their ids: docs/interop.md says where
-both are looked for.
+Such checkpoints contain neither the activations of their MLPs nor the meaning of their ids; docs/interop.md lists the
+files that are searched for both.
 """
 
 import os
@@ -47,16 +47,18 @@ _PIECES = "gs://t5-data/vocabs/cc_all.32000.100extra/sentencepiece.model"
 def read(checkpoint: str, *, tokenizer: str | None, sentinels: str | None, optimizer: bool) -> ImportedCheckpoint:
     """The checkpoint, with the state of its Adafactor if `optimizer` is true.
 
-    Raises UserError where it is not whole, or no encoder-decoder of T5's families.
+    Raises UserError if it is not whole, or no encoder-decoder of T5's families.
     """
-    given = Path(os.path.expanduser(checkpoint)).resolve()
-    found = open_checkpoint(given)
-    folders = folders_of(found.path if found.path.is_dir() else found.path.parent)
-    beside = (folder / name for folder in folders for name in (*_GIN_FILES, RECORD, *TOKENIZER_FILES))
-    parts = found.path.rglob("*") if found.path.is_dir() else found.path.parent.glob(f"{escape(found.path.name)}.*")
-    require_links_inside(folders[-1], (*beside, *parts))
+    path = Path(os.path.expanduser(checkpoint)).resolve()
+    stored = open_checkpoint(path)
+    folders = folders_of(stored.path if stored.path.is_dir() else stored.path.parent)
+    metadata_files = (folder / name for folder in folders for name in (*_GIN_FILES, RECORD, *TOKENIZER_FILES))
+    array_files = (
+        stored.path.rglob("*") if stored.path.is_dir() else stored.path.parent.glob(f"{escape(stored.path.name)}.*")
+    )
+    require_links_inside(folders[-1], (*metadata_files, *array_files))
     record: Mapping[str, Any] = next(filter(None, (json_object_of(folder / RECORD) for folder in folders)), {})
-    state = state_of(found)
+    state = state_of(stored)
     config = config_of(state, _activations(folders, record))
     vocabulary = _vocabulary(folders, config, record, tokenizer, sentinels)
     params = params_of(state, config)
@@ -65,25 +67,25 @@ def read(checkpoint: str, *, tokenizer: str | None, sentinels: str | None, optim
         step, trees = accumulators_of(state, params)
         opt_state = _optax_state(config, params, step, trees)
     return ImportedCheckpoint(
-        source=str(found.path),
-        name=run_name(folders_of(given)[-1].name),
-        format=found.kind,
-        family="Mesh-TensorFlow" if found.kind == TENSORFLOW else "T5X",
+        source=str(stored.path),
+        name=run_name(folders_of(path)[-1].name),
+        format=stored.kind,
+        family="Mesh-TensorFlow" if stored.kind == TENSORFLOW else "T5X",
         model=EncoderDecoderModel(config),
         params=params,
         vocabulary=vocabulary,
-        files=found.files,
+        files=stored.files,
         step=step,
         opt_state=opt_state,
     )
 
 
 def folders_of(first: Path) -> list[Path]:
-    """The folders in which more may be said of a checkpoint: from its own path up to the folder of its run."""
-    found = [first]
-    while _PART.fullmatch(found[-1].name):
-        found.append(found[-1].parent)
-    return found
+    """The folders that may hold further files of a checkpoint: from its own path up to the folder of its run."""
+    folders = [first]
+    while _PART.fullmatch(folders[-1].name):
+        folders.append(folders[-1].parent)
+    return folders
 
 
 def _activations(folders: list[Path], record: Mapping[str, Any]) -> tuple[str, ...] | None:
@@ -96,20 +98,20 @@ def _activations(folders: list[Path], record: Mapping[str, Any]) -> tuple[str, .
             f"The {RECORD} of {folders[0]} describes no model: copy it again, or remove it (docs/interop.md)."
         ) from None
     for file in (folder / name for folder in folders for name in _GIN_FILES if (folder / name).is_file()):
-        text, found = file.read_text(encoding="utf-8", errors="replace"), set()
+        text, choices = file.read_text(encoding="utf-8", errors="replace"), set()
         macros: dict[str, str] = {f"%{name}": value for name, value in _MACROS.findall(text)}
         for match in _ACTIVATIONS.finditer(text):
             names = tuple(re.findall(r"\w+", macros.get(match[1], match[1])))
-            found.add(names)
-            if len(found) > 1 or not names or not set(names) <= set(ACTIVATIONS):
+            choices.add(names)
+            if len(choices) > 1 or not names or not set(names) <= set(ACTIVATIONS):
                 line = text.count("\n", 0, match.start()) + 1
                 raise UserError(
                     f"{file}, line {line}: {' '.join(match[0].split())}. Expected is one choice of "
                     f"{', '.join(ACTIVATIONS)} in the whole file: write that of the checkpoint there, as in "
                     "mlp_activations = ('gelu', 'linear')."
                 )
-        if found:
-            return found.pop()
+        if choices:
+            return choices.pop()
     return None
 
 
@@ -119,7 +121,7 @@ def _vocabulary(
     rows = {"vocab_size": config.vocab_size}
     if tokenizer is None:
         if sentinels is None and "vocabulary" in record:
-            return _recorded(record["vocabulary"], folders, rows)
+            return _recorded_vocabulary(record["vocabulary"], folders, rows)
         for folder in folders:
             if tokenizer_files(folder):
                 return vocabulary_of_folder(folder, rows, sentinels=sentinels)
@@ -132,17 +134,17 @@ def _vocabulary(
     return vocabulary_of_folder(folders[0], rows, tokenizer=tokenizer, sentinels=sentinels)
 
 
-def _recorded(value: Mapping[str, Any], folders: list[Path], rows: Mapping[str, int]) -> Vocabulary:
+def _recorded_vocabulary(value: Mapping[str, Any], folders: list[Path], rows: Mapping[str, int]) -> Vocabulary:
     model = value.get("model_file") if isinstance(value, Mapping) else None
     if isinstance(model, str):
         # a run of ENGINE=t5x names the file where it lies, an export takes a copy along
         candidates = [*(folder / Path(model).name for folder in folders), Path(model)]
         file = next((file for file in candidates if file.is_file()), candidates[0])
         value = {**value, "model_file": str(file)}
-    found = Vocabulary.from_json(value)
-    if found.size > rows["vocab_size"]:
-        raise UserError(f"{RECORD} says {found.size:,} ids, and the model has {rows['vocab_size']:,}.")
-    return found
+    vocabulary = Vocabulary.from_json(value)
+    if vocabulary.size > rows["vocab_size"]:
+        raise UserError(f"{RECORD} says {vocabulary.size:,} ids, and the model has {rows['vocab_size']:,}.")
+    return vocabulary
 
 
 def _optax_state(config: T5Config, params: Params, updates: int, trees: Mapping[str, Params]) -> Any:
@@ -150,9 +152,9 @@ def _optax_state(config: T5Config, params: Params, updates: int, trees: Mapping[
     empty = Adafactor(Constant(1.0)).transformation(EncoderDecoderModel(config).logical_axes()).init(params)
     step = jnp.asarray(updates, jnp.int32)
 
-    def filled(node: Any) -> Any:
+    def fill(node: Any) -> Any:
         if isinstance(node, optax.FactoredState):
             return node._replace(count=step, **trees)
         return node._replace(count=step) if "count" in getattr(node, "_fields", ()) else node
 
-    return tuple(filled(node) for node in empty)
+    return tuple(fill(node) for node in empty)

@@ -19,23 +19,23 @@ from t5xpg.models.encoder_decoder import EncoderDecoderModel
 def read(checkpoint: str, *, tokenizer: str | None, sentinels: str | None) -> ImportedCheckpoint:
     """The checkpoint. Raises UserError where it is not there, not whole, or of a family that cannot be imported."""
     folder = find(checkpoint)
-    named = (folder.path / name for name in (CONFIG, *TOKENIZER_FILES))
-    require_links_inside(folder.path, (*named, *files_of(folder.path)))
-    given = read_config(folder.path)
+    config_files = (folder.path / name for name in (CONFIG, *TOKENIZER_FILES))
+    require_links_inside(folder.path, (*config_files, *files_of(folder.path)))
+    settings = read_config(folder.path)
     weights = open_weights(folder.path)
-    if t5gemma.is_one(given):
-        config, params = t5gemma.from_transformers(given, weights)
+    if t5gemma.is_in_family(settings):
+        config, params = t5gemma.from_transformers(settings, weights)
     else:
         own_head = has_own_head(weights)
-        config = config_from_transformers(given, own_head)
-        params = params_from_transformers(weights, config, head_factor_from_transformers(given, own_head))
-    vocabulary = vocabulary_of_folder(folder.path, given, tokenizer=tokenizer, sentinels=sentinels)
+        config = config_from_transformers(settings, own_head)
+        params = params_from_transformers(weights, config, head_factor_from_transformers(settings, own_head))
+    vocabulary = vocabulary_of_folder(folder.path, settings, tokenizer=tokenizer, sentinels=sentinels)
     return ImportedCheckpoint(
         source=folder.source,
         name=folder.name,
         format="huggingface",
-        family=str(given.get("model_type", "t5")),
-        model=DecoderOnlyModel(config) if t5gemma.is_decoder(given) else EncoderDecoderModel(config),
+        family=str(settings.get("model_type", "t5")),
+        model=DecoderOnlyModel(config) if t5gemma.is_decoder(settings) else EncoderDecoderModel(config),
         params=params,
         vocabulary=vocabulary,
         files=tuple(files_of(folder.path)),
@@ -50,15 +50,15 @@ def read_config(folder: Path) -> Mapping[str, Any]:
             f"{folder} has no {CONFIG}: expected a folder that `save_pretrained` of transformers wrote, or a "
             "checkpoint of T5X or Mesh-TensorFlow."
         )
-    value = json_object_of(path)
-    if not value:
+    settings = json_object_of(path)
+    if not settings:
         raise UserError(f"{path} holds no settings: expected an object.")
-    listed = value.get("architectures")
-    kinds = [kind for kind in listed if isinstance(kind, str)] if isinstance(listed, list) else []
-    known = ("ForConditionalGeneration", "WithLMHeadModel", "5Model")
-    if kinds and not any(kind.endswith(known) for kind in kinds) and not t5gemma.is_decoder(value):
+    architectures = settings.get("architectures")
+    kinds = [kind for kind in architectures if isinstance(kind, str)] if isinstance(architectures, list) else []
+    endings = ("ForConditionalGeneration", "WithLMHeadModel", "5Model")
+    if kinds and not any(kind.endswith(endings) for kind in kinds) and not t5gemma.is_decoder(settings):
         raise UserError(
             f"{folder} is a {kinds[0]}: only encoder-decoders can be imported (T5ForConditionalGeneration, and those "
             "of mT5, umT5 and T5Gemma), and the decoders Gemma 2 and 3 (text)."
         )
-    return value
+    return settings

@@ -1,4 +1,4 @@
-"""What is read from a checkpoint of another program, and where the checkpoint is: in a folder, or on the hub."""
+"""`ImportedCheckpoint`, the contents of another program's checkpoint; and its place: in a folder, or on the hub."""
 
 import os
 import re
@@ -28,15 +28,15 @@ def tokenizer_files(folder: Path) -> tuple[Path, ...]:
 
 def run_name(name: str) -> str:
     """The name of the run of a checkpoint, made from the checkpoint's name; used where the user gives no other."""
-    found = re.sub(r"\W+", "_", name).strip("_") or "imported"
-    return f"t5_{found}" if found[0].isdigit() else found
+    identifier = re.sub(r"\W+", "_", name).strip("_") or "imported"
+    return f"t5_{identifier}" if identifier[0].isdigit() else identifier
 
 
 @dataclass(frozen=True)
 class ImportedCheckpoint:
     """A model, its parameters and its vocabulary.
 
-    source: where it came from, for people. name: what its run is called. format: of the files ("huggingface", "t5x",
+    source: where it came from, for people. name: of its run. format: of the files ("huggingface", "t5x",
     "mesh_tensorflow"). family: as its own program calls it. files: those that identify it. step, opt_state: the
     optimiser's, if it was read (opt_state: optax's state of `optimizers.Adafactor`).
     """
@@ -90,16 +90,16 @@ def find(checkpoint: str) -> CheckpointFolder:
         raise UserError(f"CHECKPOINT={checkpoint} is a file: name the folder that holds it, with its config.json.")
     match = _ON_THE_HUB.fullmatch(checkpoint)
     if match is None or checkpoint.startswith((".", "/", "~")):
-        known = [each.name for each in path.parent.iterdir() if each.is_dir()] if path.parent.is_dir() else []
-        near = nearest(path.name, known)
+        folders = [each.name for each in path.parent.iterdir() if each.is_dir()] if path.parent.is_dir() else []
+        near = nearest(path.name, folders)
         raise UserError(
             f"CHECKPOINT={checkpoint}: there is no such folder.{near if 'Did you mean' in near else ''} Expected a "
             "folder, or a name on the Hugging Face hub, such as google/byt5-small."
         )
-    return _of_the_hub(match["name"], match["revision"])
+    return _hub_folder(match["name"], match["revision"])
 
 
-def _of_the_hub(name: str, revision: str | None) -> CheckpointFolder:
+def _hub_folder(name: str, revision: str | None) -> CheckpointFolder:
     folder = _snapshot(name, revision, None)
     if folder is None or not ((folder / CONFIG).is_file() and _has_weights(folder) and tokenizer_files(folder)):
         print(f"downloading {name} from the Hugging Face hub", flush=True)
@@ -123,10 +123,10 @@ def _snapshot(name: str, revision: str | None, patterns: list[str] | None) -> Pa
     import huggingface_hub  # late: it takes half a second
 
     local = patterns is None
-    wanted: Any = None if patterns is None else [CONFIG, *TOKENIZER_FILES, *patterns]
+    file_patterns: Any = None if patterns is None else [CONFIG, *TOKENIZER_FILES, *patterns]
     try:
-        found = huggingface_hub.snapshot_download(
-            name, revision=revision, allow_patterns=wanted, local_files_only=local
+        snapshot = huggingface_hub.snapshot_download(
+            name, revision=revision, allow_patterns=file_patterns, local_files_only=local
         )
     except Exception as error:  # of the network, of the hub and of the cache: they share no base class
         if local:
@@ -135,4 +135,4 @@ def _snapshot(name: str, revision: str | None, patterns: list[str] | None) -> Pa
             f"{name} cannot be had from the Hugging Face hub ({first_line(error)}), and this machine has no copy. "
             "Without a network, copy the folder (config.json, parameters, tokenizer) and name it: CHECKPOINT=path"
         ) from None
-    return Path(found)
+    return Path(snapshot)

@@ -21,12 +21,12 @@ _DISTANCES = ("relative_attention_num_buckets", "relative_attention_max_distance
 def model_gin(model: Model, vocabulary: Vocabulary, source: str) -> str:
     """A file that defines MODEL, as the files of gin/models do."""
     config = model.config
-    alone = "include 'gin/architectures/decoder_only.gin'\n" if isinstance(model, DecoderOnlyModel) else ""
+    architecture = "include 'gin/architectures/decoder_only.gin'\n" if isinstance(model, DecoderOnlyModel) else ""
     default = T5Config(vocab_size=config.vocab_size)
-    bound = {name: getattr(config, name) for name in (*_SIZES, *_CHOICES)}
-    others = (*_DISTANCES, *BEYOND_T5)
-    bound |= {name: value for name in others if (value := getattr(config, name)) != getattr(default, name)}
-    bindings = "\n".join(f"  {name} = {value!r}" for name, value in bound.items())
+    fields = {name: getattr(config, name) for name in (*_SIZES, *_CHOICES)}
+    optional = (*_DISTANCES, *BEYOND_T5)
+    fields |= {name: value for name in optional if (value := getattr(config, name)) != getattr(default, name)}
+    bindings = "\n".join(f"  {name} = {value!r}" for name, value in fields.items())
     return f"""\
 # The model of {_on_one_line(source)}.
 from __gin__ import dynamic_registration
@@ -34,7 +34,7 @@ from __gin__ import dynamic_registration
 from t5xpg.models import encoder_decoder
 
 include 'gin/models/t5_1_1.gin'
-{alone}
+{architecture}
 VOCAB_SIZE = {config.vocab_size}
 VOCAB_SIZE_MULTIPLE = 1
 DROPOUT_RATE = {config.dropout_rate!r}
@@ -46,7 +46,7 @@ encoder_decoder.T5Config:
 
 
 def experiment_gin(name: str, folder: Path, model: Model, vocabulary: Vocabulary, source: str) -> str:
-    """An experiment to evaluate the checkpoint, and to answer prompts. folder: where the run lies."""
+    """An experiment to evaluate the checkpoint, and to answer prompts. folder: the run directory."""
     inputs, targets = (1024, 189) if vocabulary.kind == BYTES else (512, 114)
     lengths = {"inputs": inputs, "targets": targets}
     objective, is_alone = SPAN_CORRUPTION, isinstance(model, DecoderOnlyModel)
@@ -80,9 +80,9 @@ spec.DatasetConfig.objective = None
 
 def _task(name: str, folder: Path, vocabulary: Vocabulary, objective: str) -> tuple[str, str]:
     """A task with the vocabulary, and a line of comment on how to make it (empty where the task is known)."""
-    known = [one for one in VOCABULARIES if one.vocabulary == vocabulary and objective in one.objectives]
-    if known:
-        return task_name("pydocs", objective, known[0].suffix), ""
+    vocabularies = [one for one in VOCABULARIES if one.vocabulary == vocabulary and objective in one.objectives]
+    if vocabularies:
+        return task_name("pydocs", objective, vocabularies[0].suffix), ""
     if vocabulary.model_file is None:
         comment = "# No task of the table has the ids of this model: name one of your own.\n"
         return task_name("pydocs", objective), comment

@@ -1,4 +1,4 @@
-"""A checkpoint of another program as a run of ours: parameters, vocabulary, and gin files to use it with."""
+"""Imports a checkpoint of another program as a run: parameters, vocabulary, and gin files to use it with."""
 
 import os
 from pathlib import Path
@@ -14,7 +14,7 @@ from t5xpg.exchange.formats.t5x_files import holds_checkpoint
 from t5xpg.exchange.import_folders import CONFIG, ImportedCheckpoint, tokenizer_files
 from t5xpg.exchange.imported_gin import MODEL_FILE, TOKENIZER, experiment_gin, model_gin
 from t5xpg.experiment.config import settings
-from t5xpg.experiment.identity import vocabulary_identity, without_free_settings
+from t5xpg.experiment.identity import vocabulary_identity
 from t5xpg.optim.state import TrainState
 from t5xpg.run.checkpoint.checkpointer import CheckpointConfig, Checkpointer
 from t5xpg.run.directory import RunDirectory
@@ -36,8 +36,8 @@ def import_checkpoint(
     sentinels: see `vocabulary_of_folder`. optimizer: import Adafactor, too. force: replace what was imported before.
     It appears whole or not at all. Raises UserError for a missing, damaged or unknown checkpoint and for a name in use.
     """
-    found = _read(checkpoint, tokenizer=tokenizer, sentinels=sentinels, optimizer=optimizer)
-    name = found.name if name is None else name
+    imported = _read(checkpoint, tokenizer=tokenizer, sentinels=sentinels, optimizer=optimizer)
+    name = imported.name if name is None else name
     if not name.isidentifier():
         raise UserError(f"NAME={name}: expected letters, digits and underscores, no digit first, as in byt5_small.")
     if name in paths.experiments():
@@ -45,41 +45,47 @@ def import_checkpoint(
     target = (runs / name).absolute()
     stores.pull(target)
     _check_target(target, force)
-    vocabulary, model = found.vocabulary, found.model
-    digests = {file.name: sha256_of_file(file) for file in found.files}
-    identity = {
-        "imported": {"source": found.source, "format": found.format, "sha256": digests},
-        "settings": without_free_settings(settings(model, "model")),
-        "vocabulary": vocabulary_identity(vocabulary),
-    }
     with directory_atomically(target) as temporary:
-        directory = RunDirectory(temporary)
-        facts = {"num_params": model.num_params}
-        directory.start(name, identity, step=0, command=environment.command_line(), facts=facts)
-        directory.copy_vocabulary_model(vocabulary.model_file)
-        recorded = vocabulary.to_json()
-        if vocabulary.model_file is not None:
-            file = Path(vocabulary.model_file)
-            (temporary / TOKENIZER).mkdir()
-            for beside in {*tokenizer_files(file.parent), file}:
-                copy_file(beside, temporary / TOKENIZER / beside.name)
-            recorded["model_file"] = str(target / TOKENIZER / file.name)
-        write_text(temporary / MODEL_FILE, model_gin(model, vocabulary, found.source))
-        write_text(temporary / f"{name}.gin", experiment_gin(name, target, model, vocabulary, found.source))
-        state = TrainState(
-            step=jnp.asarray(found.step, jnp.int32),
-            params=found.params,
-            opt_state={} if found.opt_state is None else found.opt_state,  # without an optimiser: no arrays
-        )
-        meta = {"experiment": name, "vocabulary": recorded, "settings": settings(model)}
-        with Checkpointer(directory.checkpoints, CheckpointConfig(asynchronous=False)) as checkpointer:
-            checkpointer.save(0, state, {}, meta)
+        _write_run(temporary, target, name, imported)
+    vocabulary, model = imported.vocabulary, imported.model
     ids = f"{vocabulary.kind}, {vocabulary.size:,} ids, sentinels as {vocabulary.sentinels}"
-    kept = f", Adafactor after step {found.step:,}" if found.opt_state is not None else ""
-    print(f"{found.source}: {found.family}, {model.num_params:,} parameters, {ids}{kept}")
+    optimizer_note = f", Adafactor after step {imported.step:,}" if imported.opt_state is not None else ""
+    print(f"{imported.source}: {imported.family}, {model.num_params:,} parameters, {ids}{optimizer_note}")
     print(f"run: {shown(target)}; make infer EXP={name} PROMPT=…, make eval EXP={name}", flush=True)
     stores.push(target)
     return target
+
+
+def _write_run(temporary: Path, target: Path, name: str, imported: ImportedCheckpoint) -> None:
+    """Write the run directory into `temporary`, which will be moved to `target`."""
+    vocabulary, model = imported.vocabulary, imported.model
+    digests = {file.name: sha256_of_file(file) for file in imported.files}
+    identity = {
+        "imported": {"source": imported.source, "format": imported.format, "sha256": digests},
+        "settings": without_free_settings(settings(model, "model")),
+        "vocabulary": vocabulary_identity(vocabulary),
+    }
+    directory = RunDirectory(temporary)
+    facts = {"num_params": model.num_params}
+    directory.start(name, identity, step=0, command=environment.command_line(), facts=facts)
+    directory.copy_vocabulary_model(vocabulary.model_file)
+    vocabulary_record = vocabulary.to_json()
+    if vocabulary.model_file is not None:
+        file = Path(vocabulary.model_file)
+        (temporary / TOKENIZER).mkdir()
+        for beside in {*tokenizer_files(file.parent), file}:
+            copy_file(beside, temporary / TOKENIZER / beside.name)
+        vocabulary_record["model_file"] = str(target / TOKENIZER / file.name)
+    write_text(temporary / MODEL_FILE, model_gin(model, vocabulary, imported.source))
+    write_text(temporary / f"{name}.gin", experiment_gin(name, target, model, vocabulary, imported.source))
+    state = TrainState(
+        step=jnp.asarray(imported.step, jnp.int32),
+        params=imported.params,
+        opt_state={} if imported.opt_state is None else imported.opt_state,  # without an optimiser: no arrays
+    )
+    meta = {"experiment": name, "vocabulary": vocabulary_record, "settings": settings(model)}
+    with Checkpointer(directory.checkpoints, CheckpointConfig(asynchronous=False)) as checkpointer:
+        checkpointer.save(0, state, {}, meta)
 
 
 def _read(checkpoint: str, *, tokenizer: str | None, sentinels: str | None, optimizer: bool) -> ImportedCheckpoint:

@@ -1,4 +1,4 @@
-"""A model as CTranslate2 has it: its specification with our parameters, and the tokens by their ids."""
+"""A model in CTranslate2's format: its specification with our parameters, and the tokens by their ids."""
 
 import math
 from collections.abc import Mapping
@@ -36,7 +36,7 @@ def check_model(model: Model) -> None:
 def in_ctranslate2(model: Model, params: Params, vocabulary: Vocabulary, quantization: str = QUANTIZATIONS[0]) -> Any:
     """A model that `check_model` takes, as a `ctranslate2.specs.TransformerSpec` that can be saved.
 
-    quantization: in which the parameters are stored.
+    quantization: the dtype in which the parameters are stored.
     """
     from ctranslate2 import specs
     from ctranslate2.specs.common_spec import Activation
@@ -46,7 +46,7 @@ def in_ctranslate2(model: Model, params: Params, vocabulary: Vocabulary, quantiz
     dtype = jnp.bfloat16 if quantization == "bfloat16" else np.float32
     params = jax.tree.map(lambda leaf: np.array(leaf, dtype), params)  # copies: quantization overwrites them
     params = unshared(model, params)
-    made = specs.TransformerSpec.from_config(
+    spec = specs.TransformerSpec.from_config(
         (config.num_encoder_layers, config.num_decoder_layers),
         config.num_heads,
         activation=Activation[_ACTIVATIONS[config.mlp_activations[0]]],
@@ -55,34 +55,34 @@ def in_ctranslate2(model: Model, params: Params, vocabulary: Vocabulary, quantiz
         rms_norm=True,
     )
     embedding = params["token_embedder"]["embedding"]
-    made.encoder.embeddings[0].weight = made.decoder.embeddings.weight = embedding
+    spec.encoder.embeddings[0].weight = spec.decoder.embeddings.weight = embedding
     if config.logits_via_embedding:
-        made.decoder.projection.weight = embedding
-        made.decoder.scale_outputs = 1 / math.sqrt(config.emb_dim)
+        spec.decoder.projection.weight = embedding
+        spec.decoder.scale_outputs = 1 / math.sqrt(config.emb_dim)
     else:
-        _set_linear(made.decoder.projection, params["decoder"]["logits_dense"])
+        _set_linear(spec.decoder.projection, params["decoder"]["logits_dense"])
     for stack in ("encoder", "decoder"):
-        _set_stack(getattr(made, stack), params[stack], stack, np.int32(config.relative_attention_max_distance))
+        _set_stack(getattr(spec, stack), params[stack], stack, np.int32(config.relative_attention_max_distance))
     tokens = token_names(config.vocab_size, vocabulary)
-    made.register_source_vocabulary(tokens)
-    made.register_target_vocabulary(tokens)
-    made.config.bos_token = made.config.decoder_start_token = tokens[vocabulary.pad_id]
-    made.config.eos_token = tokens[vocabulary.eos_id]
-    made.config.unk_token = tokens[vocabulary.pad_id if vocabulary.unk_id is None else vocabulary.unk_id]
-    made.config.layer_norm_epsilon = 1e-6
-    made.validate()
-    made.optimize(quantization)
-    return made
+    spec.register_source_vocabulary(tokens)
+    spec.register_target_vocabulary(tokens)
+    spec.config.bos_token = spec.config.decoder_start_token = tokens[vocabulary.pad_id]
+    spec.config.eos_token = tokens[vocabulary.eos_id]
+    spec.config.unk_token = tokens[vocabulary.pad_id if vocabulary.unk_id is None else vocabulary.unk_id]
+    spec.config.layer_norm_epsilon = 1e-6
+    spec.validate()
+    spec.optimize(quantization)
+    return spec
 
 
 def _set_stack(spec: Any, params: Params, stack: str, max_distance: np.int32) -> None:
     """Give the specification of an encoder or decoder its parameters."""
     spec.scale_embeddings = False
     spec.layer_norm.gamma = params[f"{stack}_norm"]["scale"]
-    own = "attention" if stack == "encoder" else "self_attention"
+    self_attention = "attention" if stack == "encoder" else "self_attention"
     for index, layer in enumerate(spec.layer):
         ours = params[f"layers_{index}"]
-        _set_attention(layer.self_attention, ours[own], ours[f"pre_{own}_layer_norm"], fused=3)
+        _set_attention(layer.self_attention, ours[self_attention], ours[f"pre_{self_attention}_layer_norm"], fused=3)
         table = (ours if "relpos_bias" in ours else params)["relpos_bias"]["rel_embedding"]
         layer.self_attention.relative_attention_bias = table.T
         layer.self_attention.relative_attention_max_distance = max_distance
@@ -124,8 +124,8 @@ def log_likelihood(folder: Path, inputs: np.ndarray, targets: np.ndarray) -> flo
     names = read_json(folder / "shared_vocabulary.json")
     ids = [[row[row != 0] for row in rows] for rows in (inputs, targets)]
     end = names.index(read_json(folder / "config.json")["eos_token"])
-    given = [row[:-1] if end in row[-1:] else row for row in ids[1]]  # CTranslate2 adds the end
-    sources, answers = ([[names[token] for token in row] for row in rows] for rows in (ids[0], given))
+    without_end = [row[:-1] if end in row[-1:] else row for row in ids[1]]  # CTranslate2 adds the end
+    sources, answers = ([[names[token] for token in row] for row in rows] for rows in (ids[0], without_end))
     scored = ctranslate2.Translator(str(folder)).score_batch(sources, answers, max_input_length=0)
     return sum(sum(one.log_probs[: len(row)]) for one, row in zip(scored, ids[1], strict=True))
 

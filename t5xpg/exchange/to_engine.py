@@ -21,7 +21,7 @@ from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.evaluate.trained_model import parameters_and_vocabulary
 from t5xpg.exchange.huggingface.tokenizer_files import check_tokenizer, write_tokenizer
 from t5xpg.exchange.t5x.networks import RECORD, record_of
-from t5xpg.exchange.to_transformers import check_target, opened
+from t5xpg.exchange.to_transformers import check_target, open_run
 from t5xpg.experiment import assembly
 from t5xpg.experiment.config import LoadedConfig
 from t5xpg.experiment.experiment import Experiment
@@ -36,11 +36,11 @@ _UNKNOWN = "what this loses was not measured: {}"
 class Engine:
     """An engine. name: that of FORMAT=, of the folder in the run directory, and of the package that writes the files.
 
-    The package is optional; it is imported only for such an export. title: the name in messages. quantizations: what
-    parameters can be stored in, the default first. file: a file that every export has. check_model: raises UserError
-    where the engine has no model that computes the same. write: puts the engine's files into a folder.
-    log_likelihood: what the engine gives targets [B, T] after inputs [B, S], int32 and padded with 0, in nats, summed
-    over all tokens. runs_with: the package that log_likelihood needs.
+    The package is optional; it is imported only for such an export. title: the name in messages. quantizations: the
+    dtypes that parameters can be stored in, the default first. file: a file that every export has. check_model: raises
+    UserError if the engine has no model that computes the same. write: puts the engine's files into a folder.
+    log_likelihood: the engine's log-likelihood of targets [B, T] given inputs [B, S], int32 and padded with 0, in nats,
+    summed over all tokens. runs_with: the package that log_likelihood needs.
     """
 
     title: str
@@ -66,7 +66,7 @@ def export(
     quantization = quantization or engine.quantizations[0]
     if quantization not in engine.quantizations:
         raise UserError(f"QUANTIZATION={quantization} is not known.{nearest(quantization, engine.quantizations)}")
-    experiment, directory = opened(loaded, path)
+    experiment, directory = open_run(loaded, path)
     target = (directory.path / engine.name if output is None else output).absolute()
     is_export = all((target / name).is_file() for name in (engine.file, RECORD))
     check_target(target, is_export, f"an export for {engine.title}")
@@ -95,14 +95,14 @@ def _lost_quality(engine: Engine, folder: Path, experiment: Experiment, params: 
     except UserError as error:
         return _UNKNOWN.format(error)
     log_likelihood = jax.jit(functools.partial(score, experiment.model))
-    examples, tokens, here, there = 0, 0, 0.0, 0.0
+    examples, tokens, our_loss, engine_loss = 0, 0, 0.0, 0.0
     for batch in batches:
         inputs, targets = batch["encoder_input_tokens"], batch["decoder_target_tokens"]
         rows = (targets != 0).any(axis=1)
         examples, tokens = examples + int(rows.sum()), tokens + int((targets != 0).sum())
-        here -= float(log_likelihood(params, batch).sum())
-        there -= engine.log_likelihood(folder, inputs[rows], targets[rows])
+        our_loss -= float(log_likelihood(params, batch).sum())
+        engine_loss -= engine.log_likelihood(folder, inputs[rows], targets[rows])
     return (
-        f"loss of {examples} examples of {config.split}: {here / tokens:.4f} nats per target token here, "
-        f"{there / tokens:.4f} in {engine.title} ({there / here - 1:+.2%})"
+        f"loss of {examples} examples of {config.split}: {our_loss / tokens:.4f} nats per target token here, "
+        f"{engine_loss / tokens:.4f} in {engine.title} ({engine_loss / our_loss - 1:+.2%})"
     )

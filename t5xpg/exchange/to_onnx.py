@@ -28,7 +28,7 @@ from t5xpg.models.config import T5Config
 from t5xpg.models.model import Model, Params
 
 ENCODER, DECODER = "encoder_model.onnx", "decoder_model_merged.onnx"
-_KEPT = ("decoder.key", "decoder.value", "encoder.key", "encoder.value")  # what every layer keeps from call to call
+_CACHED = ("decoder.key", "decoder.value", "encoder.key", "encoder.value")  # what every layer keeps from call to call
 
 
 def check_model(model: Model) -> None:
@@ -44,23 +44,23 @@ def write_graphs(folder: Path, model: Model, params: Params, quantization: str =
     params = unshared(model, jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), params))
     source, hidden = (np.int64, ["batch", "source"]), (np.float32, ["batch", "source", config.emb_dim])
     encoder, outputs = _T5(config, is_int8), dict[str, Any](last_hidden_state=hidden)
-    encoder.several("Identity", list(outputs), encoder.encoder(params))
+    encoder.add_node("Identity", list(outputs), encoder.encoder(params))
     encoder.save(folder / ENCODER, {"input_ids": source, "attention_mask": source}, outputs)
 
     decoder, branches = _T5(config, is_int8), {}
     for name, is_first in (("then_branch", False), ("else_branch", True)):
         branch = _T5(config, is_int8, decoder)
-        branches[name] = branch.made(name, {}, dict.fromkeys(branch.decoder(params, is_first), (np.float32, None)))
+        branches[name] = branch.proto(name, {}, dict.fromkeys(branch.decoder(params, is_first), (np.float32, None)))
     inputs: dict[str, Any] = {"encoder_attention_mask": source, "input_ids": (np.int64, ["batch", "target"])}
     inputs["encoder_hidden_states"] = hidden
     outputs = {"logits": (np.float32, ["batch", "target", config.vocab_size])}
-    for index, part in itertools.product(range(config.num_decoder_layers), _KEPT):
+    for index, part in itertools.product(range(config.num_decoder_layers), _CACHED):
         # "head" instead of the size K: the empty past of Optimum's first call is D / H wide, whatever K is
         inputs[f"past_key_values.{index}.{part}"] = (np.float32, ["batch", config.num_heads, f"past_{part}", "head"])
         rows = "batch" if part.startswith("decoder") else "given"
         outputs[f"present.{index}.{part}"] = (np.float32, [rows, config.num_heads, f"present_{part}", config.head_dim])
     inputs["use_cache_branch"] = (np.bool_, [1])
-    decoder.several("If", list(outputs), "use_cache_branch", **branches)
+    decoder.add_node("If", list(outputs), "use_cache_branch", **branches)
     decoder.save(folder / DECODER, inputs, outputs)
 
 
@@ -78,13 +78,13 @@ class _T5(Graph):
         x = self.rows(params["token_embedder"]["embedding"], "input_ids")
         for layer, position in zip(layers, self.positions(stack, layers), strict=True):
             y = self.norm(x, layer["pre_attention_layer_norm"])
-            own = self.projected(y, layer["attention"], "query", "key", "value")
-            x = self.attention(x, layer["attention"]["out"], self("Add", position, mask), *own)
+            projections = self.projected(y, layer["attention"], "query", "key", "value")
+            x = self.attention(x, layer["attention"]["out"], self("Add", position, mask), *projections)
             x = self.mlp(x, layer)
         return self.norm(x, stack["encoder_norm"])
 
     def decoder(self, params: Params, is_first: bool) -> list[str]:
-        """The logits [B, T, V], and the keys and values of every layer, in the order of _KEPT.
+        """The logits [B, T, V], and the keys and values of every layer, in the order of _CACHED.
 
         Later calls read the source's keys and values from `past_key_values` without a copy, and return empty ones: the
         caller keeps those of the first call, as Optimum does.
@@ -93,23 +93,23 @@ class _T5(Graph):
         layers = [stack[f"layers_{index}"] for index in range(config.num_decoder_layers)]
         x, mask = self.rows(embedding, "input_ids"), self.mask("encoder_attention_mask")
         positions = self.positions(stack, layers, 0 if is_first else self.length("past_key_values.0.decoder.key", 2))
-        kept: list[str] = []
+        cache: list[str] = []
         for index, (layer, position) in enumerate(zip(layers, positions, strict=True)):
-            past = [f"past_key_values.{index}.{part}" for part in _KEPT]
-            own, cross = layer["self_attention"], layer["encoder_decoder_attention"]
+            past = [f"past_key_values.{index}.{part}" for part in _CACHED]
+            self_attention, cross_attention = layer["self_attention"], layer["encoder_decoder_attention"]
             y = self.norm(x, layer["pre_self_attention_layer_norm"])
-            queries, *pair = self.projected(y, own, "query", "key", "value")
+            queries, *pair = self.projected(y, self_attention, "query", "key", "value")
             if not is_first:
                 pair = [self("Concat", before, new, axis=2) for before, new in zip(past[:2], pair, strict=True)]
-            x = self.attention(x, own["out"], position, queries, *pair)
-            (queries,) = self.projected(self.norm(x, layer["pre_cross_attention_layer_norm"]), cross, "query")
-            source = self.projected("encoder_hidden_states", cross, "key", "value") if is_first else past[2:]
-            x = self.mlp(self.attention(x, cross["out"], mask, queries, *source), layer)
-            none = np.array([0, config.num_heads, 1, config.head_dim])
-            kept += [*pair, *(source if is_first else [self("ConstantOfShape", none) for _ in source])]
+            x = self.attention(x, self_attention["out"], position, queries, *pair)
+            (queries,) = self.projected(self.norm(x, layer["pre_cross_attention_layer_norm"]), cross_attention, "query")
+            source = self.projected("encoder_hidden_states", cross_attention, "key", "value") if is_first else past[2:]
+            x = self.mlp(self.attention(x, cross_attention["out"], mask, queries, *source), layer)
+            empty = np.array([0, config.num_heads, 1, config.head_dim])
+            cache += [*pair, *(source if is_first else [self("ConstantOfShape", empty) for _ in source])]
         table = embedding.T / np.float32(math.sqrt(config.emb_dim))
         head = table if config.logits_via_embedding else stack["logits_dense"]["kernel"]
-        return [self.product(self.norm(x, stack["decoder_norm"]), head), *kept]
+        return [self.product(self.norm(x, stack["decoder_norm"]), head), *cache]
 
     def norm(self, x: str, params: Params) -> str:
         """T5's norm, in the pattern of nodes that onnxruntime recognises and fuses."""
@@ -119,7 +119,7 @@ class _T5(Graph):
     def products(self, x: str, params: Params, *names: str) -> list[str]:
         """x [B, T, D] times each of several matrices, computed as a single product."""
         joined = self.product(x, np.concatenate([params[name]["kernel"] for name in names], axis=1))
-        return self.several("Split", range(len(names)), joined, axis=-1, num_outputs=len(names))
+        return self.add_node("Split", range(len(names)), joined, axis=-1, num_outputs=len(names))
 
     def projected(self, x: str, params: Params, *names: str) -> list[str]:
         """x [B, T, D] -> [B, H, T, K] for each name."""
@@ -155,16 +155,16 @@ class _T5(Graph):
         near = self("Add", self("Clip", distances, -farthest, farthest), farthest)
         steps = np.arange(-farthest, farthest + 1, dtype=np.int32)
         buckets = relative_position_bucket(steps, past is None, config.relative_attention_num_buckets, farthest)
-        found = []
+        biases = []
         for part in layers if config.relpos_bias_in_every_layer else [stack]:
             table = part["relpos_bias"]["rel_embedding"][:, buckets]
             table = table if past is None else np.where(steps > 0, np.float32(MASKED), table)
-            found.append(self("Gather", table, near, axis=1))
-        return found if config.relpos_bias_in_every_layer else found * len(layers)
+            biases.append(self("Gather", table, near, axis=1))
+        return biases if config.relpos_bias_in_every_layer else biases * len(layers)
 
-    def length(self, of: str, axis: int) -> str:
+    def length(self, value: str, axis: int) -> str:
         """The size of an axis, int64 []."""
-        return self("Squeeze", self("Shape", of, start=axis, end=axis + 1))
+        return self("Squeeze", self("Shape", value, start=axis, end=axis + 1))
 
     def mask(self, visible: str) -> str:
         """int64 [B, S] -> float32 [B, 1, 1, S]: MASKED where it is 0."""
@@ -185,16 +185,18 @@ def log_likelihood(folder: Path, inputs: np.ndarray, targets: np.ndarray) -> flo
     import onnxruntime
 
     encoder, decoder = (onnxruntime.InferenceSession(str(folder / name)) for name in (ENCODER, DECODER))
-    kept = {one.name: one.shape[1] for one in decoder.get_inputs() if one.name.startswith("past_key_values.")}
-    first_call: dict[str, Any] = {name: np.zeros((1, heads, 0, 1), np.float32) for name, heads in kept.items()}
+    past_heads = {one.name: one.shape[1] for one in decoder.get_inputs() if one.name.startswith("past_key_values.")}
+    first_call: dict[str, Any] = {name: np.zeros((1, heads, 0, 1), np.float32) for name, heads in past_heads.items()}
     first_call["use_cache_branch"] = np.array([False])
     total = 0.0
     for source, target in zip(inputs[:, None].astype(np.int64), targets[:, None].astype(np.int64), strict=True):
         mask = (source != 0).astype(np.int64)
         (hidden,) = encoder.run(None, {"input_ids": source, "attention_mask": mask})
-        given = {"encoder_hidden_states": hidden, "encoder_attention_mask": mask}
-        given["input_ids"] = np.pad(target[:, :-1], ((0, 0), (1, 0)))
-        logits = decoder.run(["logits"], {**first_call, **given})[0].astype(np.float64)  # of one row: V may be large
+        arguments = {"encoder_hidden_states": hidden, "encoder_attention_mask": mask}
+        arguments["input_ids"] = np.pad(target[:, :-1], ((0, 0), (1, 0)))
+        logits = decoder.run(["logits"], {**first_call, **arguments})[0].astype(
+            np.float64
+        )  # of one row: V may be large
         logits -= logits.max(axis=-1, keepdims=True)
         chosen = np.take_along_axis(logits, target[..., None], axis=-1)[..., 0]
         total += float((chosen - np.log(np.exp(logits).sum(axis=-1)))[target != 0].sum())

@@ -23,7 +23,7 @@ from t5xpg.exchange.huggingface.params import module_names
 from t5xpg.exchange.huggingface.tokenizer_files import write_tokenizer
 from t5xpg.exchange.huggingface.transformers_check import (
     NOT_CHECKED,
-    Checked,
+    Comparison,
     check_in_transformers,
     python_with_torch,
 )
@@ -57,7 +57,7 @@ model = PeftModel.from_pretrained(model, "path/to/this/folder")
 
 
 def export(loaded: LoadedConfig, path: Path, output: Path | None = None) -> Path:
-    """Write the LoRA of the last checkpoint of the run at `path`, without the base model; compare what peft computes.
+    """Write the LoRA of the last checkpoint of the run at `path`, without the base model; compare peft's outputs.
 
     output: the folder, which appears whole or not at all; one that an earlier export wrote is replaced. Returns the
     folder. Raises UserError for a run without LoRA, and where peft has no LoRA, or transformers no base model, that
@@ -66,7 +66,7 @@ def export(loaded: LoadedConfig, path: Path, output: Path | None = None) -> Path
     adapter, initial = loaded.experiment.adapter, loaded.experiment.initial
     if not isinstance(adapter, Lora) or initial is None:
         raise UserError(f"FORMAT={FOLDER} is for runs with LoRA: {loaded.name} has none (gin/adapters/lora.gin).")
-    experiment, directory = to_transformers.opened(loaded, path)
+    experiment, directory = to_transformers.open_run(loaded, path)
     target = directory.path / FOLDER if output is None else output
     to_transformers.check_target(target, to_transformers.has_card(target, CONFIG))
     built = assembly.assemble(experiment)
@@ -75,31 +75,33 @@ def export(loaded: LoadedConfig, path: Path, output: Path | None = None) -> Path
         trained, meta = checkpointer.restore_params(step, built.abstract_state.params)
     base = frozen_parameters(built, meta[INITIAL])
     vocabulary = vocabulary_of_record(meta["vocabulary"], directory.vocabulary_model)
-    started = RunDirectory(find_checkpoint(initial.checkpoint).run)
-    imported = started.imported() if started.exists() else None
-    if not imported and meta[INITIAL]["step"] != (last := saved_steps(started.checkpoints)[-1]):
+    base_run = RunDirectory(find_checkpoint(initial.checkpoint).run)
+    imported = base_run.imported() if base_run.exists() else None
+    if not imported and meta[INITIAL]["step"] != (last := saved_steps(base_run.checkpoints)[-1]):
         raise UserError(
-            f"{loaded.name} was started from step {meta[INITIAL]['step']:,} of {shown(started.path)}, and for peft its "
-            f"last one, {last:,}, would be the base: FORMAT=hf writes the whole model."
+            f"{loaded.name} was started from step {meta[INITIAL]['step']:,} of {shown(base_run.path)}, and for peft "
+            f"its last one, {last:,}, would be the base: FORMAT=hf writes the whole model."
         )
-    named, revision = shown(started.path / to_transformers.FOLDER), ""
+    base_name, revision = shown(base_run.path / to_transformers.FOLDER), ""
     if imported and imported["format"] == "huggingface":
-        named = imported["source"]
-        if not Path(named).is_absolute():  # a name on the hub with the commit
-            named, _, revision = named.partition("@")
+        base_name = imported["source"]
+        if not Path(base_name).is_absolute():  # a name on the hub with the commit
+            base_name, _, revision = base_name.partition("@")
     with directory_atomically(target.absolute()) as folder:
-        config, tensors = in_peft(experiment, adapter, trained, named, revision)
+        config, tensors = in_peft(experiment, adapter, trained, base_name, revision)
         write_json(folder / CONFIG, config)
         save_file(tensors, folder / TENSORS, metadata={"format": "pt"})
         (folder / TENSORS).chmod((folder / CONFIG).stat().st_mode)  # save_file lets only the owner read it
-        of_revision = f', revision="{revision}"' if revision else ""
-        card = _CARD.format(name=loaded.name, rank=adapter.rank, base=named, of_revision=of_revision, step=step)
+        revision_argument = f', revision="{revision}"' if revision else ""
+        card = _CARD.format(
+            name=loaded.name, rank=adapter.rank, base=base_name, of_revision=revision_argument, step=step
+        )
         write_text(folder / to_transformers.CARD, card)
-        checked = _check(folder, experiment, base, built.model_params(trained, base), vocabulary)
+        comparison = _check(folder, experiment, base, built.model_params(trained, base), vocabulary)
     print(f"{loaded.name} after step {step:,} for peft: {shown(target)}")
     python = python_with_torch()
     not_checked = NOT_CHECKED if python is None else _NO_PEFT.format(python=python)
-    print(f"compared: {checked.text}" if checked else not_checked, flush=True)
+    print(f"compared: {comparison.text}" if comparison else not_checked, flush=True)
     return target
 
 
@@ -139,7 +141,9 @@ def in_peft(
     return config, tensors
 
 
-def _check(folder: Path, experiment: Experiment, base: Params, whole: Params, vocabulary: Vocabulary) -> Checked | None:
+def _check(
+    folder: Path, experiment: Experiment, base: Params, whole: Params, vocabulary: Vocabulary
+) -> Comparison | None:
     """Compare the base model with the folder's LoRA in peft and our merged model; None where peft is not installed."""
     python = python_with_torch()
     if python is None or subprocess.run([python, "-c", "import peft"], capture_output=True, check=False).returncode:

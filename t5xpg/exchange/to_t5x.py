@@ -1,4 +1,4 @@
-"""A run's checkpoint as T5X restores it, with what T5X's checkpoints do not say."""
+"""A run's checkpoint in T5X's layout, with the facts that T5X's checkpoints lack."""
 
 import shutil
 from pathlib import Path
@@ -12,7 +12,7 @@ from t5xpg.evaluate.trained_model import parameters_and_vocabulary
 from t5xpg.exchange.formats.t5x_writer import write_checkpoint
 from t5xpg.exchange.t5x.adafactor import SLOTS, new_param_states, param_states
 from t5xpg.exchange.t5x.networks import RECORD, SCALABLE, in_t5x, model_gin, network_of, record_of
-from t5xpg.exchange.to_transformers import check_target, opened
+from t5xpg.exchange.to_transformers import check_target, open_run
 from t5xpg.experiment import assembly
 from t5xpg.experiment.config import LoadedConfig
 from t5xpg.experiment.experiment import Experiment
@@ -33,7 +33,7 @@ def export(loaded: LoadedConfig, path: Path, output: Path | None = None) -> Path
     `make import` knows model and vocabulary. output: the folder, which appears whole or not at all; one that an earlier
     export wrote is replaced. Raises UserError where T5X has trained in it, or has no network that computes the same.
     """
-    experiment, directory = opened(loaded, path)
+    experiment, directory = open_run(loaded, path)
     target = (directory.path / FOLDER if output is None else output).absolute()
     check_target(target, all((target / name).is_file() for name in (RECORD, MODEL_FILE)), "an export for T5X")
     if any(target.rglob("events.out*")):
@@ -41,29 +41,31 @@ def export(loaded: LoadedConfig, path: Path, output: Path | None = None) -> Path
     network = network_of(experiment.model)
     built = assembly.assemble(experiment)
     params, vocabulary, step = parameters_and_vocabulary(directory, experiment, built)
-    made = in_t5x(experiment.model, params)
-    own = _own_param_states(directory, experiment, built, step)
-    states, updates = own or (new_param_states(made), step)
-    kept = "its Adafactor" if own else "zeros for T5X's Adafactor"
+    t5x_params = in_t5x(experiment.model, params)
+    own_states = _own_param_states(directory, experiment, built, step)
+    states, updates = own_states or (new_param_states(t5x_params), step)
+    optimizer_note = "its Adafactor" if own_states else "zeros for T5X's Adafactor"
     with directory_atomically(target) as folder:
-        written = write_checkpoint(folder, made, updates, states)
+        checkpoint = write_checkpoint(folder, t5x_params, updates, states)
         write_json(folder / RECORD, record_of(experiment.model.config, vocabulary))
         if vocabulary.model_file is not None:
             shutil.copyfile(vocabulary.model_file, folder / Path(vocabulary.model_file).name)
-        comment = f"The model of {loaded.name} for T5X, whose runs include it: its parameters are {written.name}."
+        comment = f"The model of {loaded.name} for T5X, whose runs include it: its parameters are {checkpoint.name}."
         write_text(
             folder / MODEL_FILE,
             model_gin(experiment.model, vocabulary, target, comment, experiment.eval_dataset.converter),
         )
-    print(f"{loaded.name} after step {step:,} as a checkpoint of {network.module}, with {kept}: {shown(target)}")
-    print(f"restored by T5X with utils.RestoreCheckpointConfig.path = '{target / written.name}'", flush=True)
+    print(
+        f"{loaded.name} after step {step:,} as a checkpoint of {network.module}, with {optimizer_note}: {shown(target)}"
+    )
+    print(f"restored by T5X with utils.RestoreCheckpointConfig.path = '{target / checkpoint.name}'", flush=True)
     return target
 
 
 def _own_param_states(
     directory: RunDirectory, experiment: Experiment, built: assembly.Assembly, step: int
 ) -> tuple[Params, int] | None:
-    """T5X's `param_states` from the run's Adafactor, and its step; None where T5X's could not go on from it."""
+    """T5X's `param_states` from the run's Adafactor, and its step; None if T5X's cannot continue from it."""
     optimizer = experiment.optimizer
     if network_of(experiment.model) == SCALABLE or experiment.adapter is not None:
         return None
@@ -75,6 +77,6 @@ def _own_param_states(
         return None  # imported without its optimiser
     with Checkpointer(directory.checkpoints, experiment.checkpoints, read_only=True) as checkpointer:
         state, _, _ = checkpointer.restore(step, built.abstract_state)
-    (kept,) = [node for node in state.opt_state if isinstance(node, optax.FactoredState)]
-    trees = {slot: in_t5x(experiment.model, getattr(kept, slot)) for slot in SLOTS}
+    (factored_state,) = [node for node in state.opt_state if isinstance(node, optax.FactoredState)]
+    trees = {slot: in_t5x(experiment.model, getattr(factored_state, slot)) for slot in SLOTS}
     return param_states(trees), int(state.step)

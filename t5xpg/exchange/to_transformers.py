@@ -16,7 +16,7 @@ from t5xpg.exchange.huggingface.architectures import SEQ2SEQ, in_transformers
 from t5xpg.exchange.huggingface.generation_config import differences, generation_config
 from t5xpg.exchange.huggingface.model_card import MARK, model_card
 from t5xpg.exchange.huggingface.tokenizer_files import check_tokenizer, write_tokenizer
-from t5xpg.exchange.huggingface.transformers_check import NOT_CHECKED, Checked, check_in_transformers
+from t5xpg.exchange.huggingface.transformers_check import NOT_CHECKED, Comparison, check_in_transformers
 from t5xpg.experiment import assembly
 from t5xpg.experiment.config import LoadedConfig
 from t5xpg.experiment.experiment import Experiment
@@ -28,7 +28,7 @@ CARD, RESULTS = "README.md", "results.json"
 FOLDER = "huggingface"  # in the run directory, unless another folder is named
 
 
-def opened(loaded: LoadedConfig, path: Path) -> tuple[Experiment, RunDirectory]:
+def open_run(loaded: LoadedConfig, path: Path) -> tuple[Experiment, RunDirectory]:
     """The experiment with its layers apart, and its run. Raises UserError for a run of another model."""
     experiment = dataclasses.replace(loaded.experiment, model=loaded.experiment.model.with_layers_apart())
     directory = RunDirectory(path)
@@ -36,14 +36,14 @@ def opened(loaded: LoadedConfig, path: Path) -> tuple[Experiment, RunDirectory]:
     return experiment, directory
 
 
-def export(loaded: LoadedConfig, path: Path, output: Path | None = None) -> tuple[Path, Checked | None]:
-    """Write the last checkpoint of the run at `path` for transformers; if that is installed, compare what it computes.
+def export(loaded: LoadedConfig, path: Path, output: Path | None = None) -> tuple[Path, Comparison | None]:
+    """Write the last checkpoint of the run at `path` for transformers; if that is installed, compare its outputs.
 
     output: the folder, which appears whole or not at all; one that an earlier export wrote is replaced. Returns the
-    folder, and what was compared (None without transformers). Raises UserError where transformers has no model that
+    folder, and the comparison (None without transformers). Raises UserError where transformers has no model that
     computes the same, or computes something else from the folder.
     """
-    experiment, directory = opened(loaded, path)
+    experiment, directory = open_run(loaded, path)
     target = directory.path / FOLDER if output is None else output
     check_target(target, has_card(target, "config.json"))
     built = assembly.assemble(experiment)
@@ -51,7 +51,7 @@ def export(loaded: LoadedConfig, path: Path, output: Path | None = None) -> tupl
     converter = experiment.eval_dataset.converter
     exported = in_transformers(experiment.model, params, vocabulary, prefix_lm=converter == PREFIX_LM)
     lengths = experiment.lengths
-    results = _measured(directory, step)
+    results = _results_at(directory, step)
     with directory_atomically(target.absolute()) as folder:
         write_json(folder / "config.json", exported.config)
         save_file(exported.tensors, folder / SAFETENSORS, metadata={"format": "pt"})
@@ -66,7 +66,7 @@ def export(loaded: LoadedConfig, path: Path, output: Path | None = None) -> tupl
             write_json(folder / "generation_config.json", answer)
         write_tokenizer(folder, vocabulary, longest=lengths["inputs" if "inputs" in lengths else "targets"])
         check_tokenizer(folder, vocabulary)
-        checked = check_in_transformers(folder, exported, experiment.model, converter, params, vocabulary)
+        comparison = check_in_transformers(folder, exported, experiment.model, converter, params, vocabulary)
         card = model_card(
             loaded.name,
             exported=exported,
@@ -77,7 +77,7 @@ def export(loaded: LoadedConfig, path: Path, output: Path | None = None) -> tupl
             results=results,
             imported=directory.imported(),
             notes=differences(experiment.decoding),
-            checked=checked,
+            comparison=comparison,
         )
         write_text(folder / CARD, card)
         if results is not None:
@@ -86,13 +86,13 @@ def export(loaded: LoadedConfig, path: Path, output: Path | None = None) -> tupl
                 write_text(folder / picture, svg)
     (architecture,) = exported.config["architectures"]
     print(f"{loaded.name} after step {step:,} as {architecture}: {shown(target)}")
-    print(f"compared: {checked.text}" if checked else NOT_CHECKED, flush=True)
-    return target, checked
+    print(f"compared: {comparison.text}" if comparison else NOT_CHECKED, flush=True)
+    return target, comparison
 
 
-def _measured(directory: RunDirectory, step: int) -> dict[str, Any] | None:
-    """The results of a run, with those evaluations alone that are of the parameters after `step`; None where it has
-    measured nothing."""
+def _results_at(directory: RunDirectory, step: int) -> dict[str, Any] | None:
+    """The results of a run, with only those evaluations that are of the parameters after `step`; None for a run
+    without measurements."""
     try:
         results = collect(directory)
     except UserError:
@@ -100,9 +100,9 @@ def _measured(directory: RunDirectory, step: int) -> dict[str, Any] | None:
     evaluated = results["evaluation"]
     if evaluated is None or evaluated_state(evaluated) == (step, None):
         return results
-    of_others = ("other_splits", "significance", "attention")
-    kept = {name: one for name, one in results.items() if name not in of_others}
-    return {**kept, "evaluation": None, "samples": None}
+    other_sections = ("other_splits", "significance", "attention")
+    sections = {name: section for name, section in results.items() if name not in other_sections}
+    return {**sections, "evaluation": None, "samples": None}
 
 
 def push(folder: Path, name: str) -> None:
@@ -125,15 +125,15 @@ def push(folder: Path, name: str) -> None:
 
 
 def has_card(folder: Path, config: str) -> bool:
-    """Whether the folder has a model card that an export wrote, and the file `config` of that kind of export."""
+    """True if the folder has a model card that an export wrote, and the file `config` of that kind of export."""
     card = folder / CARD
     return (folder / config).is_file() and card.is_file() and MARK in card.read_text(encoding="utf-8", errors="replace")
 
 
 def check_target(target: Path, is_export: bool, what: str = "an export") -> None:
-    """Raise UserError for a folder that holds something else than an export, because that would be lost.
+    """Raise UserError for a folder that holds anything else than an export: replacing the folder would delete it.
 
-    is_export: whether the folder has the files by which an export is known. what: the export, as the message names it.
+    is_export: True if the folder has the files by which an export is known. what: the export's name in the message.
     """
     is_empty = not target.exists() or (target.is_dir() and not any(target.iterdir()))
     if not is_empty and not is_export:

@@ -16,13 +16,13 @@ Product = Callable[[jax.Array, jax.Array], jax.Array]
 
 
 class ActivationSharding(Protocol):
-    """How arrays with certain logical axes are split over the devices of a mesh."""
+    """The sharding of arrays over the devices of a mesh, by their logical axes."""
 
     def split(self, x: jax.Array, axes: tuple[str, ...]) -> jax.Array:
         """x, with the sharding that the rules give an array with these axes."""
 
     def is_gathered(self, axes: tuple[str, ...]) -> bool:
-        """Whether a weight is stored split over the devices over which the rows of a batch are split, too."""
+        """True if a weight is stored split over the devices over which the rows of a batch are split, too."""
 
     def gathered(self, weight: jax.Array, axes: tuple[str, ...]) -> jax.Array:
         """The weight, made whole on every device over which it is stored split."""
@@ -36,7 +36,7 @@ _current: ContextVar[ActivationSharding | None] = ContextVar("activation_shardin
 
 @contextmanager
 def on_mesh(sharding: ActivationSharding) -> Iterator[None]:
-    """Apply `sharding` to what is traced in the block."""
+    """Apply `sharding` to the arrays that are traced in the block."""
     token = _current.set(sharding)
     try:
         yield
@@ -45,7 +45,7 @@ def on_mesh(sharding: ActivationSharding) -> Iterator[None]:
 
 
 def on_several_devices() -> bool:
-    """Whether what is traced is split over the devices of a mesh."""
+    """True if the traced arrays are split over the devices of a mesh."""
     return _current.get() is not None
 
 
@@ -56,7 +56,7 @@ def rows(x: jax.Array, last: str) -> jax.Array:
 
 
 def is_gathered(*axes: str) -> bool:
-    """Whether a weight with these axes is stored split over devices that all need it whole."""
+    """True if a weight with these axes is stored split over devices that all need it whole."""
     sharding = _current.get()
     return sharding is not None and sharding.is_gathered(axes)
 

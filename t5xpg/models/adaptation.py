@@ -49,45 +49,47 @@ def origin(name: str) -> str:
     return re.sub(r"/(pre|post)_cross_attention_layer_norm/", r"/\1_self_attention_layer_norm/", name)
 
 
-def decoder_alone(params: Params) -> Params:
+def decoder_params(params: Params) -> Params:
     """The part of an encoder-decoder's tree that a decoder alone has, under the decoder's names."""
     flat: Mapping[str, Any] = flatten_dict(params, sep="/")
-    kept: Params = unflatten_dict({origin(name): leaf for name, leaf in flat.items() if origin(name) in flat}, sep="/")
-    return kept
+    decoder: Params = unflatten_dict(
+        {origin(name): leaf for name, leaf in flat.items() if origin(name) in flat}, sep="/"
+    )
+    return decoder
 
 
-def adapted(decoder: Params, like: Params, config: T5Config) -> Params:
+def adapt_decoder(decoder: Params, like: Params, config: T5Config) -> Params:
     """The parameters of an encoder-decoder, made from a decoder's; each has the sharding of its counterpart in `like`.
 
     In T5's tables of relative positions, an encoder's bucket gets the mean of the decoder's values for its distances,
     the same behind and ahead.
     """
-    flat, both = flatten_dict(decoder, sep="/"), _both_directions(config)
+    flat, to_both_directions = flatten_dict(decoder, sep="/"), _bucket_means(config)
 
-    def leaf(name: str, wanted: Any) -> jax.Array:
-        found = flat[origin(name)]
+    def leaf(name: str, counterpart: Any) -> jax.Array:
+        array = flat[origin(name)]
         if name.startswith("encoder/") and name.endswith(_TABLES):
-            found = jnp.dot(found, both, precision=jax.lax.Precision.HIGHEST)
+            array = jnp.dot(array, to_both_directions, precision=jax.lax.Precision.HIGHEST)
         # a copy, because an update donates the arrays of parameters
-        return jax.device_put(jnp.array(found, copy=True), wanted.sharding)
+        return jax.device_put(jnp.array(array, copy=True), counterpart.sharding)
 
-    made = {name: leaf(name, wanted) for name, wanted in flatten_dict(like, sep="/").items()}
-    tree: Params = unflatten_dict(made, sep="/")
+    leaves = {name: leaf(name, counterpart) for name, counterpart in flatten_dict(like, sep="/").items()}
+    tree: Params = unflatten_dict(leaves, sep="/")
     return tree
 
 
 def origins(params: Params) -> dict[str, str]:
     """For `make check`: parts of an encoder-decoder -> the parts of the decoder, of another name, that begin them."""
-    found = {}
+    parts = {}
     for name in flatten_dict(params, sep="/"):
         if origin(name) != name:
             pair = (re.sub(r"layers_\d+", "layers_*", each) for each in (name, origin(name)))
             ours, theirs = ("/".join(each.split("/")[: 3 if "layers" in each else 2]) for each in pair)
-            found[ours] = theirs
-    return found
+            parts[ours] = theirs
+    return parts
 
 
-def _both_directions(config: T5Config) -> jax.Array:
+def _bucket_means(config: T5Config) -> jax.Array:
     """[decoder buckets, encoder buckets] float32: columns add up to 1, or to 0 for buckets without distances."""
     buckets, farthest = config.relative_attention_num_buckets, config.relative_attention_max_distance
     steps = np.arange(-farthest, farthest + 1)

@@ -29,7 +29,7 @@ _SPECIAL_IDS = 3  # padding, end and unknown, with which T5's vocabularies begin
 
 @dataclass(frozen=True)
 class Adapter(abc.ABC):
-    """What is trained of a model. Trees have the names of the parameters to which they belong."""
+    """The trained parameters beside a model's. Trees have the names of the parameters to which they belong."""
 
     @abc.abstractmethod
     def check(self, model: Model) -> None:
@@ -91,15 +91,15 @@ class Lora(Adapter):
     def check(self, model: Model) -> None:
         """Raise UserError if an expression matches no matrix (naming the nearest) or only part of a scanned stack."""
         names = [_names(path, leaf) for path, (leaf, _) in _matrices(model).items()]
-        known = [name for several in names for name in several]
+        matrix_names = [name for layer_names in names for name in layer_names]
         for kernel in self.kernels or ("",):
-            if not any(re.fullmatch(kernel, name) for name in known):
-                raise UserError(f"LORA_KERNELS has {kernel!r}, which no matrix matches.{nearest(kernel, known)}")
-        for several in names:
-            found = [name for name in several if self._matches(name)]
-            if len(found) not in (0, len(several)):
+            if not any(re.fullmatch(kernel, name) for name in matrix_names):
+                raise UserError(f"LORA_KERNELS has {kernel!r}, which no matrix matches.{nearest(kernel, matrix_names)}")
+        for layer_names in names:
+            matches = [name for name in layer_names if self._matches(name)]
+            if len(matches) not in (0, len(layer_names)):
                 raise UserError(
-                    f"LORA_KERNELS matches {found[0]} and not all layers of its stack, which SCAN_LAYERS holds "
+                    f"LORA_KERNELS matches {matches[0]} and not all layers of its stack, which SCAN_LAYERS holds "
                     "together: match all of them, or set SCAN_LAYERS=False."
                 )
 
@@ -124,12 +124,12 @@ class Lora(Adapter):
         return self._pairs(model, pair)
 
     def applied(self, base: Params, trained: Params) -> Params:
-        def added(part: Any, own: Params) -> Any:
-            if A in own:
-                return part + self.scale * jnp.matmul(own[A], own[B], precision=lax.Precision.HIGHEST)
-            return {name: added(inner, own[name]) if name in own else inner for name, inner in part.items()}
+        def add(part: Any, factors: Params) -> Any:
+            if A in factors:
+                return part + self.scale * jnp.matmul(factors[A], factors[B], precision=lax.Precision.HIGHEST)
+            return {name: add(inner, factors[name]) if name in factors else inner for name, inner in part.items()}
 
-        whole: Params = added(base, trained)
+        whole: Params = add(base, trained)
         return whole
 
     def _matches(self, name: str) -> bool:
@@ -137,11 +137,11 @@ class Lora(Adapter):
 
     def _pairs(self, model: Model, pair: Callable[[tuple[str, ...], Any, Any], tuple[Any, Any]]) -> Params:
         """A tree with A and B in place of each adapted matrix. pair: makes both from its path, shape and axes."""
-        found = {}
+        pairs = {}
         for path, (leaf, axes) in _matrices(model).items():
             if all(self._matches(name) for name in _names(path, leaf)):
-                found[*path, A], found[*path, B] = pair(path, leaf, axes)
-        return unflatten_dict(found)
+                pairs[*path, A], pairs[*path, B] = pair(path, leaf, axes)
+        return unflatten_dict(pairs)
 
 
 @dataclass(frozen=True)

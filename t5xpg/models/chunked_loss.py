@@ -47,12 +47,12 @@ def loss_and_metrics(
     length = chunk_length(B, T, jax.eval_shape(to_logits, states).shape[-1])
     if length is None:
         return losses.loss_and_metrics(to_logits(states), batch, config, token_bytes, normalizer)
-    weights, own_normalizer = losses.loss_weights_and_normalizer(batch, config)
-    weights = weights / (own_normalizer if normalizer is None else normalizer)
+    weights, batch_normalizer = losses.loss_weights_and_normalizer(batch, config)
+    weights = weights / (batch_normalizer if normalizer is None else normalizer)
     head, constants = jax.closure_convert(to_logits, states[:, :length])
     by_chunks = functools.partial(split_queries, size=length)
     loss, scores = _loss(head, config, by_chunks(states), by_chunks(targets), by_chunks(weights), tuple(constants))
-    tokens = TokenScores(*(join_queries(of_chunks, T) for of_chunks in scores))
+    tokens = TokenScores(*(join_queries(chunk_scores, T) for chunk_scores in scores))
     return loss, losses.metrics(loss, tokens, batch, config, token_bytes)
 
 
@@ -67,14 +67,14 @@ def _loss(
 ) -> tuple[jax.Array, TokenScores]:
     """The weighted sum of the losses of all chunks, and the scores for metrics [C, B, N], which have no gradient."""
 
-    def of_chunk(total: jax.Array, chunk: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, TokenScores]:
-        part, scores = _of_chunk(head, config, *chunk, constants)
+    def add_chunk(total: jax.Array, chunk: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, TokenScores]:
+        part, scores = _chunk_loss(head, config, *chunk, constants)
         return total + part, scores
 
-    return jax.lax.scan(of_chunk, jnp.float32(0.0), (states, targets, weights))
+    return jax.lax.scan(add_chunk, jnp.float32(0.0), (states, targets, weights))
 
 
-def _of_chunk(
+def _chunk_loss(
     head: _Head,
     config: LossConfig,
     states: jax.Array,
@@ -84,8 +84,8 @@ def _of_chunk(
 ) -> tuple[jax.Array, TokenScores]:
     """As `_loss`, for a single chunk [B, N]."""
     logits = head(states, *constants)
-    found = losses.cross_entropy_with_logits(logits, targets, config.label_smoothing, config.z_loss)
-    return jnp.sum(found * weights), losses.token_scores(jax.lax.stop_gradient(logits), targets)
+    token_losses = losses.cross_entropy_with_logits(logits, targets, config.label_smoothing, config.z_loss)
+    return jnp.sum(token_losses * weights), losses.token_scores(jax.lax.stop_gradient(logits), targets)
 
 
 def _forward(
@@ -96,19 +96,19 @@ def _forward(
     weights: jax.Array,
     constants: tuple[jax.Array, ...],
 ) -> tuple[tuple[jax.Array, TokenScores], _Gradients]:
-    value_and_gradients = jax.value_and_grad(functools.partial(_of_chunk, head, config), (0, 3), has_aux=True)
+    value_and_gradients = jax.value_and_grad(functools.partial(_chunk_loss, head, config), (0, 3), has_aux=True)
 
-    def of_chunk(total: Any, chunk: Any) -> tuple[Any, Any]:
+    def add_chunk(total: Any, chunk: Any) -> tuple[Any, Any]:
         (part, scores), (by_states, by_constants) = value_and_gradients(*chunk, constants)
         return jax.tree.map(jnp.add, total, (part, by_constants)), (scores, by_states)
 
     zeros = jnp.float32(0.0), jax.tree.map(jnp.zeros_like, constants)
-    (loss, by_constants), (scores, by_states) = jax.lax.scan(of_chunk, zeros, (states, targets, weights))
+    (loss, by_constants), (scores, by_states) = jax.lax.scan(add_chunk, zeros, (states, targets, weights))
     return (loss, scores), (by_states, by_constants)
 
 
-def _backward(head: _Head, config: LossConfig, kept: _Gradients, gradient: tuple[jax.Array, Any]) -> Any:
-    by_states, by_constants = jax.tree.map(lambda x: gradient[0].astype(x.dtype) * x, kept)
+def _backward(head: _Head, config: LossConfig, gradients: _Gradients, gradient: tuple[jax.Array, Any]) -> Any:
+    by_states, by_constants = jax.tree.map(lambda x: gradient[0].astype(x.dtype) * x, gradients)
     return by_states, None, None, by_constants
 
 

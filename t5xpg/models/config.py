@@ -1,4 +1,4 @@
-"""What a T5 is made of: sizes and choices, under the names that T5X gives them."""
+"""`T5Config`: the sizes and choices of a T5, under T5X's names."""
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields, replace
@@ -28,9 +28,9 @@ class T5Config:
     logits_via_embedding: True ties the output matrix to the embedding (the first T5), False makes it a separate one.
     dtype: of the activations; parameters are always float32.
     float32_attention_logits: multiply queries and keys in float32 even where dtype has 16 bits.
-    attention_chunk_size: how many queries attention computes at a time. Its memory then grows with the length, not with
-        the square of it; results are equal but for rounding. For 4,096 tokens and more, or where memory is short. None:
-        all queries at once.
+    attention_chunk_size: the number of queries that attention computes at a time. Memory then grows with the length,
+        not with its square; results are equal but for rounding. For 4,096 tokens and more, or where memory is short.
+        None: all queries at once.
     attention_kernel: "fused" uses GPU kernels that store no array of all pairs of positions; results are equal but for
         rounding. Without a GPU it is "dot_product". On a mesh of several GPUs it is refused. See `attention.fused`.
     relpos_bias_in_every_layer: every layer has its own table of relative positions (umT5, T5X's scalable_t5); otherwise
@@ -53,8 +53,8 @@ class T5Config:
         sliding_window_pattern alone decides which layers have a window, even where a stack has none.
     rotary_cross_attention: the decoder's positions continue where the inputs of its example end, and cross attention
         is rotary, too, with these positions (RedLLM, arXiv 2510.26622).
-    encoder_window: how many positions behind and ahead of its own a position of the encoder sees, in layers with a
-        window; decoder_window: how many behind. None: all. sliding_window_pattern: n; every n-th layer has no window.
+    encoder_window: the numbers of positions behind and ahead that a position of the encoder sees, in layers with a
+        window; decoder_window: the number behind. None: all. sliding_window_pattern: n; every n-th layer has no window.
         Rows longer than what a block of queries sees are computed by blocks; time and memory then grow linearly with
         the length.
     encoder_global_block: n; positions of the encoder see, besides their windows, the sum of each block of n positions
@@ -158,9 +158,11 @@ class T5Config:
             if value not in known:
                 near = nearest("dots" if value == "minimal" else str(value), known)  # T5X's name
                 raise UserError(f"T5Config.{name} is {getattr(self, name)!r}.{near}")
-        self._check_beyond_t5(check)
+        self._check_attention_beyond_t5(check)
+        self._check_other_parts(check)
 
-    def _check_beyond_t5(self, check: Callable[[bool, str, str], None]) -> None:
+    def _check_attention_beyond_t5(self, check: Callable[[bool, str, str], None]) -> None:
+        """Check the settings of heads, positions and windows that T5 does not have."""
         heads, window = self.num_kv_heads, self.encoder_window
         check(
             heads is None or (is_count(heads) and self.num_heads % heads == 0),
@@ -173,9 +175,9 @@ class T5Config:
         check(self.rotary_scale is not None, "rotary_scale", "a number above 0")
         is_rotary = self.rotary_base is not None
         check(not is_rotary or self.head_dim % 2 == 0, "head_dim", "even with rotary positions")
-        for name, of in _OPTION_OF.items():
-            is_read = getattr(self, of) is not None
-            check(is_read or getattr(self, name) == _DEFAULTS[name], name, f"as it is without {of}")
+        for name, other in _READ_WITH.items():
+            is_read = getattr(self, other) is not None
+            check(is_read or getattr(self, name) == _DEFAULTS[name], name, f"as it is without {other}")
         is_pair = isinstance(window, tuple) and len(window) == 2 and all(is_count(one, 0) for one in window)
         check(window is None or is_pair, "encoder_window", "None or two whole numbers: positions behind and ahead")
         check(
@@ -190,6 +192,9 @@ class T5Config:
             check(all_local, "sliding_window_pattern", "above num_encoder_layers with encoder_global_block")
             for name in ("rotary_base", "relpos_bias_in_every_layer", "relative_attention_keys"):
                 check(getattr(self, name) == _DEFAULTS[name], name, f"{_DEFAULTS[name]} with encoder_global_block")
+
+    def _check_other_parts(self, check: Callable[[bool, str, str], None]) -> None:
+        """Check start id, prompt, delete gate, n-grams, sizes of the encoder, and which settings go together."""
         is_start = is_count(self.decoder_start_token_id, 0) and self.decoder_start_token_id < self.vocab_size
         check(is_start, "decoder_start_token_id", "an id of the vocabulary")
         check(is_count(self.prompt_tokens, 0), "prompt_tokens", "a whole number")
@@ -233,13 +238,13 @@ class T5Config:
     def encoder(self) -> "T5Config":
         """The config with the sizes of the encoder in place of the decoder's."""
         sizes = {name: value for name in ENCODER_SIZES if (value := getattr(self, name)) is not None}
-        own: dict[str, Any] = {name.removeprefix("encoder_"): value for name, value in sizes.items()}
-        own |= dict.fromkeys(sizes)
-        return replace(self, **own) if own else self
+        changes: dict[str, Any] = {name.removeprefix("encoder_"): value for name, value in sizes.items()}
+        changes |= dict.fromkeys(sizes)
+        return replace(self, **changes) if changes else self
 
     @property
     def ngram_context(self) -> int:
-        """How many ids before a position its longest n-gram has; 0 without n-grams."""
+        """The number of ids before a position in its longest n-gram; 0 without n-grams."""
         return max(self.ngram_lengths or (1,)) - 1
 
     @property
@@ -260,26 +265,28 @@ _NOT_FUSED = (
 # sizes of the encoder that can be other than the decoder's
 ENCODER_SIZES = ("encoder_emb_dim", "encoder_num_heads", "encoder_num_kv_heads", "encoder_mlp_dim")
 _DEFAULTS: Mapping[str, Any] = {field.name: field.default for field in fields(T5Config)}
-_OPTION_OF = {
+_READ_WITH = {
     **dict.fromkeys(("rotary_local_base", "rotary_scale", "rotary_cross_attention"), "rotary_base"),
     "deletion_rate": "delete_gate_layer",
     "ngram_buckets": "ngram_lengths",
-}  # what nothing reads where the other is None
+}  # settings that are read only if the other one is not None
 _FIRST_BEYOND_T5 = list(_DEFAULTS).index("num_kv_heads")
 # settings of models that have an encoder and a decoder, and of each of the two
-OF_TWO_STACKS = {"rotary_cross_attention", "merged_attention", "share_embeddings", "delete_gate_layer", *ENCODER_SIZES}
-OF_ENCODER = {"encoder_window", "encoder_global_block"}
-OF_DECODER = {"decoder_window", "decoder_start_token_id"}
+TWO_STACK_SETTINGS = {
+    "rotary_cross_attention", "merged_attention", "share_embeddings", "delete_gate_layer", *ENCODER_SIZES,
+}  # fmt: skip
+ENCODER_SETTINGS = {"encoder_window", "encoder_global_block"}
+DECODER_SETTINGS = {"decoder_window", "decoder_start_token_id"}
 # the settings that T5 does not have, and their values in a T5
 BEYOND_T5: Mapping[str, Any] = {
     name: default
-    for at, (name, default) in enumerate(_DEFAULTS.items())
-    if at >= _FIRST_BEYOND_T5 or name == "relative_attention_keys"
+    for index, (name, default) in enumerate(_DEFAULTS.items())
+    if index >= _FIRST_BEYOND_T5 or name == "relative_attention_keys"
 }
 
 
 def is_count(value: object, least: int = 1) -> bool:
-    """Whether a setting is a whole number, and no smaller than `least`."""
+    """True if a setting is a whole number of at least `least`."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import jax
 from flax import nnx
 
-from t5xpg.models.config import OF_ENCODER, OF_TWO_STACKS, T5Config
+from t5xpg.models.config import ENCODER_SETTINGS, TWO_STACK_SETTINGS, T5Config
 from t5xpg.models.decoding.prompt_decoder import PromptDecoder
 from t5xpg.models.layers import Dropout, named_key, token_embedder
 from t5xpg.models.model import Batch, LayerFlops, Model, Outputs, Params
@@ -19,7 +19,7 @@ class DecoderOnlyTransformer(nnx.Module):
     """The modules of DecoderOnlyModel."""
 
     def __init__(self, key: jax.Array, config: T5Config) -> None:
-        config.require_t5("A DecoderOnlyModel", set(config.beyond_t5) - OF_TWO_STACKS - OF_ENCODER)
+        config.require_t5("A DecoderOnlyModel", set(config.beyond_t5) - TWO_STACK_SETTINGS - ENCODER_SETTINGS)
         self.token_embedder = token_embedder(named_key(key, "token_embedder"), config)
         self.prompt = make_prompt(key, config)
         self.decoder = DecoderOnly(named_key(key, "decoder"), config)
@@ -70,7 +70,9 @@ class DecoderOnlyModel(Model):
     def flops_per_example(self, lengths: Mapping[str, int]) -> float:
         """See `Model.flops_per_example`. lengths: {"targets": T}, or {"inputs": S, "targets": T} for a row of S + T."""
         T = sum(lengths.values()) + self.config.prompt_tokens
-        of, c = LayerFlops(self.config), self.config
-        ahead = (c.decoder_window or 0) if self.inputs_bidirectional_attention and "inputs" in lengths else 0
-        window = None if c.decoder_window is None else (c.decoder_window, ahead)
-        return 3.0 * (of.self_attention_and_mlp(T, c.num_decoder_layers, window) + of.output(T - c.prompt_tokens))
+        flops, config = LayerFlops(self.config), self.config
+        ahead = (config.decoder_window or 0) if self.inputs_bidirectional_attention and "inputs" in lengths else 0
+        window = None if config.decoder_window is None else (config.decoder_window, ahead)
+        return 3.0 * (
+            flops.self_attention_and_mlp(T, config.num_decoder_layers, window) + flops.output(T - config.prompt_tokens)
+        )

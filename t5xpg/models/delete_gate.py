@@ -21,17 +21,17 @@ from t5xpg.models.config import T5Config
 from t5xpg.models.layers import RMSNorm, named_key, parameter
 
 
-class Kept(NamedTuple):
+class KeptPositions(NamedTuple):
     """The positions [B, K] int32 that a gate keeps, in their order, and their gates [B, K] float32, between 0 and 2."""
 
     positions: jax.Array
     gates: jax.Array
 
-    def of(self, x: jax.Array) -> jax.Array:
+    def gather(self, x: jax.Array) -> jax.Array:
         """[B, S, ...] -> [B, K, ...]."""
         return jnp.take_along_axis(x, self.positions.reshape(*self.positions.shape, *[1] * (x.ndim - 2)), axis=1)
 
-    def back(self, x: jax.Array, length: int) -> jax.Array:
+    def scatter(self, x: jax.Array, length: int) -> jax.Array:
         """[B, ..., K] -> [B, ..., S], 0 where a position was left out."""
         places = jax.nn.one_hot(self.positions, length, dtype=x.dtype)
         return jnp.einsum("b...k,bks->b...s", x, places, precision=lax.Precision.HIGHEST)
@@ -46,12 +46,12 @@ class DeleteGate(nnx.Module):
         init = initializers.normal(config.emb_dim**-0.5)
         self.kernel = parameter(named_key(key, "kernel"), init, (config.emb_dim,), ("embed",))
 
-    def __call__(self, x: jax.Array, tokens: jax.Array) -> Kept:
+    def __call__(self, x: jax.Array, tokens: jax.Array) -> KeptPositions:
         """x [B, S, D], tokens [B, S] int32, padding where 0."""
         scores = jnp.dot(self.norm(x).astype(jnp.float32), self.kernel[...], precision=lax.Precision.HIGHEST)
         order = lax.stop_gradient(jnp.where(tokens > 0, scores, -jnp.inf))
         positions = jnp.sort(lax.top_k(order, num_kept(tokens.shape[1], self.rate))[1], axis=1)
-        return Kept(positions, 2 * jax.nn.sigmoid(jnp.take_along_axis(scores, positions, axis=1)))
+        return KeptPositions(positions, 2 * jax.nn.sigmoid(jnp.take_along_axis(scores, positions, axis=1)))
 
 
 def num_kept(length: int, rate: float) -> int:

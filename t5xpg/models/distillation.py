@@ -13,13 +13,13 @@ from t5xpg.models.model import Batch, Model, Params
 
 @dataclass(frozen=True)
 class Teacher:
-    """The trained model, and how much its probabilities count (Hinton et al. 2015, arXiv 1503.02531, section 2).
+    """The trained model, and the weight of its probabilities (Hinton et al. 2015, arXiv 1503.02531, section 2).
 
     checkpoint: as INITIAL_CHECKPOINT. model: the checkpoint's; it reads the student's batches, without dropout.
     weight: w in the loss (1 - w) * loss of the targets + w * temperature^2 * KL(teacher || student), with the
     divergence weighted and normalised as the loss is. temperature: divides the logits of both for the divergence.
 
-    Raises UserError for values that cannot be.
+    Raises UserError for impossible values.
     """
 
     checkpoint: str
@@ -49,7 +49,7 @@ class Teacher:
                 f"{' or '.join(self.model.feature_converters)}, and those of the run are of {converter}."
             )
 
-    def distilled(
+    def distillation_loss(
         self,
         loss: jax.Array,
         sums: dict[str, jax.Array],
@@ -64,14 +64,14 @@ class Teacher:
         loss, sums: of the targets. logits: of the student, [B, T, V] float32. params: of the teacher. normalizer: of
         the whole batch. One sum is added, "teacher_divergence": nats, over tokens by their weights.
         """
-        theirs = jax.lax.stop_gradient(self.model.logits(params, batch))
-        of_both = (jax.nn.log_softmax(each / self.temperature) for each in (logits, theirs))
-        divergences = optax.losses.kl_divergence_with_log_targets(*of_both)  # forward: KL(teacher || student)
+        teacher_logits = jax.lax.stop_gradient(self.model.logits(params, batch))
+        log_probabilities = (jax.nn.log_softmax(x / self.temperature) for x in (logits, teacher_logits))
+        divergences = optax.losses.kl_divergence_with_log_targets(*log_probabilities)  # forward: KL(teacher || student)
         weights, _ = loss_weights_and_normalizer(batch, config)
-        share = self.temperature**2 * jnp.sum(divergences * weights) / normalizer
-        whole = (1 - self.weight) * loss + self.weight * share
-        found = {
-            "loss": jax.lax.stop_gradient(whole),
+        divergence = self.temperature**2 * jnp.sum(divergences * weights) / normalizer
+        total = (1 - self.weight) * loss + self.weight * divergence
+        further = {
+            "loss": jax.lax.stop_gradient(total),
             "teacher_divergence": jax.lax.stop_gradient(jnp.sum(divergences * token_weights(batch))),
         }
-        return whole, {**sums, **found}
+        return total, {**sums, **further}

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from t5xpg.models.attention.biases import as_bias, visible_keys
-from t5xpg.models.attention.geometry import of_layer, rotations
+from t5xpg.models.attention.geometry import rotations, select_kind
 from t5xpg.models.attention.rotary import source_lengths, source_positions
 from t5xpg.models.config import T5Config
 from t5xpg.models.decoding import kv_cache
@@ -39,7 +39,7 @@ class Transformer(nnx.Module):
 
 
 class EncoderDecoderModel(Model):
-    """T5: an encoder reads the inputs, and a decoder writes the targets, looking at what the encoder made of them."""
+    """T5: an encoder reads the inputs, and a decoder writes the targets, attending to the output of the encoder."""
 
     feature_converters = ("EncDecFeatureConverter",)
 
@@ -82,24 +82,24 @@ class EncoderDecoderModel(Model):
 
     def _source(self, params: Params, encoder_input_tokens: jax.Array) -> Source:
         modules = self.with_parameters(params)
-        found: Source = modules.encoder(
+        source: Source = modules.encoder(
             soft_prompt_embed(modules), prepend_prompt(encoder_input_tokens, self.config.prompt_tokens)
         )
-        return found
+        return source
 
     def source_attention(self, params: Params, batch: Batch) -> jax.Array:
         """The attention of each decoder position over the source: [B, L, H, T, S] float32. It adds up to 1 over S, less
         the weights on the decoder's own positions (merged attention) or on the prompt. batch: as for `logits`, but not
         packed."""
         modules, tokens = self.with_parameters(params), batch["encoder_input_tokens"]
-        source, own = self._source(params, tokens), self.with_start_ids(batch["decoder_input_tokens"])
+        source, decoder_inputs = self._source(params, tokens), self.with_start_ids(batch["decoder_input_tokens"])
         weights: jax.Array = modules.decoder.source_weights(
-            _decoder_embedder(modules), source, own, batch["decoder_target_tokens"]
+            _decoder_embedder(modules), source, decoder_inputs, batch["decoder_target_tokens"]
         )
         return (
             weights[..., self.config.prompt_tokens :]
             if source.kept is None
-            else source.kept.back(weights, tokens.shape[1])
+            else source.kept.scatter(weights, tokens.shape[1])
         )
 
     def init_cache(
@@ -113,20 +113,22 @@ class EncoderDecoderModel(Model):
     ) -> kv_cache.Cache:
         """Each layer's keys and values of the source, and room for those of its own positions: see `Decodable`."""
         decoder: Decoder = self.with_parameters(params).decoder
-        config, is_turned = self.config, self.config.rotary_cross_attention
+        config, is_rotary = self.config, self.config.rotary_cross_attention
 
-        def of_source(tokens: jax.Array) -> kv_cache.SourceCache:
+        def source_cache(tokens: jax.Array) -> kv_cache.SourceCache:
             source = self._source(params, tokens)
-            turned = rotations(config, source_positions(source.tokens, None)) if is_turned else (None,)
+            layer_rotations = rotations(config, source_positions(source.tokens, None)) if is_rotary else (None,)
             layers = {
-                name: kv_cache.source_keys_values(layer.source_attention, source.states, of_layer(config, turned, at))
-                for at, (name, layer) in enumerate(decoder.named_layers())
+                name: kv_cache.source_keys_values(
+                    layer.source_attention, source.states, select_kind(config, layer_rotations, index)
+                )
+                for index, (name, layer) in enumerate(decoder.named_layers())
             }
-            first = {"first": source_lengths(source.tokens)} if is_turned else {}
+            first = {"first": source_lengths(source.tokens)} if is_rotary else {}
             return layers, {"source_bias": as_bias(visible_keys(source.tokens)), **first}
 
         return kv_cache.init_cache(
-            decoder, of_source, encoder_input_tokens, max_decode_length, rows=rows, beams=beams, reordered=reordered
+            decoder, source_cache, encoder_input_tokens, max_decode_length, rows=rows, beams=beams, reordered=reordered
         )
 
     def first_tokens(self, encoder_input_tokens: jax.Array) -> jax.Array:
@@ -145,18 +147,18 @@ class EncoderDecoderModel(Model):
     def flops_per_example(self, lengths: Mapping[str, int]) -> float:
         """See `Model.flops_per_example`. lengths: {"inputs": S, "targets": T}."""
         S, T = lengths["inputs"] + self.config.prompt_tokens, lengths["targets"]
-        of, c = LayerFlops(self.config), self.config
-        of_encoder, layers = LayerFlops(c.encoder), c.num_encoder_layers
+        decoder_flops, config = LayerFlops(self.config), self.config
+        encoder_flops, layers = LayerFlops(config.encoder), config.num_encoder_layers
         encoder = 0
-        if c.delete_gate_layer is not None:
-            encoder = of_encoder.self_attention_and_mlp(S, c.delete_gate_layer)
-            S, layers = num_kept(S, c.deletion_rate), layers - c.delete_gate_layer
-        encoder += of_encoder.self_attention_and_mlp(S, layers, c.encoder_window)
-        encoder += c.num_encoder_layers * of_encoder.global_tokens(S)
-        window = None if c.decoder_window is None or c.merged_attention else (c.decoder_window, 0)
-        decoder = of.self_attention_and_mlp(T, c.num_decoder_layers, window)
-        decoder += c.num_decoder_layers * of.cross_attention(T, S)
-        return 3.0 * (encoder + decoder + of.output(T))
+        if config.delete_gate_layer is not None:
+            encoder = encoder_flops.self_attention_and_mlp(S, config.delete_gate_layer)
+            S, layers = num_kept(S, config.deletion_rate), layers - config.delete_gate_layer
+        encoder += encoder_flops.self_attention_and_mlp(S, layers, config.encoder_window)
+        encoder += config.num_encoder_layers * encoder_flops.global_tokens(S)
+        window = None if config.decoder_window is None or config.merged_attention else (config.decoder_window, 0)
+        decoder = decoder_flops.self_attention_and_mlp(T, config.num_decoder_layers, window)
+        decoder += config.num_decoder_layers * decoder_flops.cross_attention(T, S)
+        return 3.0 * (encoder + decoder + decoder_flops.output(T))
 
 
 def _decoder_embedder(modules: Any) -> Embed:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import jax
 from flax import nnx
 
-from t5xpg.models.config import OF_DECODER, OF_TWO_STACKS, T5Config
+from t5xpg.models.config import DECODER_SETTINGS, TWO_STACK_SETTINGS, T5Config
 from t5xpg.models.layers import Dropout, named_key, token_embedder
 from t5xpg.models.model import Batch, LayerFlops, Model, Outputs, Params
 from t5xpg.models.soft_prompt import make_prompt, prepend_prompt, soft_prompt_embed
@@ -17,7 +17,7 @@ class EncoderOnlyTransformer(nnx.Module):
     """The modules of EncoderOnlyModel."""
 
     def __init__(self, key: jax.Array, config: T5Config) -> None:
-        config.require_t5("An EncoderOnlyModel", set(config.beyond_t5) - OF_TWO_STACKS - OF_DECODER)
+        config.require_t5("An EncoderOnlyModel", set(config.beyond_t5) - TWO_STACK_SETTINGS - DECODER_SETTINGS)
         self.token_embedder = token_embedder(named_key(key, "token_embedder"), config)
         self.prompt = make_prompt(key, config)
         self.encoder = Encoder(named_key(key, "encoder"), config)
@@ -49,6 +49,6 @@ class EncoderOnlyModel(Model):
     def flops_per_example(self, lengths: Mapping[str, int]) -> float:
         """See `Model.flops_per_example`. lengths: {"inputs": S, "targets": S}."""
         S = lengths["inputs"]
-        of, c, read = LayerFlops(self.config), self.config, S + self.config.prompt_tokens
-        encoder = of.self_attention_and_mlp(read, c.num_encoder_layers, c.encoder_window)
-        return 3.0 * (encoder + c.num_encoder_layers * of.global_tokens(read) + of.output(S))
+        flops, config, length = LayerFlops(self.config), self.config, S + self.config.prompt_tokens
+        encoder = flops.self_attention_and_mlp(length, config.num_encoder_layers, config.encoder_window)
+        return 3.0 * (encoder + config.num_encoder_layers * flops.global_tokens(length) + flops.output(S))

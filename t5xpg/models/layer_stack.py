@@ -32,7 +32,7 @@ def layer_name(index: int) -> str:
 
 
 class LayerStack(nnx.Module):
-    """What encoders and decoders have in common: `num_layers` layers, which `add_layers` makes."""
+    """The base of encoders and decoders: `num_layers` layers, which `add_layers` makes."""
 
     num_layers: int
 
@@ -50,24 +50,22 @@ class LayerStack(nnx.Module):
             for index, key in enumerate(keys):
                 setattr(self, layer_name(index), make(key, config))
 
-    def through_layers(
-        self, x: jax.Array, body: Body, dropout: Dropout = OFF, layers: slice = slice(None)
-    ) -> jax.Array:
+    def run_layers(self, x: jax.Array, body: Body, dropout: Dropout = OFF, layers: slice = slice(None)) -> jax.Array:
         """body(..., body(body(x, first layer, its dropout), second layer, ...)). layers: the part of the stack used."""
         if not self.is_scanned:
             for index, (name, layer) in list(enumerate(self.named_layers()))[layers]:
-                x = self._rematerialised(body, layer, index)(x, _parameters(layer), dropout.at(name))
+                x = self._rematerialize(body, layer, index)(x, _parameters(layer), dropout.at(name))
             return x
         stack = getattr(self, LAYERS)
         keys = _keys(dropout, self.num_layers)
 
-        def step(x: jax.Array, of_layer: tuple[Any, jax.Array | None, jax.Array]) -> tuple[jax.Array, None]:
-            parameters, key, index = of_layer
-            return self._rematerialised(body, stack)(x, parameters, Dropout(dropout.rate, key), index), None
+        def step(x: jax.Array, layer_values: tuple[Any, jax.Array | None, jax.Array]) -> tuple[jax.Array, None]:
+            parameters, key, index = layer_values
+            return self._rematerialize(body, stack)(x, parameters, Dropout(dropout.rate, key), index), None
 
         indices = jnp.arange(self.num_layers, dtype=jnp.int32)
-        of_layers = jax.tree.map(lambda leaf: leaf[layers], (_parameters(stack), keys, indices))
-        return lax.scan(step, x, of_layers)[0]
+        values_of_layers = jax.tree.map(lambda leaf: leaf[layers], (_parameters(stack), keys, indices))
+        return lax.scan(step, x, values_of_layers)[0]
 
     def named_layers(self) -> list[tuple[str, Any]]:
         """The layers one by one, each with its own parameters."""
@@ -77,20 +75,20 @@ class LayerStack(nnx.Module):
         layers = getattr(self, LAYERS)
         stacked, graph = _parameters(layers), nnx.graphdef(layers)
         return [
-            (name, nnx.merge(graph, nnx.State(jax.tree.map(lambda leaf, at=index: leaf[at], stacked))))
+            (name, nnx.merge(graph, nnx.State(jax.tree.map(lambda leaf, index=index: leaf[index], stacked))))
             for index, name in enumerate(names)
         ]
 
-    def _rematerialised(self, body: Body, layer: nnx.Module, at: int | None = None) -> Callable[..., jax.Array]:
-        """`body` as a function of the parameters of a layer like `layer`, which keeps what the policy says.
+    def _rematerialize(self, body: Body, layer: nnx.Module, fixed_index: int | None = None) -> Callable[..., jax.Array]:
+        """`body` as a function of the parameters of a layer like `layer`, rematerialised by the policy.
 
-        at: the layer's index; None in a scan, where the index is an argument.
+        fixed_index: the layer's index; None in a scan, where the index is an argument.
         """
         graph = nnx.graphdef(layer)
 
         def call(x: jax.Array, parameters: Any, key: jax.Array | None, index: Any, rate: float) -> jax.Array:
             layer = nnx.merge(graph, nnx.State(parameters))
-            return body(x, layer, Dropout(rate, key), index if at is None else at)
+            return body(x, layer, Dropout(rate, key), index if fixed_index is None else fixed_index)
 
         if self.remat_policy != "none":
             # by name: a policy does not see into the products, which have a gradient of their own
@@ -128,7 +126,7 @@ def _keys(dropout: Dropout, number: int) -> jax.Array | None:
 Tree = dict[str, Any]
 # (the leaves of all layers, the leaf of the other tree) -> one leaf
 Join = Callable[[Sequence[Any], Any], Any]
-# (the leaf of all layers, which layer, the leaf of the other tree) -> one leaf
+# (the leaf of all layers, the layer's index, the leaf of the other tree) -> one leaf
 Take = Callable[[Any, int, Any], Any]
 
 
@@ -138,14 +136,14 @@ def layers_as_in(tree: Tree, like: Mapping[str, Any], join: Join, take: Take) ->
     Where the two differ in anything else, the tree stays as it is: a comparison with `like` then finds the difference.
     """
     apart, others = _layers_apart(tree), _layers_apart(like)
-    if apart and LAYERS in like and not others and _same([*(tree[name] for name in apart), like[LAYERS]]):
+    if apart and LAYERS in like and not others and _same_structure([*(tree[name] for name in apart), like[LAYERS]]):
         together = jax.tree.map(
             lambda other, *leaves: join(leaves, other), like[LAYERS], *(tree[name] for name in apart)
         )
         tree = {LAYERS: together} | {name: part for name, part in tree.items() if name not in apart}
-    elif others and LAYERS in tree and not apart and _same([tree[LAYERS], *(like[name] for name in others)]):
+    elif others and LAYERS in tree and not apart and _same_structure([tree[LAYERS], *(like[name] for name in others)]):
         single = {
-            name: jax.tree.map(lambda leaf, other, at=index: take(leaf, at, other), tree[LAYERS], like[name])
+            name: jax.tree.map(lambda leaf, other, index=index: take(leaf, index, other), tree[LAYERS], like[name])
             for index, name in enumerate(others)
         }
         tree = single | {name: part for name, part in tree.items() if name != LAYERS}
@@ -159,11 +157,11 @@ def layers_as_in(tree: Tree, like: Mapping[str, Any], join: Join, take: Take) ->
 
 def _layers_apart(tree: Mapping[str, Any]) -> list[str]:
     """The names "layers_0", "layers_1" and so on in `tree`, in order; empty if one of them is missing."""
-    found = {name for name in tree if re.fullmatch(rf"{LAYERS}_\d+", name)}
-    names = [layer_name(index) for index in range(len(found))]
-    return names if found == set(names) else []
+    present = {name for name in tree if re.fullmatch(rf"{LAYERS}_\d+", name)}
+    names = [layer_name(index) for index in range(len(present))]
+    return names if present == set(names) else []
 
 
-def _same(trees: Sequence[Any]) -> bool:
+def _same_structure(trees: Sequence[Any]) -> bool:
     first: Any = jax.tree.structure(trees[0])
     return all(first == jax.tree.structure(tree) for tree in trees)

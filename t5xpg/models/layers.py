@@ -64,8 +64,8 @@ class Dropout:
         shape = list(x.shape)
         if shared_axis is not None:
             shape[shared_axis] = 1
-        kept = 1.0 - self.rate
-        return jnp.where(jax.random.bernoulli(self.key, kept, tuple(shape)), x / kept, jnp.zeros((), x.dtype))
+        keep_rate = 1.0 - self.rate
+        return jnp.where(jax.random.bernoulli(self.key, keep_rate, tuple(shape)), x / keep_rate, jnp.zeros((), x.dtype))
 
 
 OFF = Dropout(0.0, None)
@@ -97,8 +97,8 @@ def _gated_gelu_forward(x: jax.Array, gate: jax.Array) -> tuple[jax.Array, tuple
     return gated_gelu(x, gate), (x, gate)
 
 
-def _gated_gelu_backward(kept: tuple[jax.Array, jax.Array], gradient: jax.Array) -> tuple[jax.Array, jax.Array]:
-    x, gate, outer = (value.astype(jnp.float32) for value in (*kept, gradient))
+def _gated_gelu_backward(residuals: tuple[jax.Array, jax.Array], gradient: jax.Array) -> tuple[jax.Array, jax.Array]:
+    x, gate, outer = (value.astype(jnp.float32) for value in (*residuals, gradient))
     slope = np.float32(math.sqrt(2 / math.pi))
     cubic = np.float32(0.044715)
     tanh = jnp.tanh(slope * x * (1 + cubic * x * x))
@@ -113,12 +113,13 @@ gated_gelu.defvjp(_gated_gelu_forward, _gated_gelu_backward)
 def parameter(key: jax.Array, init: Initializer, shape: tuple[int, ...], axes: tuple[str, ...]) -> nnx.Param:
     """A float32 parameter and the logical names of its axes."""
     assert len(shape) == len(axes)
-    return nnx.Param(_maker(init, shape)(key), axes=axes)
+    return nnx.Param(_compiled_init(init, shape)(key), axes=axes)
 
 
 @functools.lru_cache(maxsize=256)
-def _maker(init: Initializer, shape: tuple[int, ...]) -> Callable[[jax.Array], jax.Array]:
-    """A small program for all parameters of a kind: it compiles much faster than one for all kinds, same bits."""
+def _compiled_init(init: Initializer, shape: tuple[int, ...]) -> Callable[[jax.Array], jax.Array]:
+    """An initialiser as a small compiled program, for all parameters of one kind and shape. One program for all kinds
+    would give the same bits, and takes much longer to compile."""
     return jax.jit(lambda key: init(key, shape, jnp.dtype("float32")))
 
 
@@ -132,8 +133,8 @@ class Dense(nnx.Module):
         self.kernel = parameter(named_key(key, "kernel"), init, shape, axes)
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        found = activation_sharding.rows(product(x, self.kernel[...].astype(x.dtype), self.axes), self.axes[1])
-        return checkpoint_name(found, PRODUCT)
+        outputs = activation_sharding.rows(product(x, self.kernel[...].astype(x.dtype), self.axes), self.axes[1])
+        return checkpoint_name(outputs, PRODUCT)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
@@ -153,9 +154,9 @@ def _product_forward(
 
 
 def _product_backward(
-    axes: tuple[str, str], kept: tuple[jax.Array, jax.Array], gradient: jax.Array
+    axes: tuple[str, str], residuals: tuple[jax.Array, jax.Array], gradient: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    x, kernel = kept
+    x, kernel = residuals
     rows, gradient_rows = x.reshape(-1, x.shape[-1]), gradient.reshape(-1, gradient.shape[-1])
     by_x = matmul.dot(gradient, activation_sharding.gathered_again(kernel, gradient, *axes).T)
     return by_x, activation_sharding.summed_over_rows(_rows_product, rows, gradient_rows, *axes)
@@ -196,7 +197,7 @@ class Embed(nnx.Module):
         return activation_sharding.rows(self.rows(ids, segment_ids).astype(dtype), "embed")
 
     def rows(self, ids: jax.Array, segment_ids: jax.Array | None) -> jax.Array:
-        """What ids are embedded as, [..., S, D] float32."""
+        """The embeddings of ids, [..., S, D] float32."""
         return _rows_of(self.embedding[...], ids)
 
     def attend(self, x: jax.Array) -> jax.Array:
@@ -248,16 +249,16 @@ def _look_up_forward(
 
 
 def _look_up_backward(
-    axes: tuple[str, str], kept: tuple[jax.Array, jax.Array], gradient: jax.Array
+    axes: tuple[str, str], residuals: tuple[jax.Array, jax.Array], gradient: jax.Array
 ) -> tuple[jax.Array, None]:
-    ids, table = kept
+    ids, table = residuals
 
-    def scattered(ids: jax.Array, rows: jax.Array) -> jax.Array:
-        whole = jnp.zeros((table.shape[0], rows.shape[1]), rows.dtype)
-        return whole.at[jnp.clip(ids, 0, table.shape[0] - 1)].add(rows)
+    def scatter(ids: jax.Array, rows: jax.Array) -> jax.Array:
+        zeros = jnp.zeros((table.shape[0], rows.shape[1]), rows.dtype)
+        return zeros.at[jnp.clip(ids, 0, table.shape[0] - 1)].add(rows)
 
     rows = gradient.reshape(-1, gradient.shape[-1])
-    return activation_sharding.summed_over_rows(scattered, ids.reshape(-1), rows, *axes), None
+    return activation_sharding.summed_over_rows(scatter, ids.reshape(-1), rows, *axes), None
 
 
 _look_up_gathered.defvjp(_look_up_forward, _look_up_backward)

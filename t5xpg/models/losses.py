@@ -20,11 +20,11 @@ NORMALIZERS = ("NUM_REAL_TARGET_TOKENS", "NUM_TOTAL_TARGET_TOKENS", "AVERAGE_PER
 
 @dataclass(frozen=True)
 class LossConfig:
-    """What is optimised.
+    """The loss function.
 
     z_loss: factor of log(Z)^2 per token, which keeps logits from drifting (T5X: 1e-4).
     label_smoothing: probability that is spread over the wrong tokens, in [0, 1).
-    loss_normalizing_factor: what the sum over tokens is divided by. A number; None for nothing (T5X's pretraining
+    loss_normalizing_factor: the divisor of the sum over tokens. A number; None for nothing (T5X's pretraining
         default: Adafactor with parameter scaling does not see it, except by its epsilon); or one of
         "NUM_REAL_TARGET_TOKENS" (the sum of the loss weights: the mean over tokens),
         "NUM_TOTAL_TARGET_TOKENS" (B * T, padding counted),
@@ -173,9 +173,9 @@ def loss_and_metrics(
     logit is the largest, by their weights), "target_bytes" (bytes of all tokens with a weight).
     """
     targets = batch[f"{side_of_targets(batch)}target_tokens"]
-    weights, own_normalizer = loss_weights_and_normalizer(batch, config)
+    weights, batch_normalizer = loss_weights_and_normalizer(batch, config)
     losses = cross_entropy_with_logits(logits, targets, config.label_smoothing, config.z_loss)
-    loss = jnp.sum(losses * weights) / (own_normalizer if normalizer is None else normalizer)
+    loss = jnp.sum(losses * weights) / (batch_normalizer if normalizer is None else normalizer)
     return loss, metrics(loss, token_scores(jax.lax.stop_gradient(logits), targets), batch, config, token_bytes)
 
 
@@ -202,13 +202,13 @@ def metrics(
 ) -> dict[str, jax.Array]:
     """The sums of `loss_and_metrics`. tokens: of all targets [B, T]."""
     targets = batch[f"{side_of_targets(batch)}target_tokens"]
-    plain = token_weights(batch)
+    weights = token_weights(batch)
     bytes_of_targets = jnp.take(jnp.asarray(token_bytes, jnp.float32), targets, mode="clip")
     return {
         "loss": jax.lax.stop_gradient(loss),
-        "cross_entropy": jnp.sum((tokens.log_z - tokens.target_logits) * plain),
-        "z_loss": jnp.sum(config.z_loss * jnp.square(tokens.log_z) * plain),
-        "weights": jnp.sum(plain),
-        "correct": jnp.sum(tokens.hits * plain),
-        "target_bytes": jnp.sum(jnp.where(plain > 0, bytes_of_targets, 0.0)),
+        "cross_entropy": jnp.sum((tokens.log_z - tokens.target_logits) * weights),
+        "z_loss": jnp.sum(config.z_loss * jnp.square(tokens.log_z) * weights),
+        "weights": jnp.sum(weights),
+        "correct": jnp.sum(tokens.hits * weights),
+        "target_bytes": jnp.sum(jnp.where(weights > 0, bytes_of_targets, 0.0)),
     }

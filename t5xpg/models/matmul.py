@@ -50,12 +50,14 @@ def _forward(subscripts: str, a: jax.Array, b: jax.Array) -> tuple[jax.Array, tu
     return _float32_einsum(subscripts, a, b), (a, b)
 
 
-def _backward(subscripts: str, kept: tuple[jax.Array, jax.Array], gradient: jax.Array) -> tuple[jax.Array, jax.Array]:
-    (a, b), (factors, result) = kept, subscripts.split("->")
-    of_a, of_b = factors.split(",")
+def _backward(
+    subscripts: str, residuals: tuple[jax.Array, jax.Array], gradient: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    (a, b), (factors, result) = residuals, subscripts.split("->")
+    axes_of_a, axes_of_b = factors.split(",")
     rounded = gradient.astype(a.dtype)
-    by_a = _float32_einsum(f"{result},{of_b}->{of_a}", rounded, b).astype(a.dtype)
-    return by_a, jnp.einsum(f"{of_a},{result}->{of_b}", a, rounded)
+    by_a = _float32_einsum(f"{result},{axes_of_b}->{axes_of_a}", rounded, b).astype(a.dtype)
+    return by_a, jnp.einsum(f"{axes_of_a},{result}->{axes_of_b}", a, rounded)
 
 
 _float32_einsum.defvjp(_forward, _backward)

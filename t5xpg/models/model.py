@@ -1,4 +1,4 @@
-"""What every architecture is: pure functions of a parameter tree and a batch."""
+"""`Model`, the interface of every architecture: pure functions of a parameter tree and a batch."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Outputs(NamedTuple):
 
 
 @functools.lru_cache(maxsize=16)
-def _abstract(kind: type[Model], config: T5Config) -> tuple[nnx.GraphDef, nnx.State]:
+def _abstract_modules(kind: type[Model], config: T5Config) -> tuple[nnx.GraphDef, nnx.State]:
     modules = nnx.eval_shape(lambda: kind.modules(jax.random.key(0), config))
     stacked = config.scan_layers or config.remat_policy != "none"
     if stacked and not any(isinstance(module, LayerStack) for _, module in nnx.iter_modules(modules)):
@@ -92,11 +92,11 @@ class Model(abc.ABC):
 
     def abstract_params(self) -> Params:
         """The tree of `init` with jax.ShapeDtypeStruct at its leaves; allocates nothing."""
-        return nnx.to_pure_dict(_abstract(type(self), self.config)[1])
+        return nnx.to_pure_dict(_abstract_modules(type(self), self.config)[1])
 
     def logical_axes(self) -> Params:
         """The tree of `init` with a tuple of T5X's names of axes at its leaves: "vocab", "embed", "heads" …"""
-        state = _abstract(type(self), self.config)[1]
+        state = _abstract_modules(type(self), self.config)[1]
         axes = jax.tree.map(
             lambda variable: variable.replace(variable.get_metadata()["axes"]),
             state,
@@ -106,7 +106,7 @@ class Model(abc.ABC):
 
     def with_parameters(self, params: Params) -> Any:
         """The modules with these parameters."""
-        return nnx.merge(_abstract(type(self), self.config)[0], nnx.State(params))
+        return nnx.merge(_abstract_modules(type(self), self.config)[0], nnx.State(params))
 
     def with_layers_apart(self) -> Self:
         """The same model with a name for the parameters of every layer: "layers_0", "layers_1", and so on."""
@@ -159,9 +159,9 @@ class LayerFlops:
         return number * (length * (2 * self.config.emb_dim + self.pair) + 2 * self.key_or_value)
 
     def cross_attention(self, queries: int, keys: int) -> int:
-        own = 0 if self.config.merged_attention else 2 * queries * self.projection
-        of_keys = 2 * keys * self.key_or_value * self.config.encoder.emb_dim // self.config.emb_dim
-        return own + of_keys + queries * keys * self.pair
+        query_and_output = 0 if self.config.merged_attention else 2 * queries * self.projection
+        key_and_value = 2 * keys * self.key_or_value * self.config.encoder.emb_dim // self.config.emb_dim
+        return query_and_output + key_and_value + queries * keys * self.pair
 
     def output(self, length: int) -> int:
         """For the output matrix, which belongs to no layer."""

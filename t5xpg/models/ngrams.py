@@ -19,16 +19,16 @@ def ngram_rows(
     2^32 whose digits in base 1,000,003 are its ids plus 1, the last one first; its bits are mixed, modulo `buckets`.
     """
 
-    def shifted(x: jax.Array, by: int) -> jax.Array:
-        return jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(by, 0)])[..., : x.shape[-1]]
+    def shifted(x: jax.Array, distance: int) -> jax.Array:
+        return jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(distance, 0)])[..., : x.shape[-1]]
 
     number, rows = jnp.zeros(ids.shape, jnp.uint32), []
-    for behind in range(max(lengths)):
-        before = shifted(ids, behind).astype(jnp.uint32)
+    for distance in range(max(lengths)):
+        earlier_ids = shifted(ids, distance).astype(jnp.uint32)
         if segment_ids is not None:
-            before = jnp.where(shifted(segment_ids, behind) == segment_ids, before, 0)
-        number = number * _BASE + before + 1
-        if behind + 1 in lengths:
+            earlier_ids = jnp.where(shifted(segment_ids, distance) == segment_ids, earlier_ids, 0)
+        number = number * _BASE + earlier_ids + 1
+        if distance + 1 in lengths:
             mixed = (number ^ (number >> 15)) * _MIX
             rows.append((mixed ^ (mixed >> 16)) % buckets)
     return jnp.stack(rows, axis=-1).astype(jnp.int32)

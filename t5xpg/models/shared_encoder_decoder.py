@@ -22,8 +22,8 @@ class SharedTransformer(nnx.Module):
                 f"T5Config has {config.num_encoder_layers} layers for the encoder and {config.num_decoder_layers} for "
                 "the decoder: where they share their parameters, the numbers have to be equal."
             )
-        of_an_encoder = {"share_embeddings", "encoder_global_block", "delete_gate_layer", *ENCODER_SIZES}
-        config.require_t5("A SharedEncoderDecoderModel", set(config.beyond_t5) - of_an_encoder)
+        encoder_settings = {"share_embeddings", "encoder_global_block", "delete_gate_layer", *ENCODER_SIZES}
+        config.require_t5("A SharedEncoderDecoderModel", set(config.beyond_t5) - encoder_settings)
         self.token_embedder = token_embedder(named_key(key, "token_embedder"), config)
         self.prompt = make_prompt(key, config)
         self.decoder_token_embedder = None
@@ -37,7 +37,7 @@ class SharedTransformer(nnx.Module):
         pairs = AttentionPattern(tokens.shape[1], tokens, segment_ids, segment_ids)
         geometry = self_geometries(stack.config, pairs, stack.config.encoder_window, stack.relpos_bias)
         x = dropout.at("embedding")(embed(tokens, stack.dtype, segment_ids))
-        x = stack.through_layers(x, lambda x, layer, dropout, at: layer(x, geometry(layer, at), dropout), dropout)
+        x = stack.run_layers(x, lambda x, layer, dropout, index: layer(x, geometry(layer, index), dropout), dropout)
         return Source(dropout.at("output")(stack.decoder_norm(x), shared_axis=None), tokens, segment_ids)
 
 

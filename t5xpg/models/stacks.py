@@ -15,14 +15,14 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from t5xpg.models.attention import Attention, SideInputs, soft_capped
+from t5xpg.models.attention import Attention, SideInputs, soft_cap
 from t5xpg.models.attention.biases import AttentionPattern
-from t5xpg.models.attention.geometry import Geometry, of_layer, rotations, self_geometries
+from t5xpg.models.attention.geometry import Geometry, rotations, select_kind, self_geometries
 from t5xpg.models.attention.global_tokens import global_tokens
 from t5xpg.models.attention.relative_positions import RelativePositionBias
 from t5xpg.models.attention.rotary import decoder_positions, positions_in_segments, source_positions
 from t5xpg.models.config import T5Config
-from t5xpg.models.delete_gate import DeleteGate, Kept
+from t5xpg.models.delete_gate import DeleteGate, KeptPositions
 from t5xpg.models.layer_stack import LayerStack
 from t5xpg.models.layers import OFF, Dense, Dropout, Embed, Mlp, RMSNorm, named_key
 
@@ -34,7 +34,7 @@ def add_norms(layer: nnx.Module, name: str, config: T5Config) -> None:
         setattr(layer, f"{place}_{name}_layer_norm", norm)
 
 
-def normed(layer: nnx.Module, place: str, name: str, x: jax.Array) -> jax.Array:
+def apply_norm(layer: nnx.Module, place: str, name: str, x: jax.Array) -> jax.Array:
     """x [..., D] after the layer's "pre" or "post" norm (`place`) for its part `name`; x if there is no such norm."""
     norm = getattr(layer, f"{place}_{name}_layer_norm")
     return x if norm is None else norm(x)
@@ -44,7 +44,7 @@ def residual(
     layer: nnx.Module, name: str, x: jax.Array, part: Callable[[jax.Array], jax.Array], dropout: Dropout
 ) -> jax.Array:
     """x [..., D] plus the output of the part called `name`, with the layer's norms before and after that part."""
-    return x + dropout(normed(layer, "post", name, part(normed(layer, "pre", name, x))))
+    return x + dropout(apply_norm(layer, "post", name, part(apply_norm(layer, "pre", name, x))))
 
 
 def self_attention(
@@ -66,9 +66,9 @@ def self_attention(
         if source is not None:
             keys, values = (jnp.concatenate(both, axis=1) for both in zip((keys, values), source, strict=True))
         side = None
-        if (tokens := geometry.globals) is not None:
+        if (tokens := geometry.global_tokens) is not None:
             assert isinstance(layer, EncoderLayer)
-            summed = layer.global_input_layer_norm(tokens.summed(y))
+            summed = layer.global_input_layer_norm(tokens.block_sums(y))
             side = SideInputs(*attention.project_keys_values(summed), tokens.bias)
         return attention(y, keys, values, geometry.bias, dropout.at(f"{name}_weights"), geometry.queries, side)
 
@@ -81,17 +81,17 @@ def feed_forward(layer: EncoderLayer | DecoderOnlyLayer, x: jax.Array, dropout: 
 
 
 def position_table(
-    key: jax.Array, config: T5Config, *, of_layer: bool, name: str = "relpos_bias"
+    key: jax.Array, config: T5Config, *, per_layer: bool, name: str = "relpos_bias"
 ) -> RelativePositionBias | None:
-    """The table of relative positions of a layer (`of_layer`) or of a stack; None if it has none. key: its own."""
-    if config.relpos_bias_in_every_layer != of_layer or not config.relative_attention_bias:
+    """The table of relative positions of a layer (`per_layer`) or of a stack; None if it has none. key: its own."""
+    if config.relpos_bias_in_every_layer != per_layer or not config.relative_attention_bias:
         return None
     return RelativePositionBias(named_key(key, name), config)
 
 
 class EncoderLayer(nnx.Module):
     def __init__(self, key: jax.Array, config: T5Config) -> None:
-        self.relpos_bias = position_table(key, config, of_layer=True)
+        self.relpos_bias = position_table(key, config, per_layer=True)
         add_norms(self, "attention", config)
         self.attention = Attention(named_key(key, "attention"), config)
         if config.encoder_global_block is not None:
@@ -106,7 +106,7 @@ class EncoderLayer(nnx.Module):
 
 class DecoderOnlyLayer(nnx.Module):
     def __init__(self, key: jax.Array, config: T5Config) -> None:
-        self.relpos_bias = position_table(key, config, of_layer=True)
+        self.relpos_bias = position_table(key, config, per_layer=True)
         add_norms(self, "self_attention", config)
         self.self_attention = Attention(named_key(key, "self_attention"), config)
         add_norms(self, "mlp", config)
@@ -136,14 +136,14 @@ class DecoderLayer(DecoderOnlyLayer):
         return self.self_attention if self.is_merged else self.encoder_decoder_attention
 
     def with_source(
-        self, x: jax.Array, encoded: jax.Array, own: Geometry, cross: Geometry, dropout: Dropout
+        self, x: jax.Array, encoded: jax.Array, geometry: Geometry, cross: Geometry, dropout: Dropout
     ) -> jax.Array:
         """x [B, T, D], encoded [B, S, D] -> [B, T, D]."""
         keys, values = self.source_attention.project_keys_values(encoded, cross.keys)
         if self.is_merged:
-            x = self_attention(self, "self_attention", x, own.merged(cross), dropout, (keys, values))
+            x = self_attention(self, "self_attention", x, geometry.merge(cross), dropout, (keys, values))
             return feed_forward(self, x, dropout)
-        x = self_attention(self, "self_attention", x, own, dropout)
+        x = self_attention(self, "self_attention", x, geometry, dropout)
 
         def look(y: jax.Array) -> jax.Array:
             weights_dropout = dropout.at("encoder_decoder_attention_weights")
@@ -152,15 +152,16 @@ class DecoderLayer(DecoderOnlyLayer):
         x = residual(self, "cross_attention", x, look, dropout.at("encoder_decoder_attention"))
         return feed_forward(self, x, dropout)
 
-    def source_weights(self, x: jax.Array, encoded: jax.Array, own: Geometry, cross: Geometry) -> jax.Array:
+    def source_weights(self, x: jax.Array, encoded: jax.Array, geometry: Geometry, cross: Geometry) -> jax.Array:
         """The attention weights of `with_source` over the source, without dropout: [B, H, T, S] float32."""
         keys, _ = self.source_attention.project_keys_values(encoded, cross.keys)
         if self.is_merged:
-            y = normed(self, "pre", "self_attention", x)
-            keys = jnp.concatenate([self.self_attention.project_keys_values(y, own.keys)[0], keys], axis=1)
-            return self.self_attention.weights(y, keys, own.merged(cross).whole, own.queries)[..., x.shape[1] :]
-        x = self_attention(self, "self_attention", x, own, OFF)
-        y = normed(self, "pre", "cross_attention", x)
+            y = apply_norm(self, "pre", "self_attention", x)
+            keys = jnp.concatenate([self.self_attention.project_keys_values(y, geometry.keys)[0], keys], axis=1)
+            weights = self.self_attention.weights(y, keys, geometry.merge(cross).whole, geometry.queries)
+            return weights[..., x.shape[1] :]
+        x = self_attention(self, "self_attention", x, geometry, OFF)
+        y = apply_norm(self, "pre", "cross_attention", x)
         return self.encoder_decoder_attention.weights(y, keys, cross.whole, cross.queries)
 
 
@@ -174,16 +175,16 @@ class Source(NamedTuple):
     states: jax.Array
     tokens: jax.Array
     segment_ids: jax.Array | None = None
-    kept: Kept | None = None
+    kept: KeptPositions | None = None
 
 
 class Encoder(LayerStack):
     def __init__(self, key: jax.Array, config: T5Config) -> None:
         self.config = config
         self.dtype = jnp.dtype(config.dtype)
-        self.relpos_bias = position_table(key, config, of_layer=False)
+        self.relpos_bias = position_table(key, config, per_layer=False)
         if config.encoder_global_block is not None:
-            self.global_relpos_bias = position_table(key, config, of_layer=False, name="global_relpos_bias")
+            self.global_relpos_bias = position_table(key, config, per_layer=False, name="global_relpos_bias")
         self.add_layers(key, config, config.num_encoder_layers, EncoderLayer)
         if config.delete_gate_layer is not None:
             self.delete_gate = DeleteGate(named_key(key, "delete_gate"), config)
@@ -199,7 +200,7 @@ class Encoder(LayerStack):
         assert segment_ids is None, "of a packed row, the gate would keep more of one text than of another"
         x = self._apply_layers(x, tokens, None, dropout, slice(gate))
         kept = self.delete_gate(x, tokens)
-        x, tokens = kept.of(x), kept.of(tokens)
+        x, tokens = kept.gather(x), kept.gather(tokens)
         x = self._apply_layers(x, tokens, None, dropout, slice(gate, None), kept.positions)
         source = self._source(x, tokens, None, dropout)
         # the gate learns through the states of the positions that it keeps, which the decoder reads
@@ -216,12 +217,14 @@ class Encoder(LayerStack):
     ) -> jax.Array:
         """x [B, S, D] through some layers. positions: [B, S], where they are not simply 0, 1, 2 and so on."""
         pairs = AttentionPattern(tokens.shape[1], tokens, segment_ids, segment_ids)
-        seen, size = None, self.config.encoder_global_block
+        tokens_seen, size = None, self.config.encoder_global_block
         if size is not None and tokens.shape[1] >= size:
-            seen = global_tokens(tokens, segment_ids, size, self.global_relpos_bias)
-        geometry = self_geometries(self.config, pairs, self.config.encoder_window, self.relpos_bias, positions, seen)
-        return self.through_layers(
-            x, lambda x, layer, dropout, at: layer(x, geometry(layer, at), dropout), dropout, layers
+            tokens_seen = global_tokens(tokens, segment_ids, size, self.global_relpos_bias)
+        geometry = self_geometries(
+            self.config, pairs, self.config.encoder_window, self.relpos_bias, positions, tokens_seen
+        )
+        return self.run_layers(
+            x, lambda x, layer, dropout, index: layer(x, geometry(layer, index), dropout), dropout, layers
         )
 
     def _source(self, x: jax.Array, tokens: jax.Array, segment_ids: jax.Array | None, dropout: Dropout) -> Source:
@@ -235,14 +238,14 @@ class _DecoderStack(LayerStack):
     def __init__(self, key: jax.Array, config: T5Config) -> None:
         self.config = config
         self.dtype = jnp.dtype(config.dtype)
-        self.relpos_bias = position_table(key, config, of_layer=False)
+        self.relpos_bias = position_table(key, config, per_layer=False)
         self.add_layers(key, config, config.num_decoder_layers, self.layer)
         self.decoder_norm = RMSNorm(config.emb_dim)
         self.logits_dense = output_matrix(key, config)
 
     @property
     def window(self) -> tuple[int, int] | None:
-        """How many positions behind and ahead a position sees in layers with a window."""
+        """The numbers of positions behind and ahead that a position sees in layers with a window."""
         behind = self.config.decoder_window
         return None if behind is None else (behind, behind)
 
@@ -264,13 +267,13 @@ class Decoder(_DecoderStack):
         dropout: Dropout = OFF,
     ) -> jax.Array:
         """As `DecoderOnly`, with a source."""
-        own, cross = self._geometries(self.config, source, target_tokens, segment_ids)
+        geometry, cross = self._geometries(self.config, source, target_tokens, segment_ids)
         x = dropout.at("embedding")(embed(input_tokens, self.dtype, segment_ids))
 
-        def through(x: jax.Array, layer: DecoderLayer, dropout: Dropout, at: int | jax.Array) -> jax.Array:
-            return layer.with_source(x, source.states, own(layer, at), cross(at), dropout)
+        def apply_layer(x: jax.Array, layer: DecoderLayer, dropout: Dropout, index: int | jax.Array) -> jax.Array:
+            return layer.with_source(x, source.states, geometry(layer, index), cross(index), dropout)
 
-        x = self.through_layers(x, through, dropout)
+        x = self.run_layers(x, apply_layer, dropout)
         return dropout.at("output")(self.decoder_norm(x))
 
     def _geometries(
@@ -282,34 +285,34 @@ class Decoder(_DecoderStack):
     ) -> tuple[Callable[[DecoderLayer, int | jax.Array], Geometry], Callable[[int | jax.Array], Geometry]]:
         """The geometry of self attention, by layer and index, and of the attention over the source, by index."""
         length, (_, encoder_tokens, encoder_segment_ids, _) = target_tokens.shape[1], source
-        own = AttentionPattern(length, target_tokens, segment_ids, segment_ids, is_causal=True)
+        pattern = AttentionPattern(length, target_tokens, segment_ids, segment_ids, is_causal=True)
         pairs = AttentionPattern(length, encoder_tokens, segment_ids, encoder_segment_ids)
-        cross = pairs.make_bias(config.attention_chunk_size, kernel=config.attention_kernel)
+        bias = pairs.make_bias(config.attention_chunk_size, kernel=config.attention_kernel)
         if not config.rotary_cross_attention:
             # source keys are not turned, so products with them depend on a query's position: count it within its text
-            places = None if segment_ids is None else positions_in_segments(segment_ids)
-            return self_geometries(config, own, self.window, self.relpos_bias, places), lambda _: Geometry(cross)
-        places = decoder_positions(encoder_tokens, length, segment_ids, encoder_segment_ids)
-        queries = rotations(config, places)
+            positions = None if segment_ids is None else positions_in_segments(segment_ids)
+            return self_geometries(config, pattern, self.window, self.relpos_bias, positions), lambda _: Geometry(bias)
+        positions = decoder_positions(encoder_tokens, length, segment_ids, encoder_segment_ids)
+        queries = rotations(config, positions)
         keys = rotations(config, source_positions(encoder_tokens, encoder_segment_ids))
 
-        def of_source(at: int | jax.Array) -> Geometry:
-            return Geometry(cross, of_layer(config, queries, at), of_layer(config, keys, at))
+        def source_geometry(index: int | jax.Array) -> Geometry:
+            return Geometry(bias, select_kind(config, queries, index), select_kind(config, keys, index))
 
-        return self_geometries(config, own, self.window, self.relpos_bias, places), of_source
+        return self_geometries(config, pattern, self.window, self.relpos_bias, positions), source_geometry
 
     def source_weights(
         self, embed: Embed, source: Source, input_tokens: jax.Array, target_tokens: jax.Array
     ) -> jax.Array:
         """The attention of every layer over the source, without dropout: [B, L, H, T, S] float32."""
         whole = replace(self.config, attention_chunk_size=None, attention_kernel="dot_product")
-        own, cross = self._geometries(whole, source, target_tokens)
-        x, found = embed(input_tokens, self.dtype), []
-        for at, (_, layer) in enumerate(self.named_layers()):
-            geometries = own(layer, at), cross(at)
-            found.append(layer.source_weights(x, source.states, *geometries))
+        geometry, cross = self._geometries(whole, source, target_tokens)
+        x, weights = embed(input_tokens, self.dtype), []
+        for index, (_, layer) in enumerate(self.named_layers()):
+            geometries = geometry(layer, index), cross(index)
+            weights.append(layer.source_weights(x, source.states, *geometries))
             x = layer.with_source(x, source.states, *geometries, OFF)
-        return jnp.stack(found, axis=1)
+        return jnp.stack(weights, axis=1)
 
 
 class DecoderOnly(_DecoderStack):
@@ -335,7 +338,7 @@ class DecoderOnly(_DecoderStack):
         pairs = AttentionPattern(length, target_tokens, segment_ids, segment_ids, is_causal=True, prefix=prefix)
         geometry = self_geometries(self.config, pairs, self.window, self.relpos_bias)
         x = dropout.at("embedding")(embed(input_tokens, self.dtype, segment_ids))
-        x = self.through_layers(x, lambda x, layer, dropout, at: layer(x, geometry(layer, at), dropout), dropout)
+        x = self.run_layers(x, lambda x, layer, dropout, index: layer(x, geometry(layer, index), dropout), dropout)
         return dropout.at("output")(self.decoder_norm(x))
 
 
@@ -349,4 +352,4 @@ def output_matrix(key: jax.Array, config: T5Config) -> Dense | None:
 def to_logits(config: T5Config, embed: Embed, matrix: Dense | None, x: jax.Array) -> jax.Array:
     """x [..., D] -> logits [..., V]. In float32, whatever the compute dtype: T5X's choice for stability."""
     logits = embed.attend(x) / math.sqrt(x.shape[-1]) if matrix is None else matrix(x.astype(jnp.float32))
-    return soft_capped(logits, config.logit_softcap)
+    return soft_cap(logits, config.logit_softcap)

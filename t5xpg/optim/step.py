@@ -103,7 +103,7 @@ def _make_loss(
         logits = to_logits(states)
         target_loss, sums = loss_and_metrics(logits, rows, loss_config, token_bytes, normalizer)
         assert frozen is not None
-        return teacher.distilled(target_loss, sums, logits, frozen, rows, loss_config, normalizer)
+        return teacher.distillation_loss(target_loss, sums, logits, frozen, rows, loss_config, normalizer)
 
     return loss
 

@@ -34,7 +34,7 @@ _DOCUMENTS = ("*.md", "docs/*.md", "experiments/*/README.md")
 
 
 def build(folder: Path) -> Path:
-    """Write the site beside a folder, then move it there in place of an earlier site; returns its first page.
+    """Write the site beside a folder, then move it there in place of an earlier one; returns its first page.
 
     Raises UserError for a folder that holds anything else than a site.
     """
@@ -55,7 +55,7 @@ class Site:
     """The pages of some experiments, below the folder `folder`. runs: of this machine, of other experiments too."""
 
     def __init__(self, folder: Path, shown: Sequence[SiteExperiment], runs: Sequence[SiteRun]) -> None:
-        self.folder, self.shown, self.compared = folder, shown, list(compared(shown, runs))
+        self.folder, self.shown, self.charted = folder, shown, list(chart_data(shown, runs))
         self.documents = sorted(
             path.relative_to(paths.REPOSITORY) for pattern in _DOCUMENTS for path in paths.REPOSITORY.glob(pattern)
         )
@@ -74,19 +74,18 @@ class Site:
     def write(self) -> None:
         """Write all pages and the data of the runs."""
         self._page("index.html", "index.html", shown=self.shown)
-        named = {one.name for one in self.shown}
-        self._page("compare.html", "compare.html", runs=self.compared, named=named)
+        names = {one.name for one in self.shown}
+        self._page("compare.html", "compare.html", runs=self.charted, named=names)
         chains = [lineage.chain_of(one) for one in self.shown if one.published]
         self._page("lineage.html", "lineage.html", chains=chains)
         self._page("python.html", "python.html", public=docstrings.public(), markdown=lambda text: html_of(text, str))
         self._page("benchmarks.html", "benchmarks.html", history=lineage.benchmarks())
         for one in self.shown:
             self._experiment(one)
-        for run in self.compared:
+        for run in self.charted:
             self._data(run)
-        bills = {
-            one.name: place for one in self.shown if one.published and (place := self._bill(one.published.results))
-        }
+        published = ((one.name, one.published.results) for one in self.shown if one.published)
+        bills = {name: place for name, results in published if (place := self._write_packages(results))}
         described = crate.metadata(self.folder, self.shown, bills)
         self._text(crate.FILE, json.dumps(described, ensure_ascii=False, indent=1))
         for document in self.documents:
@@ -106,7 +105,7 @@ class Site:
             self._copy(picture, page.parent / picture.name)
         for run in shown.runs:
             self._text(f"data/{run.id}.json", json.dumps(run.results, ensure_ascii=False, indent=1))
-        ids = [run["id"] for run in self.compared if run["experiment"] == shown.name]
+        ids = [run["id"] for run in self.charted if run["experiment"] == shown.name]
         html = self._html(text, document)
         self._page("experiment.html", str(page), title=shown.name, shown=shown, text=html, ids=ids)
 
@@ -115,13 +114,13 @@ class Site:
         self._text(f"data/{run['id']}.js", f"t5xpg.add({text});\n")
         self._text(f"data/{run['id']}.csv", csv_of(run["curves"]))
 
-    def _bill(self, results: Mapping[str, Any]) -> str | None:
+    def _write_packages(self, results: Mapping[str, Any]) -> str | None:
         """Write the list of packages that a run was trained with, from the lock of its commit; None if git has none."""
         commit, lock = provenance.commit_of(results), f"requirements/{sbom.lock_name(results['hardware'])}.txt"
-        found = environment.git("show", f"{commit}:{lock}") if commit else None
-        if not found:
+        lock_text = environment.git("show", f"{commit}:{lock}") if commit else None
+        if not lock_text:
             return None
-        text = sbom.text(found, results["hardware"], results["versions"])
+        text = sbom.text(lock_text, results["hardware"], results["versions"])
         place = f"data/packages-{hashlib.sha256(text.encode()).hexdigest()[:12]}.cdx.json"
         self._text(place, text)
         return place
@@ -130,7 +129,7 @@ class Site:
         return html_of(text, lambda target: self._link(target, document))
 
     def _link(self, target: str, document: Path) -> str:
-        """Where a link of a document leads on the site: to a page, a copy of a file of the repository, or as it was."""
+        """The address on the site for a link in a document: a page, a copy of a file, or the link as it was."""
         if "://" in target or target.startswith(("#", "mailto:")):
             return target
         place, hash_, anchor = target.partition("#")
@@ -150,7 +149,7 @@ class Site:
         return f"{up}{address(file)}{hash_}{anchor}"
 
     def _source(self, file: Path) -> None:
-        """A file of the repository, as text."""
+        """Write the page of a file of the repository, which shows it as text."""
         if not (self.folder / address(file)).exists():
             text = (paths.REPOSITORY / file).read_text(encoding="utf-8", errors="replace")
             self._page("source.html", address(file), title=str(file), source=text)
@@ -169,21 +168,22 @@ class Site:
 
 
 def address(file: Path) -> str:
-    """Where a file of the repository stands on the site, from its root."""
+    """The address of a file of the repository on the site, from its root."""
     if file.name == README_FILE and len(file.parts) > 1:
         return (file.parent / "index.html").as_posix()
     return (file.with_suffix(".html") if file.suffix == ".md" else Path("source") / f"{file}.html").as_posix()
 
 
-def compared(shown: Sequence[SiteExperiment], runs: Sequence[SiteRun]) -> Iterator[dict[str, Any]]:
-    """All that one chart can show: runs, and the recipes of sweeps, whose seeds are a band."""
+def chart_data(shown: Sequence[SiteExperiment], runs: Sequence[SiteRun]) -> Iterator[dict[str, Any]]:
+    """The lines that one chart can show: runs, and the recipes of sweeps, whose seeds are a band."""
     for one in shown:
         for run in one.runs:
             yield run.browser_data()
         for entry in (one.board or {}).get("final", ()):
-            made = recipe(one.name, entry)
-            if made["curves"] and all(steps for steps, *_ in made["curves"].values()):  # trained, and measured
-                yield made
+            recipe_run = recipe(one.name, entry)
+            curves = recipe_run["curves"].values()
+            if curves and all(steps for steps, *_ in curves):  # trained, and measured
+                yield recipe_run
     names = {one.name for one in shown}
     yield from (run.browser_data() for run in runs if run.results["experiment"] not in names)
 

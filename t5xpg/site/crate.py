@@ -23,8 +23,9 @@ def metadata(site: Path, experiments: Sequence[SiteExperiment], bills: Mapping[s
     bills: by experiment the file that lists the packages of its run (`base.sbom`), where there is one.
     """
     published = [(one, run) for one in experiments if (run := one.published)]
-    found = [entity for shown, run in published for entity in _experiment(site, shown, run, bills)]
-    entities: dict[str, Entity] = {entity["@id"]: entity for entity in found}  # runs share software and data
+    entities: dict[str, Entity] = {  # by id, because runs share software and data
+        entity["@id"]: entity for shown, run in published for entity in _experiment(site, shown, run, bills)
+    }
     root = {
         "@id": "./",
         "@type": "Dataset",

@@ -13,7 +13,7 @@ SOURCE = paths.PACKAGE / "api.py"
 
 @dataclass(frozen=True)
 class Documented:
-    """A function or class, with the methods of a class. signature: how it is called, "load(name: str) -> Model"."""
+    """A function or class, with the methods of a class. signature: as "load(name: str) -> Model"."""
 
     name: str
     signature: str
@@ -22,14 +22,14 @@ class Documented:
 
 
 def public() -> list[Documented]:
-    """What `t5xpg.__all__` names, functions first."""
+    """The functions, and then the classes, of `t5xpg.__all__`."""
     body = ast.parse(SOURCE.read_text(encoding="utf-8")).body
-    found = [
+    documented = [
         _documented(node)
         for node in body
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name in t5xpg.__all__
     ]
-    return sorted(found, key=lambda one: one.name[0].isupper())
+    return sorted(documented, key=lambda one: one.name[0].isupper())
 
 
 def _documented(node: ast.FunctionDef | ast.ClassDef) -> Documented:

@@ -1,4 +1,4 @@
-"""Where numbers come from: text, vocabulary, cache, run, checkpoint, export, each with its digest; and the history of
+"""The sources of numbers: text, vocabulary, cache, run, checkpoint, export, each with its digest; and the history of
 `make bench`."""
 
 import hashlib
@@ -22,7 +22,7 @@ _BENCH = "bench/results.json"
 
 @dataclass(frozen=True)
 class Link:
-    """One thing that a number rests on. digest: hex, or "" if none is recorded. state: SAME, STALE or ABSENT, compared
+    """One source of a number. digest: hex, or "" if none is recorded. state: SAME, STALE or ABSENT, compared
     with what this machine has; "" if it is not compared. A link is stale if it changed, or one before it."""
 
     what: str
@@ -40,7 +40,7 @@ class Chain:
 
     @property
     def stale_from(self) -> str | None:
-        """What changed first on this machine since publication; None where nothing did."""
+        """The first link that changed on this machine since publication; None if none did."""
         return next((link.what for link in self.links if link.state == STALE), None)
 
 
@@ -58,10 +58,10 @@ def chain_of(shown: SiteExperiment) -> Chain:
 def _text(results: Mapping[str, Any]) -> Iterator[Link]:
     data = results["identity"].get("data") or {}
     name = data.get("dataset")
-    found = json_object_if_any(paths.data_directory() / str(name) / "manifest.json").get("splits", {})
+    splits = json_object_if_any(paths.data_directory() / str(name) / "manifest.json").get("splits", {})
     for split, digest in (data.get("sha256") or {}).items():
-        here = found.get(split, {}).get("sha256")
-        state = ABSENT if here is None else SAME if here == digest else STALE
+        local_digest = splits.get(split, {}).get("sha256")
+        state = ABSENT if local_digest is None else SAME if local_digest == digest else STALE
         yield Link("text", f"{name}, {split}", digest, state)
 
 
@@ -74,8 +74,8 @@ def _vocabulary(results: Mapping[str, Any]) -> Iterator[Link]:
         return
     task = str((results["identity"].get("data") or {}).get("task"))
     folders = [place for name, place in find_vocabularies(paths.data_directory()).items() if task.endswith(f"_{name}")]
-    here = {sha256_of_file(path) for place in folders for path in place.iterdir() if path.name in FILES}
-    yield Link("vocabulary", described, digest, SAME if digest in here else STALE if here else ABSENT)
+    local_digests = {sha256_of_file(path) for place in folders for path in place.iterdir() if path.name in FILES}
+    yield Link("vocabulary", described, digest, SAME if digest in local_digests else STALE if local_digests else ABSENT)
 
 
 def _cache(results: Mapping[str, Any]) -> Iterator[Link]:
@@ -99,7 +99,7 @@ def _exports(run: RunDirectory) -> Iterator[Link]:
 
 @dataclass(frozen=True)
 class BenchmarkRun:
-    """A run of `make bench`. rows: the medians of this program, by what was measured."""
+    """A run of `make bench`. rows: the median of this program for each quantity measured."""
 
     time: str
     commit: str
@@ -107,23 +107,27 @@ class BenchmarkRun:
 
 
 def benchmarks() -> Mapping[str, list[BenchmarkRun]]:
-    """What `make bench` measured on each kind of processor, oldest first: from git's history and the current file."""
-    found: dict[str, dict[str, BenchmarkRun]] = {}
+    """The runs of `make bench` on each kind of processor, oldest first: from git's history and the current file."""
+    runs_of_kind: dict[str, dict[str, BenchmarkRun]] = {}
     commits = (git("log", "--format=%H", "--", _BENCH) or "").split()
     texts = [git("show", f"{commit}:{_BENCH}") for commit in commits]
-    now = paths.REPOSITORY / _BENCH
-    for text in dict.fromkeys([now.read_text(encoding="utf-8") if now.exists() else None, *texts]):
+    current_file = paths.REPOSITORY / _BENCH
+    for text in dict.fromkeys([current_file.read_text(encoding="utf-8") if current_file.exists() else None, *texts]):
         value = json.loads(text or '{"machines": []}')
         for record in value.get("machines", [value]):  # of one machine alone, as it was before
-            rows = {f"{row['what']} ({row['unit']})": own for row in record["rows"] if (own := _own(row)) is not None}
+            rows = {
+                f"{row['what']} ({row['unit']})": median
+                for row in record["rows"]
+                if (median := _own_median(row)) is not None
+            }
             machine = record["machine"]
             kind = record.get("kind", f"{machine['cpu']}, {machine['cores']} cores")
             commit = (record.get("git") or {}).get("commit", "")
-            found.setdefault(kind, {})[record["time"]] = BenchmarkRun(record["time"], commit[:12], rows)
-    return {kind: [runs[time] for time in sorted(runs)] for kind, runs in sorted(found.items())}
+            runs_of_kind.setdefault(kind, {})[record["time"]] = BenchmarkRun(record["time"], commit[:12], rows)
+    return {kind: [runs[time] for time in sorted(runs)] for kind, runs in sorted(runs_of_kind.items())}
 
 
-def _own(row: Mapping[str, Any]) -> float | None:
+def _own_median(row: Mapping[str, Any]) -> float | None:
     """The median of the first contestant, which is ours."""
     first: Mapping[str, Any] = next(iter(row["contestants"].values()), {})
     return first.get("median")

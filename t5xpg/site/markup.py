@@ -1,4 +1,4 @@
-"""Markdown and texts as HTML: the repository's pages with their links, and what differs between two texts."""
+"""Markdown and texts as HTML: the repository's pages with their links, and the differences between two texts."""
 
 import difflib
 import re

@@ -1,4 +1,4 @@
-"""What the site shows, read from records alone: published experiments, and the runs of this machine."""
+"""The contents of the site, read from records alone: published experiments, and the runs of this machine."""
 
 import json
 import re
@@ -39,16 +39,16 @@ class SiteRun:
     @property
     def curves(self) -> dict[str, list[list[float | None]]]:
         """{"validation: nats per target byte": [steps, values]}, of tasks' metrics too: "task: bleu"."""
-        found = {}
+        curves = {}
         for split, columns in self.results["curves"].items():
             for name, title in MEASURES.items():
                 if name in columns:
-                    found[f"{split}: {title}"] = [columns["step"], columns[name]]
+                    curves[f"{split}: {title}"] = [columns["step"], columns[name]]
         for task, columns in self.results.get("tasks", {}).get("infer_eval", {}).items():
             for name, column in columns["metrics"].items():
                 if not isinstance(column, str):
-                    found[f"{task}: {name}"] = [columns["step"], column]
-        return found
+                    curves[f"{task}: {name}"] = [columns["step"], column]
+        return curves
 
     @property
     def totals(self) -> dict[str, float | None]:
@@ -62,7 +62,7 @@ class SiteRun:
         }
 
     def browser_data(self) -> dict[str, Any]:
-        """What a browser needs to draw and to compare the run."""
+        """The data with which a browser draws and compares the run."""
         results = self.results
         circumstances = {
             "code": {"commit": results["git"]["commit"] if results.get("git") else None},
@@ -93,7 +93,7 @@ class SiteExperiment:
     """An experiment that the site shows.
 
     text: its README. runs: the published one first, then those of this machine. board: of a sweep or a matrix, its
-    results of all runs. state: how far the published numbers can be relied on, as (kind, text).
+    results of all runs. state: the reliability of the published numbers, as (kind, text).
     """
 
     name: str
@@ -117,22 +117,22 @@ class SiteExperiment:
 
 def experiments(runs: Sequence[SiteRun]) -> list[SiteExperiment]:
     """All experiments of the checkout, by name, with those of the runs of this machine that are theirs."""
-    found = []
+    site_experiments = []
     for _, folder in sorted(paths.experiments().items()):
         readme = folder / README_FILE
         if not (readme.exists() or any(folder.glob("*.gin"))):
             continue
         text = read_text(readme) if readme.exists() else f"# {folder.name}\n"
-        own = [run for run in runs if run.results["experiment"] == folder.name]
+        own_runs = [run for run in runs if run.results["experiment"] == folder.name]
         published = folder / RESULTS_FILE
         if published.exists():
-            own.insert(0, SiteRun(folder.name, read_results(published), published=True))
+            own_runs.insert(0, SiteRun(folder.name, read_results(published), published=True))
         boards = (folder / kind.page.board_file for kind in KINDS)
         board = next((read_json(path) for path in boards if path.exists()), None)
-        asked, answered = (_sentence(text, name) for name in ("Question", "Answer"))
-        state = list(_state(folder, own))
-        found.append(SiteExperiment(folder.name, folder, text, asked, answered, own, board, state))
-    return found
+        question, answer = (_sentence(text, name) for name in ("Question", "Answer"))
+        state = list(_state(folder, own_runs))
+        site_experiments.append(SiteExperiment(folder.name, folder, text, question, answer, own_runs, board, state))
+    return site_experiments
 
 
 def local_runs() -> Iterator[SiteRun]:
@@ -148,36 +148,36 @@ def local_runs() -> Iterator[SiteRun]:
 
 
 def headline(results: Results) -> Headline | None:
-    """What the first published figure measures, else words filled in, else the task's metric, else the loss.
+    """The measure of the first published figure, else words filled in, else the task's metric, else the loss.
 
     None where none of them is a number.
     """
-    own = values(results)
+    measured = values(results)
     references = results.get("references", ())
-    keys = [key for one in references for key in matching_keys(one, own)]
+    keys = [key for one in references for key in matching_keys(one, measured)]
     words = FILLED_IN.format("word")
-    keys += [*(key for key in own if key[1] == words), *(key for key in own if key[0]), *own]
+    keys += [*(key for key in measured if key[1] == words), *(key for key in measured if key[0]), *measured]
     if not keys:
         return None
     _, measure, split = keys[0]
-    others = [(one["name"], one["value"]) for one in references if keys[0] in matching_keys(one, own)]
-    others += [(name, found[keys[0]]) for name, found in trivial_results(results).items() if keys[0] in found]
+    others = [(one["name"], one["value"]) for one in references if keys[0] in matching_keys(one, measured)]
+    others += [(name, baseline[keys[0]]) for name, baseline in trivial_results(results).items() if keys[0] in baseline]
     for one in evaluations(results):  # older ones have no blanks
         if measure == words and one.get("split", "validation") == split and (blanks := one.get("blanks")):
             others += [(name, blanks["word"][answer]) for name, answer in _ANSWERS.items()]
-    of_seeds = own[keys[0]]
-    measured_on = split if len(of_seeds) == 1 else f"{split}, mean of {len(of_seeds)} seeds"
-    return Headline(MEASURES.get(measure, measure), measured_on, sum(of_seeds) / len(of_seeds), others)
+    seed_values = measured[keys[0]]
+    measured_on = split if len(seed_values) == 1 else f"{split}, mean of {len(seed_values)} seeds"
+    return Headline(MEASURES.get(measure, measure), measured_on, sum(seed_values) / len(seed_values), others)
 
 
 def _sentence(text: str, name: str) -> str:
     """The paragraph of a README that begins with **`name`.**, on one line, without these words."""
-    found = re.search(_SENTENCE.format(name), text, re.DOTALL)
-    return " ".join(found[1].split()) if found else ""
+    match = re.search(_SENTENCE.format(name), text, re.DOTALL)
+    return " ".join(match[1].split()) if match else ""
 
 
 def _state(folder: Path, runs: Sequence[SiteRun]) -> Iterator[tuple[str, str]]:
-    """How far the published numbers can be relied on, as (kind, text)."""
+    """The reliability of the published numbers, as (kind, text)."""
     published = next((run for run in runs if run.published), None)
     if published is None:
         return
@@ -199,10 +199,11 @@ def _state(folder: Path, runs: Sequence[SiteRun]) -> Iterator[tuple[str, str]]:
 
 
 def changes_since(commit: str, folder: Path) -> int | None:
-    """How many later commits changed the program or the experiment's gin files; None without git or the commit."""
+    """The number of later commits that changed the program or the experiment's gin files; None without git or the
+    commit."""
     gin_files = [str(path) for path in folder.glob("*.gin")]
-    found = git("rev-list", "--count", f"{commit}..HEAD", "--", "t5xpg", "gin", *gin_files)
-    return None if found is None else int(found)
+    count = git("rev-list", "--count", f"{commit}..HEAD", "--", "t5xpg", "gin", *gin_files)
+    return None if count is None else int(count)
 
 
 def _flat(value: Any, name: str = "") -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`make site SERVE=1` and `make watch`: the site on this machine's own address, with runs as they are now."""
+"""`make site SERVE=1` and `make watch`: the site at an address of this machine, with the present state of runs."""
 
 import functools
 import json
@@ -46,7 +46,7 @@ def watch(experiment: str, run: Path, folder: Path) -> int:
         raise UserError(f"The site shows the runs in {paths.shown(paths.runs_directory())}, and {run} is elsewhere.")
     try:
         printed = ""
-        while reason := _missing(run):
+        while reason := _why_missing(run):
             if reason != printed:
                 print(f"waiting for the first validation of {paths.shown(run)}: {reason}", flush=True)
             printed = reason
@@ -58,8 +58,8 @@ def watch(experiment: str, run: Path, folder: Path) -> int:
     return serve(folder, page if (folder / page).exists() else "compare.html")
 
 
-def _missing(run: Path) -> str | None:
-    """Why a run cannot be shown, or not yet."""
+def _why_missing(run: Path) -> str | None:
+    """The reason why a run cannot be shown, or not yet; None if it can."""
     directory = RunDirectory(run)
     try:
         collect(directory)

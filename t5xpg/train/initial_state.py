@@ -18,7 +18,7 @@ from t5xpg.experiment.config import settings
 from t5xpg.experiment.experiment import Experiment
 from t5xpg.experiment.identity import decides_predictions
 from t5xpg.models import adaptation
-from t5xpg.models.config import OF_ENCODER, OF_TWO_STACKS
+from t5xpg.models.config import ENCODER_SETTINGS, TWO_STACK_SETTINGS
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
 from t5xpg.models.model import Model, Params
 from t5xpg.optim.state import TrainState
@@ -87,7 +87,7 @@ def _load(built: Assembly) -> InitialState:
             params, meta = checkpointer.restore_params(step, _stored(expected, initial))
             digest = checkpoint_items.sha256_of_arrays({"params": params})
             if initial.adapt_decoder:
-                params = adaptation.adapted(params, expected, experiment.model.config)
+                params = adaptation.adapt_decoder(params, expected, experiment.model.config)
             state = built.state_of(params)
         else:
             state, _, meta = checkpointer.restore(step, built.abstract_state)
@@ -262,7 +262,7 @@ def _require_arrays(
 
 def _stored(params: Params, initial: InitialCheckpoint) -> Params:
     """The part of `params` that the checkpoint holds: with ADAPT_DECODER the decoder alone."""
-    return adaptation.decoder_alone(params) if initial.adapt_decoder else params
+    return adaptation.decoder_params(params) if initial.adapt_decoder else params
 
 
 def _other_settings(meta: Mapping[str, Any], model: Model, initial: InitialCheckpoint | None) -> list[str]:
@@ -275,7 +275,7 @@ def _other_settings(meta: Mapping[str, Any], model: Model, initial: InitialCheck
     compared = {name: current[name] for name in current if name in recorded and decides_predictions(f"model.{name}")}
     if initial is not None:
         compared.pop("inputs_bidirectional_attention", None)
-        of_encoder = (*OF_TWO_STACKS, *OF_ENCODER, "num_encoder_layers") if initial.adapt_decoder else ()
+        of_encoder = (*TWO_STACK_SETTINGS, *ENCODER_SETTINGS, "num_encoder_layers") if initial.adapt_decoder else ()
         compared = {name: value for name, value in compared.items() if name.removeprefix("config.") not in of_encoder}
     return [
         f"{name.replace('config', 'T5Config', 1) if '.' in name else f'{type(model).__name__}.{name}'} {old} in the "

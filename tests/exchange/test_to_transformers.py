@@ -120,10 +120,10 @@ def test_the_card_of_a_translation_shows_one_and_has_its_metrics(tmp_path: Path)
     assert "inputs = tokenizer('translate: a dog', return_tensors=\"pt\")" in card
     assert "skip_special_tokens=True" in card
     assert "Load it as `T5Model`, not as others" in card
-    assert to_transformers._measured(run, 600) == collect(run)
+    assert to_transformers._results_at(run, 600) == collect(run)
     for other in {"step": 500}, {"mean_of_checkpoints": 3}:  # the card is of the last step's parameters
         write_json(run.evaluation_json, {**measured, **other})
-        found = to_transformers._measured(run, 600) or {}
+        found = to_transformers._results_at(run, 600) or {}
         assert (found["evaluation"], found["samples"]) == (None, None)
     (line,) = (line for line in card.splitlines() if line.startswith("model-index: "))
     (found,) = json.loads(line.removeprefix("model-index: "))[0]["results"]

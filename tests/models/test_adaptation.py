@@ -8,7 +8,7 @@ import pytest
 from flax.traverse_util import flatten_dict
 
 from t5xpg.base.errors import UserError
-from t5xpg.models.adaptation import adapted, check_adaptable, decoder_alone, origins
+from t5xpg.models.adaptation import adapt_decoder, check_adaptable, decoder_params, origins
 from t5xpg.models.config import T5Config
 from t5xpg.models.decoder_only import DecoderOnlyModel
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
@@ -39,7 +39,7 @@ def both(case: str) -> tuple[DecoderOnlyModel, Any, EncoderDecoderModel, Any]:
     decoder = jax.tree.map(
         lambda leaf: jax.numpy.asarray(draw.normal(size=leaf.shape), leaf.dtype), alone.abstract_params()
     )
-    return alone, decoder, model, adapted(decoder, model.abstract_params(), model.config)
+    return alone, decoder, model, adapt_decoder(decoder, model.abstract_params(), model.config)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -48,7 +48,7 @@ def test_every_stack_is_the_decoder(case: str) -> None:
     assert jax.tree.map(np.shape, params) == jax.tree.map(np.shape, model.abstract_params())
     for name, leaf in flatten_dict(decoder, sep="/").items():
         np.testing.assert_array_equal(leaf, flatten_dict(params, sep="/")[name], name)
-    assert jax.tree.structure(decoder_alone(params)) == jax.tree.structure(decoder)
+    assert jax.tree.structure(decoder_params(params)) == jax.tree.structure(decoder)
     # over one position there is nothing to see ahead: the encoder gives what the decoder makes its logits of
     tokens = np.arange(3, 9, dtype=np.int32)[:, None]
     batch = {"decoder_input_tokens": tokens, "decoder_target_tokens": tokens}

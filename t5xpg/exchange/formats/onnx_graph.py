@@ -25,18 +25,18 @@ class Graph:
         self.int8, self.nodes = int8, list[Any]()
         self.constants: dict[str, np.ndarray] = {} if branch_of is None else branch_of.constants
 
-    def several(self, operator: str, outputs: Sequence[Any], *inputs: Any, **options: Any) -> list[str]:
-        """Append a node; returns the names of its outputs: those in `outputs`, new ones for what is no text there."""
+    def add_node(self, operator: str, outputs: Sequence[Any], *inputs: Any, **options: Any) -> list[str]:
+        """Append a node; returns the names of its outputs: those in `outputs`, and a new one for each other item."""
         from onnx import helper
 
         names = [one if isinstance(one, str) else f"{operator}_{len(self.nodes)}_{one}" for one in outputs]
-        given = [one if isinstance(one, str) else self._constant(np.asarray(one, order="C")) for one in inputs]
-        self.nodes.append(helper.make_node(operator, given, names, **options))
+        sources = [one if isinstance(one, str) else self._constant(np.asarray(one, order="C")) for one in inputs]
+        self.nodes.append(helper.make_node(operator, sources, names, **options))
         return names
 
     def __call__(self, operator: str, *inputs: Any, **options: Any) -> str:
         """Append a node with one output; returns its name."""
-        return self.several(operator, [0], *inputs, **options)[0]
+        return self.add_node(operator, [0], *inputs, **options)[0]
 
     def _constant(self, array: np.ndarray) -> str:
         name = f"{array.dtype}_{'x'.join(map(str, array.shape))}_{hashlib.sha256(array.data).hexdigest()[:16]}"
@@ -48,7 +48,7 @@ class Graph:
         if not self.int8:
             return self("MatMul", x, weight)
         rounded, factors = _in_int8(weight, axis=0)
-        x, factor, zero = self.several("DynamicQuantizeLinear", range(3), x)
+        x, factor, zero = self.add_node("DynamicQuantizeLinear", range(3), x)
         sums = self("Cast", self("MatMulInteger", x, rounded, zero, _ZERO), to=_FLOAT32)
         return self("Mul", sums, self("Mul", factor, factors[0]))
 
@@ -60,7 +60,7 @@ class Graph:
         found = self("Sub", self("Cast", self("Gather", rounded, ids), to=_FLOAT32), np.float32(_ZERO))
         return self("Mul", found, self("Gather", factors, ids))
 
-    def made(self, name: str, inputs: Values, outputs: Values) -> Any:
+    def proto(self, name: str, inputs: Values, outputs: Values) -> Any:
         """The graph as onnx has it, without the constants."""
         from onnx import helper
 
@@ -76,7 +76,7 @@ class Graph:
         """Write the graph; large weights go into a file of the same name with `_data` behind it."""
         import onnx
 
-        graph = self.made(file.stem, inputs, outputs)
+        graph = self.proto(file.stem, inputs, outputs)
         graph.initializer.extend(onnx.numpy_helper.from_array(value, name) for name, value in self.constants.items())
         operators = [onnx.helper.make_opsetid("", _OPERATORS)]
         model = onnx.helper.make_model(graph, opset_imports=operators, ir_version=_FILE_VERSION, producer_name="t5xpg")

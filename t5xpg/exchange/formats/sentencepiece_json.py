@@ -22,25 +22,27 @@ _METASPACE = {"type": "Metaspace", "replacement": SPACE, "prepend_scheme": "alwa
 
 
 def definition_of(path: Path, names: Mapping[int, str], size: int) -> tuple[dict[str, Any], bool]:
-    """The tokenizer.json without its post-processor, and whether transformers' T5Tokenizer gives the same ids.
+    """The tokenizer.json without its post-processor, and True if transformers' T5Tokenizer gives the same ids.
 
-    names: {id: text} where the text differs from the model's piece. size: how many ids there are, including those of
+    names: {id: text} where the text differs from the model's piece. size: the number of ids, including those of
     `names` behind the pieces. Raises UserError for a model that a tokenizer.json cannot express.
     """
     model = sentencepiece_model_pb2.ModelProto()
     model.ParseFromString(path.read_bytes())
-    why = None
+    reason = None
     if model.trainer_spec.model_type not in (_UNIGRAM, _BPE):
-        why = "it is of words or characters, and pieces by unigram or BPE can be"
+        reason = "it is of words or characters, and pieces by unigram or BPE can be"
     elif model.trainer_spec.treat_whitespace_as_suffix or not model.normalizer_spec.escape_whitespaces:
-        why = "it does not write spaces before words"
+        reason = "it does not write spaces before words"
     elif model.trainer_spec.model_type == _BPE:
         defined = sentencepiece_model_pb2.ModelProto.SentencePiece.USER_DEFINED
         symbols = [one.piece for token, one in enumerate(model.pieces) if one.type == defined and token not in names]
         if long := [symbol for symbol in symbols if len(symbol) > 1]:
-            why = f"its BPE has user-defined symbols of several characters, such as {long[0]!r}, which no merge makes"
-    if why is not None:
-        raise UserError(f"The SentencePiece model {path} cannot be written as a tokenizer.json: {why}.")
+            reason = (
+                f"its BPE has user-defined symbols of several characters, such as {long[0]!r}, which no merge makes"
+            )
+    if reason is not None:
+        raise UserError(f"The SentencePiece model {path} cannot be written as a tokenizer.json: {reason}.")
     like_t5 = _is_like_t5(model)
     definition = {
         "version": "1.0",
@@ -94,10 +96,10 @@ def _tokens(model: Any, names: Mapping[int, str], size: int) -> dict[str, Any]:
 def _merges(model: Any, ids: Mapping[str, int]) -> list[list[str]]:
     """BPE's merges in their order, which SentencePiece keeps in the scores of the pieces that they make."""
     normal = sentencepiece_model_pb2.ModelProto.SentencePiece.NORMAL
-    made = sorted((piece for piece in model.pieces if piece.type == normal), key=lambda one: -one.score)
+    pieces = sorted((piece for piece in model.pieces if piece.type == normal), key=lambda one: -one.score)
     return [
         [text[:cut], text[cut:]]
-        for text in (piece.piece for piece in made)
+        for text in (piece.piece for piece in pieces)
         for cut in range(1, len(text))
         if text[:cut] in ids and text[cut:] in ids
     ]

@@ -67,10 +67,10 @@ class StoredCheckpoint:
 
 def require_whole(arrays: Iterable[StoredArray]) -> None:
     """Raise UserError, naming the files, where files of the arrays are missing."""
-    _require_none([name for array in arrays for name in array.missing()])
+    _require_no_missing([name for array in arrays for name in array.missing()])
 
 
-def _require_none(missing: Sequence[str]) -> None:
+def _require_no_missing(missing: Sequence[str]) -> None:
     if missing:
         listed, more = ", ".join(missing[:_SHOWN_FILES]), len(missing) - _SHOWN_FILES
         listed += f", and at least {more:,} more" if more > 0 else ""
@@ -78,8 +78,8 @@ def _require_none(missing: Sequence[str]) -> None:
 
 
 def holds_checkpoint(path: Path) -> bool:
-    """Whether a path is, or holds, a checkpoint of T5X or of TensorFlow by its files."""
-    return _located(path) is not None
+    """True if a path is, or holds, a checkpoint of T5X or of TensorFlow by its files."""
+    return _description_file(path) is not None
 
 
 def open_checkpoint(path: Path) -> StoredCheckpoint:
@@ -87,23 +87,23 @@ def open_checkpoint(path: Path) -> StoredCheckpoint:
 
     Raises UserError where there is none, or where it is not whole.
     """
-    found = _located(path)
-    if found is None:
+    description = _description_file(path)
+    if description is None:
         raise UserError(f"{path} holds no checkpoint of T5X or Mesh-TensorFlow.")
-    if found.name.endswith(INDEX):
-        return _of_tensorflow(found.with_name(found.name.removesuffix(INDEX)))
+    if description.name.endswith(INDEX):
+        return _open_tensorflow(description.with_name(description.name.removesuffix(INDEX)))
     try:
-        if (found.parent / _OCDBT).is_file():
-            _require_none(_missing_of_store(found.parent))
-        read = _of_metadata if found.name == METADATA else _of_message
-        return StoredCheckpoint(found.parent, T5X, dict(read(found)), _files(found))
+        if (description.parent / _OCDBT).is_file():
+            _require_no_missing(_missing_of_store(description.parent))
+        read = _arrays_of_metadata if description.name == METADATA else _arrays_of_message
+        return StoredCheckpoint(description.parent, T5X, dict(read(description)), _files(description))
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, SyntaxError, RecursionError) as error:
         raise UserError(
-            f"{found} is not whole, or of no layout that is known ({type(error).__name__}: {first_line(error)})."
+            f"{description} is not whole, or of no layout that is known ({type(error).__name__}: {first_line(error)})."
         ) from None
 
 
-def _located(path: Path) -> Path | None:
+def _description_file(path: Path) -> Path | None:
     """The file that describes the checkpoint: `checkpoint`, `_METADATA` or `….index`."""
     if path.is_file():
         if path.name.endswith(INDEX) or path.name == METADATA:
@@ -122,7 +122,7 @@ def _located(path: Path) -> Path | None:
             return _index_in(folder) if _is_of_tensorflow(file) else file
     steps = {int(match[1]): entry for entry in path.iterdir() if (match := _STEP.fullmatch(entry.name))}
     for _, entry in sorted(steps.items(), reverse=True):
-        if (found := _located(entry)) is not None:
+        if (found := _description_file(entry)) is not None:
             return found
     return _index_in(path)
 
@@ -134,19 +134,19 @@ def _is_of_tensorflow(file: Path) -> bool:
 
 def _index_in(folder: Path) -> Path | None:
     """The index file of the TensorFlow checkpoint that the folder names as its last, or else of the highest step."""
-    named = folder / MESSAGE
-    if named.is_file() and _is_of_tensorflow(named):
-        match = re.search(r'model_checkpoint_path: "([^"]+)"', named.read_text(encoding="utf-8", errors="replace"))
+    state_file = folder / MESSAGE
+    if state_file.is_file() and _is_of_tensorflow(state_file):
+        match = re.search(r'model_checkpoint_path: "([^"]+)"', state_file.read_text(encoding="utf-8", errors="replace"))
         index = folder / f"{Path(match[1]).name}{INDEX}" if match else None
         if index is not None and index.is_file():
             return index
-    there = {
+    by_step = {
         int(match[1]): file for file in folder.glob(f"*{INDEX}") if (match := re.search(r"-(\d{1,18})\.", file.name))
     }
-    return there[max(there)] if there else min(folder.glob(f"*{INDEX}"), default=None)
+    return by_step[max(by_step)] if by_step else min(folder.glob(f"*{INDEX}"), default=None)
 
 
-def _of_tensorflow(prefix: Path) -> StoredCheckpoint:
+def _open_tensorflow(prefix: Path) -> StoredCheckpoint:
     variables = TensorFlowCheckpoint(prefix)
     arrays = {name: StoredArray(shape, partial(variables.read, name)) for name, shape in variables.shapes.items()}
     return StoredCheckpoint(prefix, TENSORFLOW, arrays, _files(prefix.with_name(f"{prefix.name}{INDEX}")))
@@ -158,7 +158,7 @@ def _files(file: Path) -> tuple[Path, ...]:
 
 
 def _missing_of_store(folder: Path) -> list[str]:
-    """The missing files of an OCDBT store, by its tree of keys; what a missing part of the tree names is unknown."""
+    """The missing files of an OCDBT store, by its tree of keys; those below a missing part of the tree stay unknown."""
     base = tensorstore.KvStore.open({"driver": "file", "path": f"{folder}/"}).result()
     missing, nodes = set(), set()
     with contextlib.suppress(ValueError):  # damage is reported where the array is read
@@ -178,7 +178,7 @@ def _missing_of_store(folder: Path) -> list[str]:
     return sorted(missing)
 
 
-def _of_message(file: Path) -> Iterator[tuple[str, StoredArray]]:
+def _arrays_of_message(file: Path) -> Iterator[tuple[str, StoredArray]]:
     """The arrays of T5X's own layout, or of orbax's first one. Raises ValueError and others for any other file."""
     contents = serialization.msgpack_restore(file.read_bytes())
     if not isinstance(contents, dict):
@@ -189,16 +189,16 @@ def _of_message(file: Path) -> Iterator[tuple[str, StoredArray]]:
         raise ValueError(f"version {version}")
     for name, leaf in flatten_dict(state, is_leaf=lambda _, node: node.keys() >= _SPEC, sep="/").items():
         if isinstance(leaf, dict):  # a specification of tensorstore; the array is beside the file, wherever that was
-            given = leaf["kvstore"].get("path", leaf.get("path"))
-            yield name, _zarr(_inside(file.parent, str(given)), _shape(leaf["metadata"]["shape"]), None)
+            path = leaf["kvstore"].get("path", leaf.get("path"))
+            yield name, _zarr(_inside(file.parent, str(path)), _shape(leaf["metadata"]["shape"]), None)
         elif isinstance(leaf, str) and leaf.startswith(_PLACEHOLDER):
-            yield name, _of_name(file.parent, leaf.removeprefix(_PLACEHOLDER), "zarr")
+            yield name, _orbax_array(file.parent, leaf.removeprefix(_PLACEHOLDER), "zarr")
         elif isinstance(leaf, np.ndarray | np.generic | int | float):
             array = np.asarray(leaf)
             yield name, StoredArray(array.shape, lambda array=array: array)  # type: ignore[misc]
 
 
-def _of_metadata(file: Path) -> Iterator[tuple[str, StoredArray]]:
+def _arrays_of_metadata(file: Path) -> Iterator[tuple[str, StoredArray]]:
     """The arrays of orbax's layout, by the description of the tree in `_METADATA`."""
     contents = json.loads(file.read_bytes())
     driver = "zarr3" if contents.get("use_zarr3") else "zarr"
@@ -206,10 +206,10 @@ def _of_metadata(file: Path) -> Iterator[tuple[str, StoredArray]]:
         names = [str(part["key"]) for part in entry["key_metadata"]] if "key_metadata" in entry else None
         names = [str(part) for part in ast.literal_eval(path)] if names is None else names
         if entry["value_metadata"].get("value_type") not in (None, "None", "Dict", "List", "string"):
-            yield "/".join(names), _of_name(file.parent, ".".join(names), driver)
+            yield "/".join(names), _orbax_array(file.parent, ".".join(names), driver)
 
 
-def _of_name(folder: Path, name: str, driver: str) -> StoredArray:
+def _orbax_array(folder: Path, name: str, driver: str) -> StoredArray:
     """An array of orbax: in the folder's one store, or in its own folder. Raises ValueError for an impossible name."""
     if not name.isprintable():
         raise ValueError(f"an array is called {name!r}")
@@ -232,24 +232,24 @@ def _zarr(folder: Path, shape: tuple[int, ...] | None, name: str | None, driver:
     if name is not None:
         store = {"driver": "ocdbt", "base": store, "path": f"{name}/"}
 
-    def opened() -> Any:
-        where = folder if name is None else f"{name} in {folder}"
+    def open_array() -> Any:
+        place = folder if name is None else f"{name} in {folder}"
         spec = {"driver": driver, "kvstore": store, "fill_missing_data_reads": False}
         try:
             array = tensorstore.open(spec, open=True, read=True).result()
         except ValueError as error:
-            raise UserError(f"{where} cannot be read: {first_line(error)}") from None
+            raise UserError(f"{place} cannot be read: {first_line(error)}") from None
         chunk = _chunk(array)
         if shape not in (None, array.shape) or math.prod(chunk) > max(math.prod(array.shape), _SMALL_CHUNK):
-            raise UserError(f"{where} is {array.shape} in parts of {chunk}: no such array was written with the others.")
+            raise UserError(f"{place} is {array.shape} in parts of {chunk}: no such array was written with the others.")
         if (needed := math.prod(array.shape) * array.dtype.numpy_dtype.itemsize) > (memory_limit() or needed):
-            raise UserError(f"{where} is {array.shape}: {needed / 2**30:,.0f} GiB, more than this machine has.")
+            raise UserError(f"{place} is {array.shape}: {needed / 2**30:,.0f} GiB, more than this machine has.")
         return array
 
     def missing() -> Iterator[str]:
         if name is not None or driver != "zarr":  # a store was checked as a whole; zarr3 finds them in reading
             return iter(())
-        array = opened()
+        array = open_array()
         counts = map(math.ceil, np.divide(array.shape, _chunk(array)))
         separator = array.spec().to_json()["metadata"].get("dimension_separator", ".")
         files = (separator.join(map(str, index)) or "0" for index in np.ndindex(*counts))
@@ -257,13 +257,13 @@ def _zarr(folder: Path, shape: tuple[int, ...] | None, name: str | None, driver:
 
     def read() -> np.ndarray:
         try:
-            array = opened().read().result()
+            array = open_array().read().result()
         except ValueError as error:
             raise UserError(f"{folder} is not whole: {first_line(error)}") from None
         # before June 2021 T5X wrote bfloat16 as 16-bit integers of the same bits
         return array.view(jnp.bfloat16) if array.dtype == np.uint16 else array
 
-    return StoredArray(_shape(opened().shape) if shape is None else shape, read, missing)
+    return StoredArray(_shape(open_array().shape) if shape is None else shape, read, missing)
 
 
 def _chunk(array: Any) -> tuple[int, ...]:

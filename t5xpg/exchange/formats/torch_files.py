@@ -1,4 +1,4 @@
-"""PyTorch's files of parameters (pytorch_model.bin), read without PyTorch and without running anything they say.
+"""PyTorch's files of parameters (pytorch_model.bin), read without PyTorch and without running any code of them.
 
 Such a file describes its tensors by a pickle, which is a program. This is no unpickler. It follows only the few
 instructions that PyTorch writes for a dict of tensors (`pickletools` decodes them), makes texts, numbers, dicts and
@@ -50,14 +50,14 @@ _NAMES = {
 
 @dataclass(frozen=True)
 class _Name:
-    """Something that a pickle would import; here it is only a text."""
+    """The name of a function or class that a pickle would import; it is never imported here."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class _Storage:
-    """A sequence of numbers in the file. key: its name there. count: how many numbers."""
+    """A sequence of numbers in the file. key: its name there. count: of its numbers."""
 
     key: str
     dtype: np.dtype
@@ -73,7 +73,7 @@ class _Tensor:
     shape: tuple[int, ...]
     strides: tuple[int, ...]
 
-    def of(self, numbers: np.ndarray) -> np.ndarray:
+    def view(self, numbers: np.ndarray) -> np.ndarray:
         """The array. numbers: all of its storage. Raises ValueError for an impossible shape or one beyond them."""
         values = (self.offset, *self.shape, *self.strides)
         if not all(isinstance(value, int) and value >= 0 for value in values) or len(self.shape) != len(self.strides):
@@ -84,8 +84,7 @@ class _Tensor:
         if last >= numbers.size or math.prod(self.shape) > numbers.size:
             raise ValueError("a tensor that reaches beyond its numbers")
         strides = tuple(stride * numbers.itemsize for stride in self.strides)
-        view = np.lib.stride_tricks.as_strided(numbers[self.offset :], self.shape, strides)
-        return np.ascontiguousarray(view)
+        return np.ascontiguousarray(np.lib.stride_tricks.as_strided(numbers[self.offset :], self.shape, strides))
 
 
 class TorchFile(Mapping[str, np.ndarray]):
@@ -100,17 +99,17 @@ class TorchFile(Mapping[str, np.ndarray]):
             with path.open("rb") as file:
                 is_archive = file.read(4) == b"PK\x03\x04"
             self._read: Callable[[_Storage], np.ndarray]
-            described, self._read = self._archive() if is_archive else self._stream()
-            if not isinstance(described, dict):
-                raise ValueError(f"a {type(described).__name__} instead of a dict of tensors")
-            self._tensors = {name: value for name, value in described.items() if isinstance(value, _Tensor)}
+            contents, self._read = self._archive() if is_archive else self._stream()
+            if not isinstance(contents, dict):
+                raise ValueError(f"a {type(contents).__name__} instead of a dict of tensors")
+            self._tensors = {name: value for name, value in contents.items() if isinstance(value, _Tensor)}
             if not self._tensors or not all(isinstance(name, str) for name in self._tensors):
                 raise ValueError("no named tensors in it")
 
     def __getitem__(self, name: str) -> np.ndarray:
         tensor = self._tensors[name]
         with _refusing(self._path):
-            return tensor.of(self._read(tensor.storage))
+            return tensor.view(self._read(tensor.storage))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._tensors)
@@ -144,11 +143,11 @@ class TorchFile(Mapping[str, np.ndarray]):
             _, system = _value(file), _value(file)
             if system.get("little_endian") is not True:
                 raise ValueError("numbers in big-endian order")
-            found: dict[str, _Storage] = {}
-            described = _value(file, found)
+            storages: dict[str, _Storage] = {}
+            tensors = _value(file, storages)
             offsets: dict[str, int] = {}
             for key in _value(file):
-                storage = found[_text(key)]
+                storage = storages[_text(key)]
                 (count,) = struct.unpack("<q", file.read(8))
                 if count != storage.count:
                     raise ValueError(f"{count} numbers where {storage.count} are described")
@@ -161,12 +160,12 @@ class TorchFile(Mapping[str, np.ndarray]):
                 raise ValueError("it ends too early")
             return numbers
 
-        return described, read
+        return tensors, read
 
 
 @contextlib.contextmanager
 def _refusing(path: Path) -> Iterator[None]:
-    """Turn whatever is wrong with a file's contents into one UserError."""
+    """Turn any error in a file's contents into a UserError."""
     try:
         yield
     except UserError:
@@ -179,17 +178,10 @@ def _refusing(path: Path) -> Iterator[None]:
 
 
 def _value(file: BinaryIO, storages: dict[str, _Storage] | None = None) -> Any:
-    """What the next pickle of a file describes. storages: filled with the storages that it names, by key."""
+    """The value that the next pickle of a file describes. storages: filled with the storages that it names, by key."""
     stack: list[Any] = []
     marks: list[int] = []
     memo: dict[int, Any] = {}
-
-    def since_mark() -> list[Any]:
-        start = marks.pop()
-        items = stack[start:]
-        del stack[start:]
-        return items
-
     argument: Any  # pickletools gives one of every kind
     for count, (opcode, argument, _) in enumerate(pickletools.genops(file)):
         if count == _MOST_INSTRUCTIONS:
@@ -199,61 +191,78 @@ def _value(file: BinaryIO, storages: dict[str, _Storage] | None = None) -> Any:
                 pass
             case "MARK":
                 marks.append(len(stack))
-            case "NONE" | "NEWTRUE" | "NEWFALSE":
-                stack.append({"NONE": None, "NEWTRUE": True, "NEWFALSE": False}[opcode.name])
-            case "EMPTY_DICT" | "EMPTY_LIST" | "EMPTY_TUPLE":
-                stack.append({"EMPTY_DICT": dict, "EMPTY_LIST": list, "EMPTY_TUPLE": tuple}[opcode.name]())
-            case "BININT" | "BININT1" | "BININT2" | "LONG1" | "BINFLOAT" | "BINUNICODE" | "SHORT_BINUNICODE":
-                stack.append(argument)
-            case "TUPLE":
-                stack.append(tuple(since_mark()))
-            case "TUPLE1" | "TUPLE2" | "TUPLE3":
-                size = int(opcode.name[-1])
-                items = stack[-size:]
-                del stack[-size:]
-                stack.append(tuple(items))
-            case "APPEND":
-                last = stack.pop()
-                stack[-1].append(last)
-            case "APPENDS":
-                more = since_mark()
-                stack[-1].extend(more)
-            case "SETITEM":
-                item, key = stack.pop(), stack.pop()
-                stack[-1][_key(key)] = item
-            case "SETITEMS":
-                pairs = since_mark()
-                stack[-1].update(zip(map(_key, pairs[::2]), pairs[1::2], strict=True))
             case "BINPUT" | "LONG_BINPUT":
                 memo[argument] = stack[-1]
             case "MEMOIZE":
                 memo[len(memo)] = stack[-1]
             case "BINGET" | "LONG_BINGET":
                 stack.append(memo[argument])
-            case "GLOBAL":
-                stack.append(_Name(argument))
-            case "STACK_GLOBAL":
-                name, module = stack.pop(), stack.pop()
-                stack.append(_Name(f"{_text(module)} {_text(name)}"))
             case "BINPERSID":
                 storage = _storage(stack.pop())
                 if storages is not None:
                     storages[storage.key] = storage
                 stack.append(storage)
-            case "REDUCE":
-                arguments, called = stack.pop(), stack.pop()
-                stack.append(_made(called, arguments))
             case "BUILD":
                 stack.pop()  # the metadata of a dict of tensors
+            case "APPEND" | "APPENDS" | "SETITEM" | "SETITEMS":
+                _fill_collection(opcode.name, stack, marks)
             case "STOP":
                 return stack.pop()
-            case other:
-                raise ValueError(f"an instruction that no dict of tensors needs ({other})")
+            case name:
+                stack.append(_new_value(name, argument, stack, marks))
     raise ValueError("it ends too early")
 
 
+def _new_value(instruction: str, argument: Any, stack: list[Any], marks: list[int]) -> Any:
+    """The value that an instruction makes of its argument, or of values that it takes from the stack."""
+    match instruction:
+        case "NONE" | "NEWTRUE" | "NEWFALSE":
+            return {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}[instruction]
+        case "EMPTY_DICT" | "EMPTY_LIST" | "EMPTY_TUPLE":
+            return {"EMPTY_DICT": dict, "EMPTY_LIST": list, "EMPTY_TUPLE": tuple}[instruction]()
+        case "BININT" | "BININT1" | "BININT2" | "LONG1" | "BINFLOAT" | "BINUNICODE" | "SHORT_BINUNICODE":
+            return argument
+        case "TUPLE":
+            return tuple(_take(stack, marks.pop()))
+        case "TUPLE1" | "TUPLE2" | "TUPLE3":
+            return tuple(_take(stack, -int(instruction[-1])))
+        case "GLOBAL":
+            return _Name(argument)
+        case "STACK_GLOBAL":
+            name, module = stack.pop(), stack.pop()
+            return _Name(f"{_text(module)} {_text(name)}")
+        case "REDUCE":
+            arguments, function = stack.pop(), stack.pop()
+            return _call_result(function, arguments)
+    raise ValueError(f"an instruction that no dict of tensors needs ({instruction})")
+
+
+def _fill_collection(instruction: str, stack: list[Any], marks: list[int]) -> None:
+    """Move the last values of the stack into the list or dict before them."""
+    match instruction:
+        case "APPEND":
+            item = stack.pop()
+            stack[-1].append(item)
+        case "APPENDS":
+            items = _take(stack, marks.pop())
+            stack[-1].extend(items)
+        case "SETITEM":
+            item, key = stack.pop(), stack.pop()
+            stack[-1][_key(key)] = item
+        case "SETITEMS":
+            items = _take(stack, marks.pop())
+            stack[-1].update(zip(map(_key, items[::2]), items[1::2], strict=True))
+
+
+def _take(stack: list[Any], start: int) -> list[Any]:
+    """Remove the values from `start` on; returns them."""
+    items = stack[start:]
+    del stack[start:]
+    return items
+
+
 def _text(value: Any) -> str:
-    """A value that has to be a text. Others can be short in the file, by references, but endless to hash or print."""
+    """The value, which must be a text. Others can be short in the file, by references, but endless to hash or print."""
     if not isinstance(value, str):
         raise ValueError(f"a {type(value).__name__} where a name is expected")
     return value
@@ -274,15 +283,15 @@ def _storage(described: Any) -> _Storage:
     return _Storage(key, dtype, count)
 
 
-def _made(called: Any, arguments: Any) -> Any:
-    """What a call in the pickle would have made; only a few functions of PyTorch are known."""
-    if not isinstance(called, _Name) or called.text not in _NAMES or not isinstance(arguments, tuple):
-        raise ValueError(f"it asks for {called.text if isinstance(called, _Name) else 'a call'}, which is not run")
-    match called.text.split()[1]:
+def _call_result(function: Any, arguments: Any) -> Any:
+    """The result of a call in the pickle. Raises ValueError for all but a few functions of PyTorch."""
+    if not isinstance(function, _Name) or function.text not in _NAMES or not isinstance(arguments, tuple):
+        raise ValueError(f"it asks for {function.text if isinstance(function, _Name) else 'a call'}, which is not run")
+    match function.text.split()[1]:
         case "OrderedDict" if not arguments:
             return {}
         case "_rebuild_tensor_v2" if isinstance(arguments[0], _Storage):
             return _Tensor(*arguments[:4])
         case "_rebuild_parameter" if isinstance(arguments[0], _Tensor):
             return arguments[0]
-    raise ValueError(f"it calls {called.text} with something else than tensors")
+    raise ValueError(f"it calls {function.text} with something else than tensors")

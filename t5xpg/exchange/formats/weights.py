@@ -86,11 +86,11 @@ def open_weights(folder: Path) -> Mapping[str, np.ndarray]:
             f"{first} names {len(parts)} files, and {len(absent)} of them are not there: {', '.join(absent[:3])}"
             f"{' …' if len(absent) > 3 else ''}. Copy or download them, too."
         )
-    opened = {part.name: kind(part) for part in parts}
-    where = _weight_map(first)
-    if lost := next((name for name, file in where.items() if name not in opened[file]), None):
+    tensors_of_file = {part.name: kind(part) for part in parts}
+    files = _weight_map(first)
+    if lost := next((name for name, file in files.items() if name not in tensors_of_file[file]), None):
         raise UserError(f"{first} says that {lost} is in a file that lacks it: the files are not of one checkpoint.")
-    return LazyTensors({name: partial(opened[file].__getitem__, name) for name, file in where.items()})
+    return LazyTensors({name: partial(tensors_of_file[file].__getitem__, name) for name, file in files.items()})
 
 
 def _weight_map(index: Path) -> dict[str, str]:

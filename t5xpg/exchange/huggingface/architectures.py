@@ -1,4 +1,4 @@
-"""What each of our architectures is in transformers: the class, its config.json and its tensors (docs/interop.md).
+"""Our architectures in transformers: the class of each, its config.json and its tensors (docs/interop.md).
 
 transformers has no decoder alone with T5's relative positions. We export it in an encoder-decoder: cross attention
 whose matrices are zero adds zero to every position, so that the decoder computes the same as alone.
@@ -31,9 +31,9 @@ TOKENS = "AutoModelForTokenClassification"
 
 @dataclass(frozen=True)
 class Exported:
-    """A model as transformers has it. auto_class: the class that loads it. notes: sentences for its users.
+    """A model in the form of transformers. auto_class: the class that loads it. notes: sentences for its users.
 
-    prompted: whether it continues `decoder_input_ids`, and reads nothing from its encoder.
+    prompted: True if it continues `decoder_input_ids`, and reads nothing from its encoder.
     """
 
     auto_class: str
@@ -44,7 +44,7 @@ class Exported:
 
 
 def in_transformers(model: Model, params: Params, vocabulary: Vocabulary, *, prefix_lm: bool) -> Exported:
-    """The model with these parameters as transformers has it.
+    """The model with these parameters in the form of transformers.
 
     prefix_lm: for a decoder alone, whether its batches have inputs and targets. Raises UserError, with the reason,
     where transformers has no architecture that computes the same.
@@ -120,11 +120,11 @@ def _decoder_only(model: Model, params: Params, vocabulary: Vocabulary) -> Expor
 def _encoder_only(model: Model, params: Params, vocabulary: Vocabulary) -> Exported:
     config = model.config
     config.require_t5("transformers' T5ForTokenClassification")
-    whole = config_to_transformers(config, vocabulary.eos_id)
+    encoder_decoder = config_to_transformers(config, vocabulary.eos_id)
     labels = token_names(config.vocab_size, vocabulary)
     settings = {
-        **whole,
-        "architectures": [f"{FAMILIES[whole['model_type']]}ForTokenClassification"],
+        **encoder_decoder,
+        "architectures": [f"{FAMILIES[encoder_decoder['model_type']]}ForTokenClassification"],
         "is_encoder_decoder": False,
         "id2label": {str(token): label for token, label in enumerate(labels)},
         "label2id": {label: token for token, label in enumerate(labels)},
@@ -135,8 +135,8 @@ def _encoder_only(model: Model, params: Params, vocabulary: Vocabulary) -> Expor
     else:
         head = np.ascontiguousarray(np.asarray(params["logits_dense"]["kernel"], np.float32).T)
     parts = {name: params[name] for name in ("token_embedder", "encoder")}
-    wanted = (tensor for tensor in tensors_of(config, 1.0) if not tensor.ours.startswith("decoder/"))
-    tensors = {f"transformer.{name}": array for name, array in to_tensors(parts, wanted).items()}
+    encoder_tensors = (tensor for tensor in tensors_of(config, 1.0) if not tensor.ours.startswith("decoder/"))
+    tensors = {f"transformer.{name}": array for name, array in to_tensors(parts, encoder_tensors).items()}
     tensors |= {"classifier.weight": head, "classifier.bias": np.zeros(config.vocab_size, np.float32)}
     note = "It is an encoder with an output matrix: the label of a position is the token that belongs there."
     return Exported(TOKENS, settings, tensors, (note,))

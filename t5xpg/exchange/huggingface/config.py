@@ -1,4 +1,4 @@
-"""The config.json of transformers for the families of T5, there and back.
+"""The config.json of transformers for the families of T5, in both directions.
 
 Besides sizes they differ in two things. umT5 has a table of relative positions in every layer. And the decoder's output
 may be divided by sqrt(D) before the output matrix: in transformers 4 if `tie_word_embeddings` is true; in 5, which
@@ -47,10 +47,10 @@ def feed_forward_proj(config: T5Config) -> str:
 def config_to_transformers(config: T5Config, eos_id: int = 1) -> dict[str, Any]:
     """The config.json of the same model (padding is 0 and starts decoding). Raises UserError where there is none."""
     is_local = config.encoder_window is not None  # in all layers of the encoder, as far behind as ahead
-    of_windows = ("encoder_window", "sliding_window_pattern", "encoder_global_block")
-    config.require_t5("transformers' T5", of_windows if is_local else ())
+    window_settings = ("encoder_window", "sliding_window_pattern", "encoder_global_block")
+    config.require_t5("transformers' T5", window_settings if is_local else ())
     model_type = "umt5" if config.relpos_bias_in_every_layer else "longt5" if is_local else "t5"
-    found = {
+    settings = {
         "architectures": [f"{FAMILIES[model_type]}ForConditionalGeneration"],
         "model_type": model_type,
         **{theirs: getattr(config, ours) for theirs, ours in _SIZES.items()},
@@ -73,13 +73,13 @@ def config_to_transformers(config: T5Config, eos_id: int = 1) -> dict[str, Any]:
                 f"positions for each stack; this model has {config.encoder_window} in all but every "
                 f"{config.sliding_window_pattern}th layer, relpos_bias_in_every_layer={model_type == 'umt5'}."
             )
-        found |= {"encoder_attention_type": "local", "local_radius": behind}
+        settings |= {"encoder_attention_type": "local", "local_radius": behind}
         if config.encoder_global_block is not None:
             size = config.encoder_global_block
-            found |= {"encoder_attention_type": "transient-global", "global_block_size": size}
+            settings |= {"encoder_attention_type": "transient-global", "global_block_size": size}
     if head_factor_to_transformers(config) != 1.0:
-        found["scale_decoder_outputs"] = True
-    return found
+        settings["scale_decoder_outputs"] = True
+    return settings
 
 
 def head_factor_to_transformers(config: T5Config) -> float:
@@ -95,7 +95,7 @@ def head_factor_from_transformers(config: Mapping[str, Any], has_own_head: bool)
 
 
 def scales_outputs(config: Mapping[str, Any]) -> bool:
-    """Whether the decoder's output is divided by sqrt(D) before the output matrix, whoever wrote the config.json."""
+    """True if the decoder's output is divided by sqrt(D) before the output matrix, whoever wrote the config.json."""
     if isinstance(scales := config.get("scale_decoder_outputs"), bool):
         return scales
     version = re.match(r"[0-9]+", str(config.get("transformers_version", "")))
@@ -105,9 +105,9 @@ def scales_outputs(config: Mapping[str, Any]) -> bool:
 
 
 def config_from_transformers(config: Mapping[str, Any], has_own_head: bool = False) -> T5Config:
-    """T5Config from a transformers config.json (as a dict). Raises UserError for what is no T5 that we can be.
+    """T5Config from a transformers config.json (as a dict). Raises UserError for a model that T5Config cannot express.
 
-    has_own_head: whether the checkpoint has an output matrix that differs from the embedding. For umT5 it is read with
+    has_own_head: True if the checkpoint has an output matrix that differs from the embedding. For umT5 it is read with
     `head_factor_from_transformers`; for the others, such a matrix contradicts a scaled output.
     """
     model_type = config.get("model_type", "t5")
@@ -127,10 +127,10 @@ def config_from_transformers(config: Mapping[str, Any], has_own_head: bool = Fal
         if config.get(name) not in (None, 0):
             raise UserError(f"The checkpoint's {name} is {config[name]!r}; here it is 0 for every model.")
     is_tied = scales_outputs(config) and not (model_type == "umt5" and has_own_head)
-    given = {name: value for name, value in config.items() if value is not None}
+    values = {name: value for name, value in config.items() if value is not None}
     try:
-        given = {"num_decoder_layers": given["num_layers"]} | _DISTANCES | given
-        sizes = {ours: given[theirs] for theirs, ours in _SIZES.items()}
+        values = {"num_decoder_layers": values["num_layers"]} | _DISTANCES | values
+        sizes = {ours: values[theirs] for theirs, ours in _SIZES.items()}
     except KeyError as error:
         raise UserError(f"The checkpoint's config.json has no {error.args[0]!r}.") from error
     if model_type == "longt5":

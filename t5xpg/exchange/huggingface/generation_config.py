@@ -8,23 +8,23 @@ from t5xpg.models.decoding.config import CONSENSUS, T5X, DecodingConfig
 
 def generation_config(decoding: DecodingConfig, vocabulary: Vocabulary, longest: int, start_id: int) -> dict[str, Any]:
     """The options of `generate`. longest: most tokens of an answer, unless `decoding` names another number."""
-    found: dict[str, Any] = {
+    options: dict[str, Any] = {
         "decoder_start_token_id": start_id,
         "eos_token_id": vocabulary.eos_id,
         "pad_token_id": vocabulary.pad_id,
         "max_new_tokens": decoding.max_decode_length or longest,
     }
     if is_beam(decoding):
-        found |= {"num_beams": decoding.decodes, "num_return_sequences": decoding.returned}
-        found |= {"length_penalty": decoding.alpha, "early_stopping": decoding.early_stopping}
+        options |= {"num_beams": decoding.decodes, "num_return_sequences": decoding.returned}
+        options |= {"length_penalty": decoding.alpha, "early_stopping": decoding.early_stopping}
     elif decoding.method == "sample" and decoding.temperature > 0:
-        found |= {"do_sample": True, "num_return_sequences": decoding.returned, "temperature": decoding.temperature}
-        found |= {"top_k": decoding.topk, "top_p": decoding.topp or 1.0}
-    return found
+        options |= {"do_sample": True, "num_return_sequences": decoding.returned, "temperature": decoding.temperature}
+        options |= {"top_k": decoding.topk, "top_p": decoding.topp or 1.0}
+    return options
 
 
 def differences(decoding: DecodingConfig) -> list[str]:
-    """A sentence for people on what of the decoding `generate` cannot do; none where it can do all of it."""
+    """A sentence on the parts of the decoding that `generate` cannot do; none if it can do all of it."""
     is_other_beam = decoding.method == "beam" and not is_beam(decoding)
     missing = ["beam search with T5X's length penalty"] if is_other_beam and decoding.length_penalty == T5X else []
     missing += ["choice of the sample that is most like the others"] if decoding.ranked_by == CONSENSUS else []
@@ -36,5 +36,5 @@ def differences(decoding: DecodingConfig) -> list[str]:
 
 
 def is_beam(decoding: DecodingConfig) -> bool:
-    """Whether it is a beam search that `generate` can do, too."""
+    """True for a beam search that `generate` can also do."""
     return decoding.method == "beam" and decoding.length_penalty == "transformers" and decoding.extra_length is None

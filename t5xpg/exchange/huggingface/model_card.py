@@ -1,4 +1,4 @@
-"""The README.md of an export: what the model is, how it is used, and its results, from results.json alone."""
+"""The README.md of an export: the model, its use, and its results, from results.json alone."""
 
 import json
 import re
@@ -10,7 +10,7 @@ from t5xpg.data.vocab.sentinels import blanks_of
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.exchange.huggingface.architectures import SEQ2SEQ, Exported
 from t5xpg.exchange.huggingface.tokenizer_files import tokenizer_type
-from t5xpg.exchange.huggingface.transformers_check import Checked
+from t5xpg.exchange.huggingface.transformers_check import Comparison
 from t5xpg.models.config import T5Config
 from t5xpg.run.results_page import sections
 
@@ -46,24 +46,9 @@ def model_card(
     results: Mapping[str, Any] | None,
     imported: Mapping[str, Any] | None,
     notes: Sequence[str] = (),
-    checked: Checked | None = None,
+    comparison: Comparison | None = None,
 ) -> str:
     """The card. results: those of results.json, or None; imported: where the run was imported from, or None."""
-    use, text = _SEQ2SEQ_USE, "The <extra_id_0> ruined my sleep" if vocabulary.num_sentinels else "The owl"
-    asked = [sample["input"] for sample in (results or {}).get("samples") or []]
-    if asked and not any(map(blanks_of, asked)):  # a task with inputs of its own
-        text = min(asked, key=len)
-    if exported.prompted:
-        use, text = _PROMPTED_USE, "The owl"
-    elif exported.auto_class != SEQ2SEQ:
-        use, text = _TOKENS_USE, "[CLS]The [MASK]wl"
-    tokenizer = tokenizer_type(exported.config["model_type"], vocabulary)
-    code = _USE.format(
-        torch="import torch\n" if exported.prompted else "",
-        auto_class=exported.auto_class,
-        tokenizer_type="" if tokenizer is None else f', tokenizer_type="{tokenizer}"',
-        use=use.format(text=text, decoded="" if blanks_of(text) else ", skip_special_tokens=True"),
-    )
     (architecture,) = exported.config["architectures"]
     what = (
         f"{architecture} of {num_params:,} parameters: {config.emb_dim} wide, {config.num_heads} heads of "
@@ -84,8 +69,8 @@ def model_card(
         MARK,
         f"{escape(what)}, {escape(from_where)}. The vocabulary has {vocabulary.size:,} ids.{sentinels}",
         *(_with_code(note) for note in (*exported.notes, *notes)),
-        code,
-        *([f"Compared when it was exported: {escape(checked.text)}."] if checked else []),
+        _example(exported, vocabulary, results),
+        *([f"Compared when it was exported: {escape(comparison.text)}."] if comparison else []),
     ]
     if results is None:
         parts.append("Nothing was measured in the run that this was exported from.")
@@ -93,6 +78,25 @@ def model_card(
         parts += ["## Results", "All numbers are those of `results.json`, which lies beside this file."]
         parts += sections(results)
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _example(exported: Exported, vocabulary: Vocabulary, results: Mapping[str, Any] | None) -> str:
+    """Python that loads the folder and uses the model, as Markdown."""
+    use, text = _SEQ2SEQ_USE, "The <extra_id_0> ruined my sleep" if vocabulary.num_sentinels else "The owl"
+    inputs = [sample["input"] for sample in (results or {}).get("samples") or []]
+    if inputs and not any(map(blanks_of, inputs)):  # a task with inputs of its own
+        text = min(inputs, key=len)
+    if exported.prompted:
+        use, text = _PROMPTED_USE, "The owl"
+    elif exported.auto_class != SEQ2SEQ:
+        use, text = _TOKENS_USE, "[CLS]The [MASK]wl"
+    tokenizer = tokenizer_type(exported.config["model_type"], vocabulary)
+    return _USE.format(
+        torch="import torch\n" if exported.prompted else "",
+        auto_class=exported.auto_class,
+        tokenizer_type="" if tokenizer is None else f', tokenizer_type="{tokenizer}"',
+        use=use.format(text=text, decoded="" if blanks_of(text) else ", skip_special_tokens=True"),
+    )
 
 
 def _with_code(text: str) -> str:
@@ -107,16 +111,16 @@ def _front_matter(name: str, exported: Exported, results: Mapping[str, Any] | No
     measured = (results["evaluation"] or results["final"]["validation"] or {}) if results else {}
     names = ("loss", "bits_per_byte", "accuracy")
     metrics = [{"type": name, "value": measured[name]} for name in names if isinstance(measured.get(name), float)]
-    for of, values_of_task in measured.get("metrics", {}).items():
-        how = {"task": of, **measured.get("predicted", {}).get(of, {})}
+    for task_name, values_of_task in measured.get("metrics", {}).items():
+        arguments = {"task": task_name, **measured.get("predicted", {}).get(task_name, {})}
         numbers = {one: value for one, value in values_of_task.items() if isinstance(value, int | float)}
-        metrics += [{"type": one, "value": value, "args": how} for one, value in numbers.items()]
+        metrics += [{"type": one, "value": value, "args": arguments} for one, value in numbers.items()]
     if results and metrics:
         data = results.get("identity", {}).get("data")
         task = str(data.get("task", "unknown")) if isinstance(data, Mapping) else "unknown"
         kind = "text2text-generation" if exported.auto_class == SEQ2SEQ else "token-classification"
         dataset = {"name": task, "type": task, "split": measured.get("split", "validation")}
-        found = {"task": {"type": kind}, "dataset": dataset, "metrics": metrics}
-        values["model-index"] = [{"name": name, "results": [found]}]
+        result = {"task": {"type": kind}, "dataset": dataset, "metrics": metrics}
+        values["model-index"] = [{"name": name, "results": [result]}]
     lines = [f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in values.items()]
     return "\n".join(["---", *lines, "---"])

@@ -1,4 +1,4 @@
-"""Parameters in transformers' T5 layout, there and back; numpy only, torch is not needed.
+"""Parameters in transformers' T5 layout, in both directions; numpy only, torch is not needed.
 
 transformers keeps matrices as [outputs, inputs], this project (as T5X) as [inputs, outputs]; the names differ; the
 numbers are the same. For transformers' T5ForConditionalGeneration (T5, T5 1.1, ByT5, FLAN-T5 ...) and the same classes
@@ -46,15 +46,15 @@ class Tensor(NamedTuple):
     factor: float = 1.0
     shift: float = 0.0
 
-    def read(self, array: np.ndarray) -> np.ndarray:
+    def to_ours(self, array: np.ndarray) -> np.ndarray:
         """Our array, contiguous, from the checkpoint's in float32."""
         if self.shift:
             array = array + np.float32(self.shift)
         array = array * np.float32(self.factor) if self.factor != 1.0 else array
         return np.ascontiguousarray(array.T if self.transposed else array)
 
-    def written(self, array: np.ndarray) -> np.ndarray:
-        """The checkpoint's array from ours: the inverse of `read`."""
+    def to_theirs(self, array: np.ndarray) -> np.ndarray:
+        """The checkpoint's array from ours: the inverse of `to_ours`."""
         array = np.asarray(array, np.float32)
         array = array / np.float32(self.factor) if self.factor != 1.0 else array
         if self.shift:
@@ -63,7 +63,7 @@ class Tensor(NamedTuple):
 
 
 def _attention_prefix(stack: str, config: T5Config) -> str:
-    """What the name of a stack's attention begins with in LongT5, "" elsewhere."""
+    """The first part of the name of a stack's attention in LongT5; "" in other families."""
     if stack == "decoder" or config.encoder_window is None:
         return ""
     return "Local" if config.encoder_global_block is None else "TransientGlobal"
@@ -91,7 +91,7 @@ def _layer_tensors(stack: str, index: int, config: T5Config) -> Iterator[Tensor]
 
 
 def tensors_of(config: T5Config, head_factor: float) -> Iterator[Tensor]:
-    """The tensors of a T5. head_factor: what the output matrix of the checkpoint is multiplied by."""
+    """The tensors of a T5. head_factor: the factor of the checkpoint's output matrix."""
     yield Tensor("token_embedder/embedding", _EMBEDDING)
     for stack, layers in (("encoder", config.num_encoder_layers), ("decoder", config.num_decoder_layers)):
         if not config.relpos_bias_in_every_layer:
@@ -108,7 +108,7 @@ def tensors_of(config: T5Config, head_factor: float) -> Iterator[Tensor]:
 
 
 def has_own_head(state_dict: Mapping[str, np.ndarray]) -> bool:
-    """Whether a checkpoint has an output matrix that is no copy of its embedding."""
+    """True if a checkpoint has an output matrix that is no copy of its embedding."""
     if _HEAD not in state_dict or _EMBEDDING not in state_dict:
         return False
     return not np.array_equal(state_dict[_HEAD], state_dict[_EMBEDDING])
@@ -120,7 +120,7 @@ def params_from_transformers(
     """Our parameters (numpy float32) from the tensors of a transformers T5 checkpoint.
 
     With config.logits_via_embedding an lm_head is ignored where it equals the embedding; without it, a missing lm_head
-    is the embedding's copy. head_factor: what the output matrix is multiplied by. Raises UserError where tensors are
+    is the embedding's copy. head_factor: the factor of the output matrix. Raises UserError where tensors are
     missing, unknown, or of other shapes than config says, naming them.
     """
     is_tied = config.logits_via_embedding
@@ -159,7 +159,7 @@ def from_tensors(
         if array.shape != expected:
             differing.append(f"{source} is {array.shape}, the configuration says {expected}")
             continue
-        params[tensor.ours] = tensor.read(as_float32(source, array))
+        params[tensor.ours] = tensor.to_ours(as_float32(source, array))
     if missing:
         raise UserError(
             f"The checkpoint lacks {len(missing)} of the tensors of this configuration: {first_names(missing)}."
@@ -192,6 +192,6 @@ def params_to_transformers(params: Params, config: T5Config) -> dict[str, np.nda
 def to_tensors(params: Params, tensors: Iterable[Tensor]) -> dict[str, np.ndarray]:
     """The inverse of `from_tensors`. Raises UserError for parameters that none of the tensors is made of."""
     flat, tensors = flatten_dict(params, sep="/"), list(tensors)
-    if left := sorted(flat.keys() - {tensor.ours for tensor in tensors}):
-        raise UserError(f"transformers has no model with these parameters: {first_names(left)}.")
-    return {tensor.theirs: tensor.written(flat[tensor.ours]) for tensor in tensors}
+    if unknown := sorted(flat.keys() - {tensor.ours for tensor in tensors}):
+        raise UserError(f"transformers has no model with these parameters: {first_names(unknown)}.")
+    return {tensor.theirs: tensor.to_theirs(flat[tensor.ours]) for tensor in tensors}

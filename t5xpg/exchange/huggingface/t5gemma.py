@@ -1,4 +1,4 @@
-"""T5Gemma and the text part of T5Gemma 2 in transformers: config.json and tensors, there and back.
+"""T5Gemma and the text part of T5Gemma 2 in transformers: config.json and tensors, in both directions.
 
 The decoders that they were made of, Gemma 2 and the text part of Gemma 3, are read too, as models of a decoder alone.
 transformers multiplies embeddings E by sqrt(D) on lookup, but not for the logits: our embedding is E sqrt(D). Its norms
@@ -48,28 +48,28 @@ _VISION = {"hidden_size": 2, "intermediate_size": 2, "num_attention_heads": 1, "
 Json = Mapping[str, Any]
 
 
-def is_one(config: Json) -> bool:
-    """Whether a config.json is of this family."""
+def is_in_family(config: Json) -> bool:
+    """True if a config.json is of this family."""
     return config.get("model_type") in FAMILIES or is_decoder(config)
 
 
 def is_decoder(config: Json) -> bool:
-    """Whether a config.json is of a decoder alone."""
+    """True if a config.json is of a decoder alone."""
     return config.get("model_type") in DECODERS
 
 
 def fits(config: T5Config) -> bool:
-    """Whether a model is meant to be one of this family rather than a T5."""
+    """True if a model is meant to be one of this family rather than a T5."""
     return config.rotary_base is not None and config.layer_norms == "both"
 
 
 def _layer_types(layers: int, pattern: int) -> list[str]:
     """transformers' `layer_types` where every `pattern`-th layer sees all, and the others have a window."""
-    return [_LOCAL if (at + 1) % pattern else _GLOBAL for at in range(layers)]
+    return [_LOCAL if (index + 1) % pattern else _GLOBAL for index in range(layers)]
 
 
 def _encoder_window(size: int, is_second: bool) -> tuple[int, int]:
-    """How far the encoder sees behind and ahead with a `sliding_window` of this size; T5Gemma 2 divides it."""
+    """The positions that the encoder sees behind and ahead with a `sliding_window` of `size`; T5Gemma 2 divides it."""
     return ((size + 1) // 2 - 1, size // 2) if is_second else (size, size)
 
 
@@ -124,9 +124,9 @@ class _Config:
 
     @staticmethod
     def _part(config: Json, name: str) -> Json:
-        if not isinstance(found := config.get(name), Mapping):
+        if not isinstance(part := config.get(name), Mapping):
             raise UserError(f"The checkpoint's config.json has no object {name!r}.")
-        return found
+        return part
 
     def _needed(self, name: str) -> Any:
         if self.decoder.get(name) is None:
@@ -135,7 +135,7 @@ class _Config:
 
     @property
     def query_scale(self) -> float:
-        """What products of queries and keys are multiplied by."""
+        """The factor of products of queries and keys."""
         return float(self._needed("query_pre_attn_scalar")) ** -0.5
 
     def config(self, tensors: Mapping[str, np.ndarray]) -> T5Config:
@@ -188,8 +188,8 @@ class _Config:
 
     def _layer_types_of(self, part: Json) -> list[str]:
         """The `layer_types` of a stack, which transformers 4 did not write for Gemma 2 and 3."""
-        if found := part.get("layer_types"):
-            return list(found)
+        if layer_types := part.get("layer_types"):
+            return list(layer_types)
         pattern = int(part.get("sliding_window_pattern") or (6 if self.is_second else 2))
         return _layer_types(int(self._needed("num_hidden_layers")), pattern)
 
@@ -220,45 +220,47 @@ def _decoder_tensors(config: T5Config, query_scale: float) -> Iterator[Tensor]:
 
 
 def _tensors(config: T5Config, query_scale: float) -> Iterator[Tensor]:
-    """The tensors of a T5Gemma. query_scale: what products of queries and keys are multiplied by there."""
+    """The tensors of a T5Gemma. query_scale: the factor of products of queries and keys there."""
     stacks = {"encoder": config.num_encoder_layers, "decoder": config.num_decoder_layers}
     for ours, theirs, width in zip(_SHARED, _EMBEDDINGS, (config.encoder.emb_dim, config.emb_dim), strict=True):
         if ours == _SHARED[0] or not config.share_embeddings:
             yield Tensor(ours, theirs, factor=math.sqrt(width))
     for stack, layers in stacks.items():
-        attentions = [("attention" if stack == "encoder" else "self_attention", "self_attn")]
-        if stack == "decoder" and not config.merged_attention:
-            attentions.append(("encoder_decoder_attention", "cross_attn"))
         for index in range(layers):
-            ours, theirs = f"{stack}/layers_{index}", f"model.{stack}.layers.{index}"
-            parts = [("mlp", "feedforward")]
-            for name, their_name in attentions:
-                parts.append(("cross_attention" if their_name == "cross_attn" else name, their_name))
-                for matrix, their_matrix in _MATRICES.items():
-                    scale = query_scale if matrix == "query" and not config.qk_norm else 1.0
-                    kernel = f"{theirs}.{their_name}.{their_matrix}.weight"
-                    yield Tensor(f"{ours}/{name}/{matrix}/kernel", kernel, True, scale)
-                if config.qk_norm:
-                    scale = query_scale * math.sqrt(config.head_dim)
-                    yield Tensor(
-                        f"{ours}/{name}/query_norm/scale", f"{theirs}.{their_name}.q_norm.weight", False, scale, 1
-                    )
-                    yield Tensor(f"{ours}/{name}/key_norm/scale", f"{theirs}.{their_name}.k_norm.weight", shift=1)
-            for name, their_name in parts:
-                for place in ("pre", "post"):
-                    norm = f"{theirs}.{place}_{their_name}_layernorm.weight"
-                    yield Tensor(f"{ours}/{place}_{name}_layer_norm/scale", norm, shift=1)
-            for matrix, their_matrix in _MLP.items():
-                yield Tensor(f"{ours}/mlp/{matrix}/kernel", f"{theirs}.mlp.{their_matrix}.weight", True)
+            yield from _layer_tensors(stack, index, config, query_scale)
         yield Tensor(f"{stack}/{stack}_norm/scale", f"model.{stack}.norm.weight", shift=1)
     if not config.logits_via_embedding:
         yield Tensor("decoder/logits_dense/kernel", _HEAD, True)
 
 
+def _layer_tensors(stack: str, index: int, config: T5Config, query_scale: float) -> Iterator[Tensor]:
+    """The tensors of one layer."""
+    ours, theirs = f"{stack}/layers_{index}", f"model.{stack}.layers.{index}"
+    attentions = [("attention" if stack == "encoder" else "self_attention", "self_attn")]
+    if stack == "decoder" and not config.merged_attention:
+        attentions.append(("encoder_decoder_attention", "cross_attn"))
+    parts = [("mlp", "feedforward")]
+    for name, their_name in attentions:
+        parts.append(("cross_attention" if their_name == "cross_attn" else name, their_name))
+        for matrix, their_matrix in _MATRICES.items():
+            scale = query_scale if matrix == "query" and not config.qk_norm else 1.0
+            yield Tensor(f"{ours}/{name}/{matrix}/kernel", f"{theirs}.{their_name}.{their_matrix}.weight", True, scale)
+        if config.qk_norm:
+            scale = query_scale * math.sqrt(config.head_dim)
+            yield Tensor(f"{ours}/{name}/query_norm/scale", f"{theirs}.{their_name}.q_norm.weight", False, scale, 1)
+            yield Tensor(f"{ours}/{name}/key_norm/scale", f"{theirs}.{their_name}.k_norm.weight", shift=1)
+    for name, their_name in parts:
+        for place in ("pre", "post"):
+            norm = f"{theirs}.{place}_{their_name}_layernorm.weight"
+            yield Tensor(f"{ours}/{place}_{name}_layer_norm/scale", norm, shift=1)
+    for matrix, their_matrix in _MLP.items():
+        yield Tensor(f"{ours}/mlp/{matrix}/kernel", f"{theirs}.mlp.{their_matrix}.weight", True)
+
+
 def to_transformers(config: T5Config, params: Params, eos_id: int) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """config.json and tensors of a model. Raises UserError where the family computes something else."""
-    written = config_to_transformers(config, eos_id)
-    is_second = written["model_type"] == "t5gemma2"
+    config_json = config_to_transformers(config, eos_id)
+    is_second = config_json["model_type"] == "t5gemma2"
     tensors = to_tensors(params, _tensors(config, config.head_dim**-0.5 if config.qk_norm else 1.0))
     if config.share_embeddings and not is_second:
         tensors[_EMBEDDINGS[1]] = tensors[_EMBEDDINGS[0]].copy()
@@ -276,7 +278,7 @@ def to_transformers(config: T5Config, params: Params, eos_id: int) -> tuple[dict
             "model.encoder.embed_tokens.eoi_embedding": (D,),
         }
         tensors |= {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
-    return written, tensors
+    return config_json, tensors
 
 
 def config_to_transformers(config: T5Config, eos_id: int) -> dict[str, Any]:
@@ -284,20 +286,7 @@ def config_to_transformers(config: T5Config, eos_id: int) -> dict[str, Any]:
     is_second = config.merged_attention
     model_type = "t5gemma2" if is_second else "t5gemma"
     size = None if config.decoder_window is None else config.decoder_window + 1
-    needed: dict[str, Any] = {
-        "relative_attention_bias": False, "rotary_cross_attention": False, "qk_norm": is_second,
-        "relative_attention_keys": False, "encoder_window": None if size is None else _encoder_window(size, is_second),
-    }  # fmt: skip
-    if is_second:
-        needed |= {"share_embeddings": True, "logits_via_embedding": True}
-    else:
-        needed |= {"rotary_local_base": None, "rotary_scale": 1.0}
-    for name, value in needed.items():
-        if getattr(config, name) != value:
-            raise UserError(
-                f"transformers' {FAMILIES[model_type]} has {name} {value!r}, and this model {getattr(config, name)!r}: "
-                "it has no architecture that computes the same."
-            )
+    _require_settings(config, FAMILIES[model_type], None if size is None else _encoder_window(size, is_second))
     first, *gate = config.mlp_activations
     activations = {ours: theirs for theirs, ours in _ACTIVATIONS.items()}
     if gate != ["linear"] or first not in activations:
@@ -347,3 +336,22 @@ def config_to_transformers(config: T5Config, eos_id: int) -> dict[str, Any]:
         **tokens,
         "dtype": "float32",
     }
+
+
+def _require_settings(config: T5Config, family: str, encoder_window: tuple[int, int] | None) -> None:
+    """Raise UserError for a setting that differs from the one that all models of a family have."""
+    is_second = config.merged_attention
+    needed: dict[str, Any] = {
+        "relative_attention_bias": False, "rotary_cross_attention": False, "qk_norm": is_second,
+        "relative_attention_keys": False, "encoder_window": encoder_window,
+    }  # fmt: skip
+    if is_second:
+        needed |= {"share_embeddings": True, "logits_via_embedding": True}
+    else:
+        needed |= {"rotary_local_base": None, "rotary_scale": 1.0}
+    for name, value in needed.items():
+        if getattr(config, name) != value:
+            raise UserError(
+                f"transformers' {family} has {name} {value!r}, and this model {getattr(config, name)!r}: "
+                "it has no architecture that computes the same."
+            )

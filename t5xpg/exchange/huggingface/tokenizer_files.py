@@ -110,13 +110,13 @@ def _added_token(text: str) -> dict[str, Any]:
 def _tokenizer_with_ids(vocabulary: Vocabulary, names: Mapping[int, str]) -> dict[str, Any]:
     """The tokenizer's own definition, with the ids that training used: see `vocabulary.Vocabulary`."""
     assert vocabulary.model_file is not None
-    own = tokenizers.Tokenizer.from_file(vocabulary.model_file)
-    own.no_truncation()
-    own.no_padding()
-    definition: dict[str, Any] = json.loads(own.to_str())
+    tokenizer = tokenizers.Tokenizer.from_file(vocabulary.model_file)
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    definition: dict[str, Any] = json.loads(tokenizer.to_str())
     model = definition["model"]
     swap = {0: vocabulary.tokenizer_pad_id, vocabulary.tokenizer_pad_id: 0}
-    texts = {swap.get(token, token): text for text, token in own.get_vocab(with_added_tokens=True).items()}
+    texts = {swap.get(token, token): text for text, token in tokenizer.get_vocab(with_added_tokens=True).items()}
     if 0 not in texts:
         texts[0] = next(name for name in _PADDINGS if name not in texts.values())
     texts |= names
@@ -139,12 +139,12 @@ def _added_tokens(
     definition: Mapping[str, Any], vocabulary: Vocabulary, names: Mapping[int, str]
 ) -> list[dict[str, Any]]:
     """The added tokens: the tokenizer's own, then padding, end and unknown, and the names; in the order of ids."""
-    found: dict[int, dict[str, Any]] = {one["id"]: one for one in definition["added_tokens"]}
+    tokens: dict[int, dict[str, Any]] = {one["id"]: one for one in definition["added_tokens"]}
     special = [token for token in (vocabulary.pad_id, vocabulary.eos_id, vocabulary.unk_id) if token is not None]
     for token, text in ({token: definition_piece(definition, token) for token in special} | dict(names)).items():
-        if token not in found or found[token]["content"] != text:
-            found[token] = _added_token(text)
-    return [{**one, "id": token} for token, one in sorted(found.items())]
+        if token not in tokens or tokens[token]["content"] != text:
+            tokens[token] = _added_token(text)
+    return [{**one, "id": token} for token, one in sorted(tokens.items())]
 
 
 def definition_piece(definition: Mapping[str, Any], token: int) -> str:
@@ -174,12 +174,12 @@ def check_tokenizer(folder: Path, vocabulary: Vocabulary) -> None:
     """Raise UserError where the written tokenizer.json gives `sample_texts` other ids. Byte vocabularies have none."""
     if not (folder / DEFINITION).is_file():
         return
-    written = tokenizers.Tokenizer.from_file(str(folder / DEFINITION))
+    tokenizer = tokenizers.Tokenizer.from_file(str(folder / DEFINITION))
     for text in sample_texts(vocabulary):
-        expected, found = expected_ids(vocabulary, text), written.encode(text).ids
-        if found != expected:
+        expected, ids = expected_ids(vocabulary, text), tokenizer.encode(text).ids
+        if ids != expected:
             raise UserError(
-                f"The tokenizer.json that was made of {vocabulary.model_file} reads {text!r} as {found}, and the "
+                f"The tokenizer.json that was made of {vocabulary.model_file} reads {text!r} as {ids}, and the "
                 f"vocabulary as {expected}: this model cannot be exported for transformers."
             )
 

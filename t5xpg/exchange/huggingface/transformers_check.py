@@ -39,8 +39,8 @@ _ROWS, _SOURCE, _TARGET, _ANSWER = 4, 48, 24, 24  # what is compared: rows, and 
 
 
 @dataclass(frozen=True)
-class Checked:
-    """What was compared, the largest difference between two logits, and the largest logit."""
+class Comparison:
+    """A description of the comparison, the largest difference between two logits, and the largest logit."""
 
     text: str
     difference: float
@@ -49,13 +49,13 @@ class Checked:
 
 def python_with_torch() -> Path | None:
     """A Python with torch and transformers: the one named, this one, or that of `make bench-peers`; None without."""
-    named = os.environ.get(PYTHON_VARIABLE)
-    if named is not None:
-        if named in ("", "0"):
+    python = os.environ.get(PYTHON_VARIABLE)
+    if python is not None:
+        if python in ("", "0"):
             return None
-        if not Path(named).is_file():
-            raise UserError(f"{PYTHON_VARIABLE}={named} is not there: expected a Python with torch and transformers.")
-        return Path(named)
+        if not Path(python).is_file():
+            raise UserError(f"{PYTHON_VARIABLE}={python} is not there: expected a Python with torch and transformers.")
+        return Path(python)
     if all(importlib.util.find_spec(name) for name in ("torch", "transformers")):
         return Path(sys.executable)
     peers = paths.REPOSITORY / ".venv-bench" / "bin" / "python"
@@ -80,7 +80,7 @@ def check_in_transformers(
     params: Any,
     vocabulary: Vocabulary,
     adapter: Path | None = None,
-) -> Checked | None:
+) -> Comparison | None:
     """Compare logits, greedy answers and ids of texts; None where transformers is not installed.
 
     adapter: a folder that peft loads over the other one. Raises UserError where anything differs, or where transformers
@@ -102,13 +102,13 @@ def check_in_transformers(
         "tokenizer_type": tokenizer_type(exported.config["model_type"], vocabulary),
         "adapter": None if adapter is None else str(adapter),
     }
-    given = {"inputs": inputs.astype(np.int64)}
+    arrays = {"inputs": inputs.astype(np.int64)}
     if generated is not None:
-        given["decoder_inputs"] = _shifted(targets).astype(np.int64)
-    theirs, answered = _theirs(python, folder, given, settings)
+        arrays["decoder_inputs"] = _shifted(targets).astype(np.int64)
+    theirs, answered = _theirs(python, folder, arrays, settings)
     compared = logits[inputs > 0] if generated is None else logits
-    found = theirs["logits"][inputs > 0] if generated is None else theirs["logits"]
-    difference, largest = float(np.abs(compared - found).max()), float(np.abs(compared).max())
+    their_logits = theirs["logits"][inputs > 0] if generated is None else theirs["logits"]
+    difference, largest = float(np.abs(compared - their_logits).max()), float(np.abs(compared).max())
     problems = []
     if not difference <= TOLERANCE * max(1.0, largest):
         problems.append(f"logits differ by up to {difference:.1e}, the largest is {largest:.3g}")
@@ -124,7 +124,7 @@ def check_in_transformers(
         "{model} and {tokenizer} of transformers {versions[transformers]} (torch {versions[torch]}): logits differ by "
         f"at most {difference:.1e} (the largest is {largest:.3g}){answers}, the ids of {len(texts)} texts are the same"
     )
-    return Checked(text.format(**answered), difference, largest)
+    return Comparison(text.format(**answered), difference, largest)
 
 
 def _sequences(vocabulary: Vocabulary) -> tuple[np.ndarray, np.ndarray]:
@@ -159,15 +159,15 @@ def _ours(
 
 
 def _theirs(
-    python: Path, folder: Path, given: dict[str, np.ndarray], settings: dict[str, Any]
+    python: Path, folder: Path, arrays: dict[str, np.ndarray], settings: dict[str, Any]
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Outputs of transformers: its tensors, and the other values (`found` of `transformers_outputs`)."""
     with tempfile.TemporaryDirectory() as scratch:
         inputs, outputs = Path(scratch) / "inputs.safetensors", Path(scratch) / "outputs.safetensors"
-        save_file(given, inputs, metadata={"settings": json.dumps(settings)})
-        done = run_with(python, Path(__file__).with_name("transformers_outputs.py"), folder, inputs, outputs)
-        if done.returncode != 0:
-            lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+        save_file(arrays, inputs, metadata={"settings": json.dumps(settings)})
+        process = run_with(python, Path(__file__).with_name("transformers_outputs.py"), folder, inputs, outputs)
+        if process.returncode != 0:
+            lines = [line.strip() for line in process.stderr.splitlines() if line.strip()]
             raise UserError(
                 f"transformers cannot load the export, as {python} says: {lines[-1] if lines else 'nothing'}. To "
                 f"export without asking it: {PYTHON_VARIABLE}=0"

@@ -39,32 +39,32 @@ def main(folder: str, inputs_file: str, outputs_file: str) -> None:
         model = peft.PeftModel.from_pretrained(model, settings["adapter"])
     model = model.float().eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder, tokenizer_type=settings["tokenizer_type"])
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     with torch.no_grad():
         inputs = tensors["inputs"]
-        given = {"input_ids": inputs, "attention_mask": (inputs > 0).long()}
+        encoder_inputs = {"input_ids": inputs, "attention_mask": (inputs > 0).long()}
         if "decoder_inputs" not in tensors:
-            found["logits"] = model(**given).logits
+            results["logits"] = model(**encoder_inputs).logits
         else:
-            own = tensors["decoder_inputs"]
-            own[:, 0] = settings["start_id"]
-            found["logits"] = model(**given, decoder_input_ids=own).logits
-            found["generated"] = generated(model, given, settings)
+            decoder_inputs = tensors["decoder_inputs"]
+            decoder_inputs[:, 0] = settings["start_id"]
+            results["logits"] = model(**encoder_inputs, decoder_input_ids=decoder_inputs).logits
+            results["generated"] = generated(model, encoder_inputs, settings)
     answer = {
         "ids": [tokenizer(text).input_ids for text in settings["texts"]],
         "model": type(model).__name__,
         "tokenizer": type(tokenizer).__name__,
         "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
     }
-    outputs = {name: np.ascontiguousarray(tensor.numpy()) for name, tensor in found.items()}
+    outputs = {name: np.ascontiguousarray(tensor.numpy()) for name, tensor in results.items()}
     save_file(outputs, outputs_file, metadata={"found": json.dumps(answer)})
 
 
-def generated(model: Any, given: dict[str, Any], settings: dict[str, Any]) -> Any:
+def generated(model: Any, encoder_inputs: dict[str, Any], settings: dict[str, Any]) -> Any:
     """Greedy answers [B, max_new_tokens], without the tokens that the decoder was given."""
     import torch
 
-    inputs, prompted, length = given["input_ids"], settings["prompted"], settings["max_new_tokens"]
+    inputs, prompted, length = encoder_inputs["input_ids"], settings["prompted"], settings["max_new_tokens"]
     first = torch.tensor([settings["start_id"]])
     rows = torch.zeros((len(inputs), length), dtype=torch.int64)
     for row, tokens in enumerate(inputs):  # one by one: prompts differ in length

@@ -28,48 +28,52 @@ def vocabulary_of_folder(
     rows = config.get("vocab_size", 0)
     if sentinels is not None and sentinels not in CONVENTIONS:
         raise UserError(f"SENTINELS={sentinels} is no convention.{nearest(sentinels, CONVENTIONS)}")
-    found = _read(folder, tokenizer, sentinels, rows)
-    if sentinels is not None and found.sentinels != sentinels:
+    vocabulary = _read(folder, tokenizer, sentinels, rows)
+    if sentinels is not None and vocabulary.sentinels != sentinels:
         raise UserError(
-            f"SENTINELS={sentinels} is for bytes; this {found.kind} vocabulary numbers them as {found.sentinels}."
+            f"SENTINELS={sentinels} is for bytes; this {vocabulary.kind} vocabulary numbers them as "
+            f"{vocabulary.sentinels}."
         )
-    if found.size > rows:
+    if vocabulary.size > rows:
         raise UserError(
-            f"The tokenizer of {folder} has {found.size:,} ids and the model {rows:,}: they are not of one checkpoint. "
-            "Name another tokenizer: TOKENIZER=path, or TOKENIZER=bytes."
+            f"The tokenizer of {folder} has {vocabulary.size:,} ids and the model {rows:,}: they are not of one "
+            "checkpoint. Name another tokenizer: TOKENIZER=path, or TOKENIZER=bytes."
         )
-    if found.tokenizer_pad_id:
+    if vocabulary.tokenizer_pad_id:
         raise UserError(
-            f"The padding of the tokenizer in {folder} is {found.tokenizer_pad_id}, and that of the model 0."
+            f"The padding of the tokenizer in {folder} is {vocabulary.tokenizer_pad_id}, and that of the model 0."
         )
     end = config.get("eos_token_id")  # or a list of several
-    if end is not None and found.eos_id not in (end if isinstance(end, list) else [end]):
-        raise UserError(f"The end token of {folder} is {end} by its config.json, and {found.eos_id} by its tokenizer.")
-    return found
+    if end is not None and vocabulary.eos_id not in (end if isinstance(end, list) else [end]):
+        raise UserError(
+            f"The end token of {folder} is {end} by its config.json, and {vocabulary.eos_id} by its tokenizer."
+        )
+    return vocabulary
 
 
 def _read(folder: Path, tokenizer: str | None, sentinels: str | None, rows: int) -> Vocabulary:
     settings = json_object_of(folder / CONFIG)
     if tokenizer == BYTES:
-        return _of_bytes(settings, sentinels)
+        return _byte_vocabulary(settings, sentinels)
     if tokenizer is not None:
         return vocabulary_of_file(Path(tokenizer))
     if str(settings.get("tokenizer_class", "")).startswith(BYTE_CLASS):
-        return _of_bytes(settings, sentinels)
+        return _byte_vocabulary(settings, sentinels)
     definition = folder / DEFINITION
     if (folder / PIECES).is_file() and not _adds_words(json_object_of(definition)):
-        return _of_pieces(folder / PIECES, settings)
+        return _sentencepiece_vocabulary(folder / PIECES, settings)
     if definition.is_file():
-        found = vocabulary_of_file(definition)
+        vocabulary = vocabulary_of_file(definition)
         # ids behind the tokens are sentinels only where the model has rows for them
-        return found if found.size <= rows or found.sentinels == OWN else dataclasses.replace(found, extra_ids=0)
+        fits = vocabulary.size <= rows or vocabulary.sentinels == OWN
+        return vocabulary if fits else dataclasses.replace(vocabulary, extra_ids=0)
     raise UserError(
         f"{folder} has no tokenizer: expected {DEFINITION}, {PIECES}, or a {CONFIG} of {BYTE_CLASS}. Name one: "
         "TOKENIZER=path, or TOKENIZER=bytes."
     )
 
 
-def _of_bytes(settings: Mapping[str, Any], sentinels: str | None) -> Vocabulary:
+def _byte_vocabulary(settings: Mapping[str, Any], sentinels: str | None) -> Vocabulary:
     """A byte vocabulary. Its convention: the given one, else that of our export, else that of the added tokens."""
     convention = sentinels or settings.get(CONVENTION)
     ids = {text: token for token, text in sorted(_added_tokens(settings).items())}
@@ -80,18 +84,18 @@ def _of_bytes(settings: Mapping[str, Any], sentinels: str | None) -> Vocabulary:
     transformers = Vocabulary(BYTES, count, TRANSFORMERS, named_tokens=names[::-1])
     if convention is not None:
         return next((one for one in (seqio, transformers) if one.sentinels == convention), google)
-    first = ids.get("<extra_id_0>")
-    if first in (None, transformers.sentinel_id(0), google.sentinel_id(0)):
+    first_sentinel = ids.get("<extra_id_0>")
+    if first_sentinel in (None, transformers.sentinel_id(0), google.sentinel_id(0)):
         return google
-    if first == seqio.sentinel_id(0):
+    if first_sentinel == seqio.sentinel_id(0):
         return seqio
     raise UserError(
-        f"The tokenizer's files give <extra_id_0> the id {first}, as no convention does: name one, "
+        f"The tokenizer's files give <extra_id_0> the id {first_sentinel}, as no convention does: name one, "
         f"SENTINELS={', '.join(CONVENTIONS)}."
     )
 
 
-def _of_pieces(file: Path, settings: Mapping[str, Any]) -> Vocabulary:
+def _sentencepiece_vocabulary(file: Path, settings: Mapping[str, Any]) -> Vocabulary:
     """A SentencePiece model with as many sentinels behind its pieces as the files say."""
     texts = set(_added_tokens(settings).values())
     for name in ("additional_special_tokens", "extra_special_tokens"):  # of transformers 4 and of 5
@@ -101,12 +105,12 @@ def _of_pieces(file: Path, settings: Mapping[str, Any]) -> Vocabulary:
     extra = settings.get("extra_ids")
     if not isinstance(extra, int):
         extra = sum(bool(SENTINEL.fullmatch(text)) for text in texts) or None
-    found = vocabulary_of_file(file, None if extra is None else extra + len(names))
-    return dataclasses.replace(found, named_tokens=names) if names and found.extra_ids else found
+    vocabulary = vocabulary_of_file(file, None if extra is None else extra + len(names))
+    return dataclasses.replace(vocabulary, named_tokens=names) if names and vocabulary.extra_ids else vocabulary
 
 
 def _adds_words(definition: Mapping[str, Any]) -> bool:
-    """Whether a tokenizer.json adds tokens of text to the pieces: then it alone has all of them."""
+    """True if a tokenizer.json adds tokens of text to the pieces: then only that file has all of them."""
     added = definition.get("added_tokens")
     texts = [one.get("content") for one in added if isinstance(one, Mapping)] if isinstance(added, list) else []
     return not all(isinstance(text, str) and (SENTINEL.fullmatch(text) or _SPECIAL.fullmatch(text)) for text in texts)
@@ -115,6 +119,6 @@ def _adds_words(definition: Mapping[str, Any]) -> bool:
 def _added_tokens(settings: Mapping[str, Any]) -> dict[int, str]:
     """The tokens by id that tokenizer_config.json adds."""
     added = settings.get("added_tokens_decoder")
-    listed = added.items() if isinstance(added, Mapping) else ()
-    found = {token: one.get("content") if isinstance(one, Mapping) else one for token, one in listed}
-    return {int(token): text for token, text in found.items() if isinstance(text, str) and str(token).isdecimal()}
+    entries = added.items() if isinstance(added, Mapping) else ()
+    tokens = {token: one.get("content") if isinstance(one, Mapping) else one for token, one in entries}
+    return {int(token): text for token, text in tokens.items() if isinstance(text, str) and str(token).isdecimal()}

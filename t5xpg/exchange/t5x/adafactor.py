@@ -1,4 +1,4 @@
-"""Adafactor's accumulators in T5X's train state, there and back.
+"""Adafactor's accumulators in T5X's train state, in both directions.
 
 For every parameter T5X keeps `v_row` and `v_col` where it factors, `v` where it does not, and `m` with momentum; an
 unused one is a single zero. optax has the same arrays except `m`, a tree for each kind. Source: t5x/adafactor.py.
@@ -43,8 +43,8 @@ def accumulators_of(state: StoredState, params: Params) -> tuple[int, dict[str, 
         for slot in SLOTS:
             # Mesh-TensorFlow leaves out unused slots
             key = f"{PARAM_STATES}/{name}/{slot}"
-            kept = as_float32(key, stored[key].read()) if key in stored else np.zeros(UNUSED, np.float32)
-            arrays[slot][name] = kept
+            accumulator = as_float32(key, stored[key].read()) if key in stored else np.zeros(UNUSED, np.float32)
+            arrays[slot][name] = accumulator
         _check_shapes(name, param.shape, {slot: arrays[slot][name].shape for slot in SLOTS})
         momentum = stored.get(f"{PARAM_STATES}/{name}/{_MOMENTUM}")
         if momentum is not None and momentum.shape != UNUSED:
@@ -60,8 +60,8 @@ def _check_shapes(name: str, shape: tuple[int, ...], slots: Mapping[str, tuple[i
         rows, columns = (shape[0], shape[1]) if shape[1] >= shape[0] else (shape[1], shape[0])
         if slots["v_row"] == (rows,) and slots["v_col"] == (columns,):
             return
-    found = ", ".join(f"{slot} {found}" for slot, found in slots.items())
-    raise UserError(f"The optimiser of the checkpoint is not Adafactor as T5 has it: of {name} {shape} it has {found}.")
+    sizes = ", ".join(f"{slot} {size}" for slot, size in slots.items())
+    raise UserError(f"The optimiser of the checkpoint is not Adafactor as T5 has it: of {name} {shape} it has {sizes}.")
 
 
 def param_states(trees: Mapping[str, Params]) -> Params:

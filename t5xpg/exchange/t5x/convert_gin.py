@@ -1,7 +1,8 @@
-"""T5X's gin files of the usual kind (a family and size, a run, macros and some bindings) as experiments of ours.
+"""Converts T5X's gin files of the usual kind (a family and size, a run, macros and some bindings) to experiments.
 
-What T5X's own files of runs and models say is in `convert_gin_tables`, so that T5X need not be there. Every binding of
-the file is carried over, or listed as not needed here, or listed as not carried over: none is dropped without a word.
+The values that T5X's own files of runs and models set are in `convert_gin_tables`, so that T5X need not be installed.
+Every binding of the file is carried over, listed as not needed here, or listed as not carried over; none is dropped
+silently.
 """
 
 import math
@@ -42,7 +43,7 @@ _OTHERS = {
 
 @dataclass
 class Converted:
-    """An experiment's gin file, and the statements of T5X's file that it lacks: not needed here, or unknown here."""
+    """An experiment's gin file, and the statements of T5X's file that it lacks: not needed, or not supported, here."""
 
     text: str
     unneeded: list[str] = field(default_factory=list)
@@ -56,7 +57,7 @@ def convert(file: Path, search: Sequence[Path] = ()) -> Converted:
     Raises UserError where a file cannot be read, its model is not known here, or it does not train.
     """
 
-    def found(name: str, including: Path) -> Path | None:
+    def find_file(name: str, including: Path) -> Path | None:
         """The path of an included file; None for T5X's own, which are in the tables."""
         run = _RUN_FILE.search(name)
         if _MODEL_FILE.search(name) or (run and run[1] in (*tables.RUNS, *_NO_TRAINING)):
@@ -65,7 +66,7 @@ def convert(file: Path, search: Sequence[Path] = ()) -> Converted:
         return next((file for file in candidates if file.is_file()), None)
 
     conversion = _Conversion(file)
-    for statement in statements(file, found):
+    for statement in statements(file, find_file):
         conversion.read(statement)
     return conversion.converted()
 
@@ -76,7 +77,7 @@ class _Conversion:
         self._model: str | None = None
         self._run: str | None = None
         self._modules: list[str] = []
-        self._own: set[str] = set()  # what the file calls modules that are no libraries'
+        self._user_modules: set[str] = set()  # the file's names of modules that are no libraries'
         self._scalable = False
         self._values: dict[str, Any] = {}  # by T5X's names: the last that T5X's own files or this one bind
         self._bound: dict[str, Binding] = {}  # those that this file binds
@@ -85,7 +86,7 @@ class _Conversion:
         self._comment = ""
 
     def read(self, statement: Binding | Include | Import) -> None:
-        """Take in one statement of the file."""
+        """Read one statement of the file."""
         if isinstance(statement, Include):
             self._include(statement)
         elif isinstance(statement, Import):
@@ -109,7 +110,7 @@ class _Conversion:
         for key in self._values:
             self._carry_over(key, self._value(key))
         self._schedule()
-        self._start()
+        self._initial_checkpoint()
         self._converted.text = self._text()
         return self._converted
 
@@ -120,18 +121,18 @@ class _Conversion:
             if found := tables.model(match[1], match[2], scalable=scalable):
                 self._model, values = found
                 self._scalable |= scalable
-                self._say(values)
+                self._bind_all(values)
                 return
         if match := _RUN_FILE.search(file):
             if match[1] in tables.RUNS:
                 self._run = match[1]
-                self._say(tables.RUNS[match[1]])
+                self._bind_all(tables.RUNS[match[1]])
                 return
             if match[1] in _NO_TRAINING:
                 raise UserError(f"{file} ({place}) is no training: here {_NO_TRAINING[match[1]]} does that.")
         self._unsupported(f"include {file!r}", place, "the file was not found: name its folder with SEARCH=…")
 
-    def _say(self, values: Mapping[str, Any]) -> None:
+    def _bind_all(self, values: Mapping[str, Any]) -> None:
         """Take in the values of one of T5X's own files; as in gin, they replace earlier bindings."""
         self._values |= values
         for key in values:
@@ -142,7 +143,7 @@ class _Conversion:
         self._scalable |= module.startswith("t5x.examples.scalable_t5")
         if module.partition(".")[0] not in _LIBRARIES:
             self._modules += [module] if module not in self._modules else []
-            self._own.add(statement.name)
+            self._user_modules.add(statement.name)
         elif module.startswith("t5x.contrib"):
             self._unsupported(f"import {module}", statement.place, "nothing of t5x.contrib is here")
 
@@ -160,30 +161,21 @@ class _Conversion:
         return key
 
     def _carry_over(self, key: str, value: Any) -> None:
-        """Carry one parameter over, or say why not."""
+        """Carry one parameter over, or list why not: by the first of these rules that fits it."""
         scope, _, name = key.rpartition("/")
         kind, _, parameter = name.rpartition(".")
         every = f"{scope}/{kind}.*" if scope else f"{kind}.*"
         if kind in tables.PARTITIONERS and parameter in ("num_partitions", "model_parallel_submesh"):
-            devices = math.prod(value) if isinstance(value, tuple | list) else value
-            if isinstance(devices, int) and devices > 1:
-                self._ours["MODEL_PARALLEL"] = devices
-            if isinstance(value, Reference):
-                self._refuse(key, _NOT_KNOWN)
-            elif why := tables.UNNEEDED.get(key):
-                self._unneeded(key, why)
+            self._partition(key, value)
         elif key == "train.infer_eval_dataset_cfg":
             self._ours["INFER_EVAL_PERIOD"] = None if value is None else Reference("%EVAL_PERIOD")
         elif kind == tables.SCHEDULER or key in _STARTS:
-            return  # `_schedule`, `_start`
+            return  # `_schedule`, `_initial_checkpoint`
         elif parameter == "module" and kind == "DatasetConfig":
-            if isinstance(value, Reference):
-                self._refuse(key, _NOT_KNOWN)
-            elif isinstance(value, str) and value not in self._modules:
-                self._modules.append(value)
+            self._add_module(key, value)
         elif key in tables.OURS:
             self._set(key, tables.OURS[key], value)
-        elif key in tables.STANDARD and (not repr(value).endswith(tables.STANDARD[key]) or self._is_own(value)):
+        elif key in tables.STANDARD and (not repr(value).endswith(tables.STANDARD[key]) or self._is_of_user(value)):
             self._refuse(key, _OTHERS.get(key, f"only {' or '.join(tables.STANDARD[key])} is known here"))
         elif why := tables.UNNEEDED.get(key) or tables.UNNEEDED.get(every):
             self._unneeded(key, why)
@@ -192,12 +184,29 @@ class _Conversion:
         elif not any(re.search(rf"%{parameter}\b", repr(value)) for value in self._values.values()):
             (self._unneeded if self._run else self._refuse)(key, "nothing reads this macro")
 
-    def _is_own(self, value: Any) -> bool:
-        """Whether a value is of a module of the user's: it may do anything, whatever it is called."""
-        return repr(value).rpartition("/")[2].lstrip("@").partition(".")[0] in self._own
+    def _partition(self, key: str, value: Any) -> None:
+        """Set MODEL_PARALLEL, to a number of partitions or the product of a submesh."""
+        devices = math.prod(value) if isinstance(value, tuple | list) else value
+        if isinstance(devices, int) and devices > 1:
+            self._ours["MODEL_PARALLEL"] = devices
+        if isinstance(value, Reference):
+            self._refuse(key, _NOT_KNOWN)
+        elif why := tables.UNNEEDED.get(key):
+            self._unneeded(key, why)
+
+    def _add_module(self, key: str, value: Any) -> None:
+        """Add a module that registers tasks."""
+        if isinstance(value, Reference):
+            self._refuse(key, _NOT_KNOWN)
+        elif isinstance(value, str) and value not in self._modules:
+            self._modules.append(value)
+
+    def _is_of_user(self, value: Any) -> bool:
+        """True if a value is from a module of the user: it may do anything, whatever its name."""
+        return repr(value).rpartition("/")[2].lstrip("@").partition(".")[0] in self._user_modules
 
     def _set(self, key: str, name: str, value: Any) -> None:
-        """Set one of our parameters or macros, or say why not."""
+        """Set one of our parameters or macros, or list why not."""
         if isinstance(value, Reference):
             if value.text != "%gin.REQUIRED":
                 self._refuse(key, _NOT_KNOWN)
@@ -219,21 +228,21 @@ class _Conversion:
         self._ours[name] = value
 
     def _schedule(self) -> None:
-        given = {
+        values = {
             name: self._value(f"{tables.SCHEDULER}.{name}")
             for name in ("factors", "base_learning_rate", "warmup_steps")
         }
-        ours = tables.FACTORS.get(" * ".join(part.strip() for part in str(given["factors"]).split("*")))
+        ours = tables.FACTORS.get(" * ".join(part.strip() for part in str(values["factors"]).split("*")))
         for key, bound in self._bound.items():
-            if bound.selector.endswith(tables.SCHEDULER) and (ours is None or bound.parameter not in given):
+            if bound.selector.endswith(tables.SCHEDULER) and (ours is None or bound.parameter not in values):
                 known = ", ".join(map(repr, tables.FACTORS))
                 self._refuse(key, f"schedules are those of {known}" if ours is None else _UNKNOWN)
         if ours is not None:
             for name, macro in (("base_learning_rate", "LEARNING_RATE"), ("warmup_steps", "WARMUP_STEPS")):
-                self._set(f"{tables.SCHEDULER}.{name}", macro, given[name])
+                self._set(f"{tables.SCHEDULER}.{name}", macro, values[name])
             self._ours |= ours
 
-    def _start(self) -> None:
+    def _initial_checkpoint(self) -> None:
         """Set the checkpoint to start from and the number of updates: T5X counts those of the pretraining, too."""
         path, total = self._value("RestoreCheckpointConfig.path"), self._value("train.total_steps")
         if isinstance(path, list | tuple) and path:
@@ -250,26 +259,26 @@ class _Conversion:
             self._set(key, "TRAIN_STEPS", self._value(key))
             return
         step = _STEP.search(path)
-        before = None if step is None else int(step[1])
+        pretraining_steps = None if step is None else int(step[1])
         name = run_name(Path(path[: step.start()] if step else path).name)
         self._ours["INITIAL_CHECKPOINT"] = name
         self._comment = f"# make import CHECKPOINT={path} NAME={name}"
         offset = "optimizers.Adafactor.step_offset"
         if relative is not None:
             self._set("train.relative_steps", "TRAIN_STEPS", relative)
-        elif before is not None and isinstance(total, int) and total > before:
-            self._ours["TRAIN_STEPS"] = total - before
+        elif pretraining_steps is not None and isinstance(total, int) and total > pretraining_steps:
+            self._ours["TRAIN_STEPS"] = total - pretraining_steps
         else:
             self._set("train.total_steps", "TRAIN_STEPS", total)
-            those = (
-                "the checkpoint's name does not say how many these are" if before is None else f"these are {before:,}"
-            )
-            self._refuse("train.total_steps", f"{_COUNTS}; {those}")
+            unknown = "the checkpoint's name does not say how many these are"
+            reason = unknown if pretraining_steps is None else f"these are {pretraining_steps:,}"
+            self._refuse("train.total_steps", f"{_COUNTS}; {reason}")
         if self._ours.get(offset):
-            self._ours[offset] -= before or 0
-        if "InverseSquareRoot" in repr(self._ours.get("SCHEDULE")) or self._ours.get("WARMUP_STEPS", 0) > (before or 0):
+            self._ours[offset] -= pretraining_steps or 0
+        warmup = self._ours.get("WARMUP_STEPS", 0)
+        if "InverseSquareRoot" in repr(self._ours.get("SCHEDULE")) or warmup > (pretraining_steps or 0):
             self._refuse(f"{tables.SCHEDULER}.factors", f"{_COUNTS}, and here this rate would begin anew")
-        elif before is not None:
+        elif pretraining_steps is not None:
             self._ours["WARMUP_STEPS"] = 0
 
     def _unneeded(self, key: str, why: str) -> None:
@@ -298,7 +307,7 @@ class _Conversion:
         if self._scalable:
             self._ours["encoder_decoder.T5Config.relpos_bias_in_every_layer"] = True
             self._ours.setdefault("SCAN_LAYERS", True)
-        ours = self._changed(files)
+        ours = self._values_not_in(files)
         bindings = {name: value for name, value in ours.items() if "." in name}
         modules = {tables.IMPORTS[name.rpartition("/")[2].partition(".")[0]] for name in bindings}
         if isinstance(ours.get("SCHEDULE"), Reference):
@@ -316,17 +325,17 @@ class _Conversion:
         ]
         return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
 
-    def _changed(self, files: Sequence[str]) -> dict[str, Any]:
-        """Those of our values that the included files do not set already, in the order of those files."""
+    def _values_not_in(self, files: Sequence[str]) -> dict[str, Any]:
+        """The values that the included files do not set already, in the order of those files."""
         included: dict[str, Any] = {}
         for file in files:
-            for one in statements(paths.GIN / f"{file}.gin", lambda name, _: paths.REPOSITORY / name):
-                if isinstance(one, Binding):
-                    scope = f"{one.scope}/" if one.scope else ""
-                    included[f"{scope}{one.selector}.{one.parameter}".removeprefix(".")] = one.value
+            for statement in statements(paths.GIN / f"{file}.gin", lambda name, _: paths.REPOSITORY / name):
+                if isinstance(statement, Binding):
+                    scope = f"{statement.scope}/" if statement.scope else ""
+                    included[f"{scope}{statement.selector}.{statement.parameter}".removeprefix(".")] = statement.value
         order = {name: place for place, name in enumerate(included)}
         changed: dict[str, Any] = {}
-        for name, value in sorted(self._ours.items(), key=lambda one: (order.get(one[0], len(order)), one[0])):
+        for name, value in sorted(self._ours.items(), key=lambda item: (order.get(item[0], len(order)), item[0])):
             # validation is like training unless the file binds it
             training = name.replace("train_eval/spec.", "train/")
             macro = None if training == name else tables.OURS.get(training)
@@ -348,7 +357,7 @@ def _key(bound: Binding) -> str:
 def write(
     file: Path, search: Sequence[Path], output: Path | None, *, force: bool = False, partial: bool = False
 ) -> None:
-    """Convert a file into `output`, or print the result (None). Say on stderr what is no longer needed, what is not
+    """Convert a file into `output`, or print the result (None). Lists on stderr what is no longer needed, what is not
     carried over, and what is left to mend.
 
     Raises UserError where `output` is there, unless `force` is given, and for what cannot be carried over, unless
@@ -358,12 +367,12 @@ def write(
         raise UserError(f"{output} is there. Name another file, or replace it with FORCE=1.")
     converted = convert(file, search)
     if converted.unsupported and not partial:
-        named = "".join(f"\n  {line}" for line in converted.unsupported)
-        raise UserError(f"{file} has what cannot be carried over:{named}\nTo write the rest of it: PARTIAL=1.")
+        listed = "".join(f"\n  {line}" for line in converted.unsupported)
+        raise UserError(f"{file} has what cannot be carried over:{listed}\nTo write the rest of it: PARTIAL=1.")
     with tempfile.TemporaryDirectory() as folder:
-        tried = Path(folder) / "converted.gin"
-        write_text(tried, converted.text)
-        problems = config.examine(str(tried))[1]
+        trial_file = Path(folder) / "converted.gin"
+        write_text(trial_file, converted.text)
+        problems = config.examine(str(trial_file))[1]
     if output is None:
         print(converted.text, end="")
     else:
@@ -373,7 +382,7 @@ def write(
         "needed here no more": converted.unneeded,
         "not carried over": converted.unsupported,
         "to be mended before it can be trained": [
-            one.replace(str(tried), str(output or "the experiment")) for one in problems
+            one.replace(str(trial_file), str(output or "the experiment")) for one in problems
         ],
     }
     for what, lines in remarks.items():

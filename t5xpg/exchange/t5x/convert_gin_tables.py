@@ -1,4 +1,4 @@
-"""What T5X's gin files mean here, as tables.
+"""Tables of the meaning of T5X's gin files here.
 
 A key is a parameter of T5X: its scope, the class or function without its module, and its name, as in
 `train/DatasetConfig.batch_size`; a macro is its name alone.

@@ -37,17 +37,17 @@ _MISSING = (
 
 def python_with_t5x() -> str:
     """The Python that can import T5X: the one that T5X_PYTHON names, or this one. Raises UserError where none is."""
-    named = os.environ.get(PYTHON_VARIABLE)
-    if not named:
+    python = os.environ.get(PYTHON_VARIABLE)
+    if not python:
         if importlib.util.find_spec("t5x") is None:
             raise UserError(_MISSING)
         return sys.executable
     program = "import importlib.util, sys; sys.exit(importlib.util.find_spec('t5x') is None)"
     try:
-        subprocess.run([named, "-c", program], capture_output=True, timeout=60, check=True)
+        subprocess.run([python, "-c", program], capture_output=True, timeout=60, check=True)
     except (OSError, subprocess.SubprocessError):
-        raise UserError(f"{PYTHON_VARIABLE}={named} is no Python that can import t5x.") from None
-    return named
+        raise UserError(f"{PYTHON_VARIABLE}={python} is no Python that can import t5x.") from None
+    return python
 
 
 def train(loaded: LoadedConfig, folder: Path, initial: str | None = None) -> None:
@@ -97,8 +97,8 @@ def _run(command: list[str], loaded: LoadedConfig, log_file: Path, means: int | 
             for line in process.stdout:
                 log.write(line)
                 last.append(line)
-                if found := summary(line, means):
-                    print(found, flush=True)
+                if message := summary(line, means):
+                    print(message, flush=True)
             return process.wait(), last
         finally:
             process.kill()
@@ -121,11 +121,11 @@ def _environment(loaded: LoadedConfig) -> dict[str, str]:
 
 def _check_folder(folder: Path, gin: str) -> None:
     """Raise UserError for a folder of another experiment: T5X would go on from its checkpoints without a word."""
-    there = folder / _GIN_FILE
-    if folder.is_dir() and any(not file.name.startswith(".") for file in folder.iterdir()) and not there.is_file():
+    gin_file = folder / _GIN_FILE
+    if folder.is_dir() and any(not file.name.startswith(".") for file in folder.iterdir()) and not gin_file.is_file():
         raise UserError(f"{folder} is there, and T5X has not trained in it by this program. Name another one: RUN=…")
-    if there.is_file():
-        before, now = (_without_steps(text) for text in (there.read_text(encoding="utf-8"), gin))
+    if gin_file.is_file():
+        before, now = (_without_steps(text) for text in (gin_file.read_text(encoding="utf-8"), gin))
         if before != now:
             changed = [line for line in now if line not in before] or [line for line in before if line not in now]
             raise UserError(
@@ -138,7 +138,7 @@ def _without_steps(text: str) -> list[str]:
 
 
 def summary(line: str, means: int | None) -> str | None:
-    """What a user wants to read in a line of T5X's log: step, nats per target token, accuracy; None for other lines.
+    """The step, nats per target token and accuracy in a line of T5X's log, as text; None for other lines.
 
     means: the number of parts of a batch whose mean losses T5X adds up in training; None where the loss is a sum over
     tokens. T5X's own loss per token would divide the means by the number of tokens once more.
@@ -156,6 +156,6 @@ def summary(line: str, means: int | None) -> str | None:
 
 
 def _reason(lines: Iterable[str]) -> str:
-    """The line of a traceback that says what is wrong."""
-    found = [line.strip() for line in lines if re.match(r"\s*[\w.]*(Error|Exception)\b.*", line)]
-    return f"{found[-1][:300]}." if found else ""
+    """The line of a traceback with the error."""
+    errors = [line.strip() for line in lines if re.match(r"\s*[\w.]*(Error|Exception)\b.*", line)]
+    return f"{errors[-1][:300]}." if errors else ""

@@ -87,6 +87,33 @@ def macros_of(experiment: Experiment) -> dict[str, Any]:
 
 def unsupported(experiment: Experiment) -> Iterator[str]:
     """Every setting of an experiment that T5X does not have, or has in another way, with what to set instead."""
+    yield from _unsupported_model(experiment)
+    if experiment.initial is not None:
+        yield "INITIAL_CHECKPOINT: T5X starts from a checkpoint of its own; name one with INITIAL=path."
+    if experiment.teacher is not None:
+        yield "gin/runs/distillation.gin: T5X has no distillation."
+    if experiment.infer_eval_period is not None:
+        yield "INFER_EVAL_PERIOD: metrics of tasks are not computed while T5X trains; set it to None."
+    if experiment.skip_nonfinite:
+        yield "SKIP_NONFINITE: T5X has no such thing; set it to 0."
+    if experiment.selection is not None:
+        yield "gin/runs/select_best.gin: T5X keeps the last step alone; set experiment.Experiment.selection to None."
+    if experiment.ema_decay is not None:
+        yield "EMA_DECAY: T5X keeps no average of the parameters; set it to None."
+    if experiment.loggers:
+        yield "LOGGERS: T5X writes its own records alone; leave LOGGER out, or set it to ()."
+    if experiment.mesh.rules != STANDARD_RULES or experiment.mesh.slices > 1:
+        yield "gin/partitioning: T5X is driven with data_parallel.gin and tensor_parallel.gin alone, on one slice."
+    yield from _unsupported_data(experiment)
+    periods = {"EVAL_PERIOD": experiment.eval_period, "CHECKPOINT_PERIOD": experiment.checkpoints.period}
+    least = min(periods.values())
+    for name, period in periods.items():
+        if period % least:
+            yield f"{name}={period}: for T5X it must be a multiple of {least}."
+
+
+def _unsupported_model(experiment: Experiment) -> Iterator[str]:
+    """The settings of model and optimiser that T5X does not have."""
     model, optimizer, network = experiment.model, experiment.optimizer, None
     try:
         network = network_of(model)
@@ -110,22 +137,10 @@ def unsupported(experiment: Experiment) -> Iterator[str]:
             )
         if optimizer.step_offset and network == SCALABLE:
             yield "step_offset: not with tables of positions in every layer."
-    if experiment.initial is not None:
-        yield "INITIAL_CHECKPOINT: T5X starts from a checkpoint of its own; name one with INITIAL=path."
-    if experiment.teacher is not None:
-        yield "gin/runs/distillation.gin: T5X has no distillation."
-    if experiment.infer_eval_period is not None:
-        yield "INFER_EVAL_PERIOD: metrics of tasks are not computed while T5X trains; set it to None."
-    if experiment.skip_nonfinite:
-        yield "SKIP_NONFINITE: T5X has no such thing; set it to 0."
-    if experiment.selection is not None:
-        yield "gin/runs/select_best.gin: T5X keeps the last step alone; set experiment.Experiment.selection to None."
-    if experiment.ema_decay is not None:
-        yield "EMA_DECAY: T5X keeps no average of the parameters; set it to None."
-    if experiment.loggers:
-        yield "LOGGERS: T5X writes its own records alone; leave LOGGER out, or set it to ()."
-    if experiment.mesh.rules != STANDARD_RULES or experiment.mesh.slices > 1:
-        yield "gin/partitioning: T5X is driven with data_parallel.gin and tensor_parallel.gin alone, on one slice."
+
+
+def _unsupported_data(experiment: Experiment) -> Iterator[str]:
+    """The settings of both datasets that T5X does not have."""
     train, measured = experiment.train_dataset, experiment.eval_dataset
     if measured.pack:
         yield "train_eval/spec.DatasetConfig.pack: T5X validates without packing here; set it to False."
@@ -140,11 +155,6 @@ def unsupported(experiment: Experiment) -> Iterator[str]:
         yield "NUM_VIRTUAL_SHARDS: T5X reads one shard for each process; set it to 1."
     if train.length_buckets is not None:
         yield "LENGTH_BUCKETS: T5X's batches are of one shape; set it to None."
-    periods = {"EVAL_PERIOD": experiment.eval_period, "CHECKPOINT_PERIOD": experiment.checkpoints.period}
-    least = min(periods.values())
-    for name, period in periods.items():
-        if period % least:
-            yield f"{name}={period}: for T5X it must be a multiple of {least}."
 
 
 def _schedule(schedule: Any) -> tuple[str, float, int] | None:

@@ -18,12 +18,12 @@ _VARIABLE = re.compile(r"(.*?)(?:/(?:scale|kernel|embedding))?(_slot_\w+)?")
 @functools.cache
 def _params() -> dict[str, str]:
     """{"encoder.block.0.layer.0.SelfAttention.q": T5X's name}, with both kinds of MLP."""
-    found: dict[str, str] = {}
+    names: dict[str, str] = {}
     for mlp in (("relu",), ("gelu", "linear")):
         config = T5Config(1, mlp_activations=mlp, relpos_bias_in_every_layer=True)
-        found |= {tensor.theirs.removesuffix(".weight"): tensor.ours for tensor in tensors_of(config, 1.0)}
-    found["decoder.logits"] = found.pop("lm_head")
-    return found | {re.sub(r"(final_)?layer_norm$", "rms_norm", name): ours for name, ours in found.items()}
+        names |= {tensor.theirs.removesuffix(".weight"): tensor.ours for tensor in tensors_of(config, 1.0)}
+    names["decoder.logits"] = names.pop("lm_head")
+    return names | {re.sub(r"(final_)?layer_norm$", "rms_norm", name): ours for name, ours in names.items()}
 
 
 def t5x_name(variable: str) -> str | None:
@@ -33,8 +33,8 @@ def t5x_name(variable: str) -> str | None:
     """
     if variable == "global_step":
         return STEP
-    found = _VARIABLE.fullmatch(variable)
-    name, slot = found.groups() if found else (variable, None)
+    match = _VARIABLE.fullmatch(variable)
+    name, slot = match.groups() if match else (variable, None)
     block = re.search(r"(?<=/block_)\d{1,6}(?=/layer_)", name)
     first = re.sub(r"/block_\d{1,6}/layer_0{0,5}(?=\d)", "/block/0/layer/", name)
     param = _params().get(first.replace("/", "."))
@@ -49,7 +49,7 @@ def share_positions(names: Mapping[str, str]) -> dict[str, str]:
 
     names: {Mesh-TensorFlow's: T5X's}. In all of T5's released checkpoints the first layer's table is the only one.
     """
-    layers = {int(found[1]) for name in names.values() if (found := re.search(r"/layers_(\d+)/relpos_bias/", name))}
+    layers = {int(match[1]) for name in names.values() if (match := re.search(r"/layers_(\d+)/relpos_bias/", name))}
     if layers != {0}:
         return dict(names)
     return {variable: name.replace("/layers_0/relpos_bias/", "/relpos_bias/") for variable, name in names.items()}

@@ -1,4 +1,4 @@
-"""What each of our architectures is in T5X: the network, and the parameters in its layout (docs/interop.md)."""
+"""Our architectures in T5X: the network of each, and the parameters in its layout (docs/interop.md)."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -63,7 +63,7 @@ def in_t5x(model: Model, params: Params) -> Params:
     params = unshared(model, params)
     if network == MINIMAL:
         return params
-    made: Params = {"token_embedder": params["token_embedder"]}
+    scalable: Params = {"token_embedder": params["token_embedder"]}
     counts = (config.num_encoder_layers, config.num_decoder_layers)
     for stack, count in zip(STACKS, counts, strict=True):
         layers = [flatten_dict(params[stack][f"layers_{layer}"], sep="/") for layer in range(count)]
@@ -72,8 +72,8 @@ def in_t5x(model: Model, params: Params) -> Params:
             for name in layers[0]
         }
         outside = {name: part for name, part in params[stack].items() if not name.startswith("layers_")}
-        made[stack] = {**outside, stack: unflatten_dict(stacked, sep="/")}
-    return made
+        scalable[stack] = {**outside, stack: unflatten_dict(stacked, sep="/")}
+    return scalable
 
 
 def _with_heads(name: str, array: np.ndarray, config: T5Config) -> np.ndarray:

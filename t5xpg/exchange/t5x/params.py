@@ -42,7 +42,7 @@ class StoredState:
 
 
 def state_of(checkpoint: StoredCheckpoint) -> StoredState:
-    """What a checkpoint holds, whichever program wrote it. Raises UserError where it is no T5."""
+    """The arrays of a checkpoint, whichever program wrote it. Raises UserError if it is no T5."""
     arrays = dict(checkpoint.arrays)
     if checkpoint.kind == TENSORFLOW:
         names = {variable: t5x_name(variable) for variable in arrays}
@@ -54,8 +54,10 @@ def state_of(checkpoint: StoredCheckpoint) -> StoredState:
     if f"decoder/{_EMBEDDING}" in params:
         raise UserError(f"{checkpoint.path} is a decoder alone: only encoder-decoders can be imported.")
     if _EMBEDDING not in params:
-        found = first_names(sorted(params)) or "none at all"
-        raise UserError(f"{checkpoint.path} has no {TARGET}/{_EMBEDDING}, which every T5 has. Its parameters: {found}.")
+        present = first_names(sorted(params)) or "none at all"
+        raise UserError(
+            f"{checkpoint.path} has no {TARGET}/{_EMBEDDING}, which every T5 has. Its parameters: {present}."
+        )
     return StoredState(arrays, _scan_axis(arrays))
 
 
@@ -85,8 +87,8 @@ def config_of(state: StoredState, mlp_activations: tuple[str, ...] | None = None
         counts.append(1 + max(layers))
     try:
         vocab_size, emb_dim = shapes[_EMBEDDING]
-        own = "encoder/layers_0/relpos_bias/rel_embedding" in shapes
-        heads, buckets = shapes[f"encoder/{'layers_0/' if own else ''}relpos_bias/rel_embedding"]
+        per_layer_tables = "encoder/layers_0/relpos_bias/rel_embedding" in shapes
+        heads, buckets = shapes[f"encoder/{'layers_0/' if per_layer_tables else ''}relpos_bias/rel_embedding"]
         joined = shapes["encoder/layers_0/attention/query/kernel"][1]
         gated = "encoder/layers_0/mlp/wi_0/kernel" in shapes
         mlp_dim = shapes["encoder/layers_0/mlp/wo/kernel"][0]
@@ -101,7 +103,7 @@ def config_of(state: StoredState, mlp_activations: tuple[str, ...] | None = None
         vocab_size=vocab_size, emb_dim=emb_dim, num_heads=heads, head_dim=joined // heads, mlp_dim=mlp_dim,
         num_encoder_layers=counts[0], num_decoder_layers=counts[1], mlp_activations=activations,
         logits_via_embedding=_HEAD not in shapes, relative_attention_num_buckets=buckets,
-        relative_attention_max_distance=_DISTANCE, relpos_bias_in_every_layer=own,
+        relative_attention_max_distance=_DISTANCE, relpos_bias_in_every_layer=per_layer_tables,
     )  # fmt: skip
 
 
@@ -109,8 +111,8 @@ def params_of(state: StoredState, config: T5Config) -> Params:
     """The parameters as numpy float32. Raises UserError where they are not those of the config, naming them."""
     abstract = EncoderDecoderModel(config).abstract_params()
     expected = {name: tuple(leaf.shape) for name, leaf in flatten_dict(abstract, sep="/").items()}
-    found = _shapes(state)
-    missing, unknown = sorted(expected.keys() - found.keys()), sorted(found.keys() - expected.keys())
+    shapes = _shapes(state)
+    missing, unknown = sorted(expected.keys() - shapes.keys()), sorted(shapes.keys() - expected.keys())
     if missing:
         hint = nearest(missing[0], unknown) if unknown else ""
         raise UserError(
@@ -118,7 +120,7 @@ def params_of(state: StoredState, config: T5Config) -> Params:
         )
     if unknown:
         raise UserError(f"The checkpoint has {len(unknown)} arrays that such a model lacks: {first_names(unknown)}.")
-    if wrong := [f"{name} is {found[name]}, not {shape}" for name, shape in expected.items() if found[name] != shape]:
+    if wrong := [f"{name} is {shapes[name]}, not {shape}" for name, shape in expected.items() if shapes[name] != shape]:
         raise UserError(f"The arrays of the checkpoint do not go together: {'; '.join(wrong[:5])}.")
     require_whole(state.params().values())
     arrays = {name: np.ascontiguousarray(read().reshape(shape)) for name, shape, read in _parts(state)}
@@ -126,12 +128,12 @@ def params_of(state: StoredState, config: T5Config) -> Params:
 
 
 def _shapes(state: StoredState) -> dict[str, tuple[int, ...]]:
-    """{this project's name of a parameter: its shape}; nothing is read."""
+    """{name here: shape here} of each parameter; nothing is read."""
     return {name: shape for name, shape, _ in _parts(state)}
 
 
 def _parts(state: StoredState) -> Iterator[tuple[str, tuple[int, ...], Callable[[], np.ndarray]]]:
-    """This project's name of each parameter, its shape, and what reads it: to be called before the next is taken."""
+    """Yields (name here, shape here, reader) of each parameter. Call a reader before taking the next item."""
     for name, stored in state.params().items():
         inner, axis = split_stacked(name), state.scan_axis
         whole = functools.cache(lambda: as_float32(name, stored.read()))  # noqa: B023

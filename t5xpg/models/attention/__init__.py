@@ -1,5 +1,5 @@
 """T5's attention: logits are not scaled (initial query weights are instead); position biases and masks are added.
-Also what later models changed (`T5Config.beyond_t5`).
+Also the variants of later models (`T5Config.beyond_t5`).
 
 With long inputs, most memory goes to the logits of all pairs of positions. By chunks of queries
 (`T5Config.attention_chunk_size`), only a part of them exists at a time, in the forward and in the backward pass. With a
@@ -29,7 +29,7 @@ from t5xpg.models.attention.biases import (
     join_queries,
     split_queries,
 )  # fmt: skip
-from t5xpg.models.attention.relative_positions import skewed
+from t5xpg.models.attention.relative_positions import skew
 from t5xpg.models.attention.rotary import Rotation
 from t5xpg.models.config import T5Config
 from t5xpg.models.layers import OFF, Dense, Dropout, Initializer, RMSNorm, named_key
@@ -47,28 +47,28 @@ def attend_by_chunks(
     softcap: float | None = None,
 ) -> jax.Array:
     """As `attend`, one chunk of queries after another; each chunk is computed again in the backward pass."""
-    values = _dropped(values, dropout)
+    values = _with_dropout(values, dropout)
     # float32 outside of the loop: the gradients of keys and values are summed over the chunks in this dtype
     wide_keys, wide_values = keys.astype(jnp.float32), values.astype(jnp.float32)
 
     @functools.partial(jax.checkpoint, policy=jax.checkpoint_policies.save_only_these_names(PER_QUERY))
-    def of_chunk(chunk: tuple[jax.Array, jax.Array, jax.Array | None]) -> jax.Array:
-        number, of_queries, segments = chunk
+    def attend_chunk(chunk: tuple[jax.Array, jax.Array, jax.Array | None]) -> jax.Array:
+        number, chunk_queries, segments = chunk
         rows = wide_keys.astype(keys.dtype), wide_values.astype(values.dtype)
-        return attend_dense(of_queries, *rows, bias.of_chunk(number, segments), OFF, softcap)
+        return attend_dense(chunk_queries, *rows, bias.chunk_bias(number, segments), OFF, softcap)
 
     numbers = jnp.arange(bias.number, dtype=jnp.int32)
-    mixed = lax.map(of_chunk, (numbers, split_queries(queries, bias.size), bias.segments))
+    mixed = lax.map(attend_chunk, (numbers, split_queries(queries, bias.size), bias.segments))
     return join_queries(mixed, queries.shape[1])
 
 
-def _dropped(values: jax.Array, dropout: Dropout) -> jax.Array:
+def _with_dropout(values: jax.Array, dropout: Dropout) -> jax.Array:
     """values [B, S, H, K] with dropout of the attention weights, which drops a key for all queries alike."""
     if not dropout.active:
         return values
     B, S, H, _ = values.shape
-    kept = dropout(jnp.ones((B, H, 1, S), jnp.float32))
-    return values * jnp.transpose(kept, (0, 3, 1, 2)).astype(values.dtype)
+    scales = dropout(jnp.ones((B, H, 1, S), jnp.float32))
+    return values * jnp.transpose(scales, (0, 3, 1, 2)).astype(values.dtype)
 
 
 class SideInputs(NamedTuple):
@@ -80,7 +80,7 @@ class SideInputs(NamedTuple):
     bias: jax.Array
 
 
-def soft_capped(x: jax.Array, cap: float | None) -> jax.Array:
+def soft_cap(x: jax.Array, cap: float | None) -> jax.Array:
     """cap tanh(x / cap), between -cap and cap (Gemma 2, arXiv 2408.00118, section 2); x for None."""
     return x if cap is None else cap * jnp.tanh(x / cap)
 
@@ -126,7 +126,7 @@ class Attention(nnx.Module):
     """Multi-head attention without biases in its projections; keys and values can be cached (`project_keys_values`)."""
 
     def __init__(self, key: jax.Array, config: T5Config, source_dim: int | None = None) -> None:
-        """source_dim: the width of what keys and values are made from, where it is not emb_dim."""
+        """source_dim: the width of the states that keys and values are made from, if it is not emb_dim."""
         D, H, K = config.emb_dim, config.num_heads, config.head_dim
         E = D if source_dim is None else source_dim
         G = config.num_kv_heads or H
@@ -172,11 +172,11 @@ class Attention(nnx.Module):
     ) -> jax.Array:
         """x [B, Q, D], keys and values [B, S, G, K] -> [B, Q, D]. rotation: of queries. side: only with BlockedBias."""
         queries, keys = self._for_logits(self.project_queries(x, rotation), keys)
-        keys, values = (for_all_heads(part, self.num_heads, axis=2) for part in (keys, values))
+        keys, values = (repeat_heads(part, self.num_heads, axis=2) for part in (keys, values))
         if side is not None:
             assert isinstance(bias, BlockedBias)
-            of_heads = [for_all_heads(part, self.num_heads, axis=2) for part in side[:2]]
-            side = side._replace(keys=of_heads[0], values=of_heads[1])
+            repeated = [repeat_heads(part, self.num_heads, axis=2) for part in side[:2]]
+            side = side._replace(keys=repeated[0], values=repeated[1])
             mixed = attend_by_blocks(queries, keys, values, bias, dropout, self.softcap, side)
         else:
             mixed = attend(queries, keys, values, bias, dropout, self.softcap)
@@ -184,7 +184,7 @@ class Attention(nnx.Module):
 
     def weights(self, x: jax.Array, keys: jax.Array, bias: DenseBias, rotation: Rotation | None = None) -> jax.Array:
         """x [B, Q, D], keys [B, S, G, K] -> the attention weights [B, H, Q, S] float32."""
-        queries, keys = self._for_logits(self.project_queries(x, rotation), for_all_heads(keys, self.num_heads, axis=2))
+        queries, keys = self._for_logits(self.project_queries(x, rotation), repeat_heads(keys, self.num_heads, axis=2))
         return jax.nn.softmax(dense_logits(queries, keys, bias, self.softcap), axis=-1)
 
 
@@ -198,15 +198,18 @@ def attend(
 ) -> jax.Array:
     """queries [B, Q, H, K], keys and values [B, S, H, K] -> the values mixed by attention [B, Q, H, K]."""
     if isinstance(bias, LocalOrGlobalBias):
-        ways = [lambda of=one: attend(queries, keys, values, of, dropout, softcap) for one in (bias.local, bias.whole)]
-        return lax.cond(bias.is_local, *ways)
+        branches = [
+            lambda bias=branch_bias: attend(queries, keys, values, bias, dropout, softcap)
+            for branch_bias in (bias.local, bias.whole)
+        ]
+        return lax.cond(bias.is_local, *branches)
     if isinstance(bias, FusedBias):
         from t5xpg.models.attention.fused import attend_fused  # Pallas is imported where it is used
 
         assert softcap is None
-        return attend_fused(queries, keys, _dropped(values, dropout), bias)
-    way: Any = {DenseBias: attend_dense, ChunkedBias: attend_by_chunks, BlockedBias: attend_by_blocks}[type(bias)]
-    return way(queries, keys, values, bias, dropout, softcap)
+        return attend_fused(queries, keys, _with_dropout(values, dropout), bias)
+    algorithm: Any = {DenseBias: attend_dense, ChunkedBias: attend_by_chunks, BlockedBias: attend_by_blocks}[type(bias)]
+    return algorithm(queries, keys, values, bias, dropout, softcap)
 
 
 def attend_by_blocks(
@@ -221,42 +224,42 @@ def attend_by_blocks(
     """As `attend`, for a window: each block of queries becomes a row of its own, with the keys that its queries see."""
     blocks = bias.blocks
     if side is not None:
-        side = side._replace(values=_dropped(side.values, dropout.at("side_inputs")))
+        side = side._replace(values=_with_dropout(side.values, dropout.at("side_inputs")))
 
     # computed again in the backward pass: keeping it would take, for each query, as much as all keys of its block
     @jax.checkpoint
-    def of_blocks(
-        queries: jax.Array, keys: jax.Array, values: jax.Array, of_one: DenseBias, side: SideInputs | None
+    def attend_blocks(
+        queries: jax.Array, keys: jax.Array, values: jax.Array, dense: DenseBias, side: SideInputs | None
     ) -> jax.Array:
         rows = blocks.split_queries(queries), blocks.split_keys(keys), blocks.split_keys(values)
         if side is None or side.keys.shape[1] == 0:
-            return blocks.join(attend_dense(*rows, of_one, OFF, softcap), queries.shape[1])
-        near = dense_logits(rows[0], rows[1], of_one, softcap)  # [B * number, H, size, keys]
-        far = soft_capped(jnp.einsum("bqhk,bghk->bhqg", queries, side.keys).astype(jnp.float32), softcap)
+            return blocks.join(attend_dense(*rows, dense, OFF, softcap), queries.shape[1])
+        near = dense_logits(rows[0], rows[1], dense, softcap)  # [B * number, H, size, keys]
+        far = soft_cap(jnp.einsum("bqhk,bghk->bhqg", queries, side.keys).astype(jnp.float32), softcap)
         far = far + side.bias  # [B, H, Q, G]
 
         # one softmax over both, without a copy of either: only numbers per query move between rows and blocks
-        def of_each(reduced: Any) -> tuple[jax.Array, jax.Array]:  # [B, Q, H, 1] of both
-            of_near, of_far = (jnp.swapaxes(reduced(x, axis=-1, keepdims=True), 1, 2) for x in (near, far))
-            return blocks.join(of_near, queries.shape[1]), of_far
+        def reduce_both(reduction: Any) -> tuple[jax.Array, jax.Array]:  # [B, Q, H, 1] of both
+            near_result, far_result = (jnp.swapaxes(reduction(x, axis=-1, keepdims=True), 1, 2) for x in (near, far))
+            return blocks.join(near_result, queries.shape[1]), far_result
 
-        largest = lax.stop_gradient(jnp.maximum(*of_each(jnp.max)))
+        largest = lax.stop_gradient(jnp.maximum(*reduce_both(jnp.max)))
         near = jnp.exp(near - jnp.swapaxes(blocks.split_queries(largest), 1, 2))
         far = jnp.exp(far - jnp.swapaxes(largest, 1, 2))
-        total = jnp.add(*of_each(jnp.sum))
-        mixed = blocks.join(_mixed(near, rows[2]), queries.shape[1]) + _mixed(far, side.values)
+        total = jnp.add(*reduce_both(jnp.sum))
+        mixed = blocks.join(_mix(near, rows[2]), queries.shape[1]) + _mix(far, side.values)
         return (mixed / total).astype(values.dtype)
 
-    return of_blocks(queries, keys, _dropped(values, dropout), bias.of_one, side)
+    return attend_blocks(queries, keys, _with_dropout(values, dropout), bias.dense, side)
 
 
-def _mixed(weights: jax.Array, values: jax.Array) -> jax.Array:
+def _mix(weights: jax.Array, values: jax.Array) -> jax.Array:
     """weights [B, H, Q, S], values [B, S, H, K] -> [B, Q, H, K] float32."""
     weights = weights.astype(values.dtype)
     return jnp.einsum("bhqs,bshk->bqhk", weights, values, preferred_element_type=jnp.float32)
 
 
-def for_all_heads(x: jax.Array, heads: int, axis: int) -> jax.Array:
+def repeat_heads(x: jax.Array, heads: int, axis: int) -> jax.Array:
     """Keys or values of G heads at `axis`, each repeated for heads / G heads of queries (Ainslie et al. 2023)."""
     return x if x.shape[axis] == heads else jnp.repeat(x, heads // x.shape[axis], axis=axis)
 
@@ -266,11 +269,11 @@ def dense_logits(queries: jax.Array, keys: jax.Array, bias: DenseBias, softcap: 
     logits = einsum("bqhk,bshk->bhqs", queries, keys)
     # float32 from here to the weights: it costs nothing where it is fused with the softmax, and the gradient of the
     # position biases, a sum over all rows, loses no precision
-    logits = soft_capped(logits.astype(jnp.float32), softcap)
+    logits = soft_cap(logits.astype(jnp.float32), softcap)
     if bias.position is not None:
         logits = add_shared_bias(logits, bias.position)
     if bias.keys is not None:
-        logits = logits + skewed(jnp.einsum("bqhk,hkd->bhqd", queries.astype(jnp.float32), bias.keys))
+        logits = logits + skew(jnp.einsum("bqhk,hkd->bhqd", queries.astype(jnp.float32), bias.keys))
     return logits + bias.mask
 
 

@@ -22,7 +22,7 @@ from t5xpg.models.attention.relative_positions import PositionTable, toeplitz
 # T5X's bias for masked positions: exp() of it is 0, and it is finite, so that a row in which everything is masked
 # (a padding row) has no NaN
 MASKED = -1e10
-# how many positions behind and ahead of its own a query sees
+# the numbers of positions behind and ahead of its own that a query sees
 Window = tuple[int, int] | jax.Array
 
 
@@ -41,23 +41,26 @@ def visible_keys(
     return visible
 
 
-def causal(queries: int, keys: int, first: int | jax.Array = 0) -> jax.Array:
+def causal_mask(queries: int, keys: int, first: int | jax.Array = 0) -> jax.Array:
     """Boolean [1, 1, queries, keys]: keys at the query's position or before. first: the first query's position."""
     query_positions = first + jnp.arange(queries, dtype=jnp.int32)
     key_positions = jnp.arange(keys, dtype=jnp.int32)
     return (query_positions[:, None] >= key_positions[None, :])[None, None]
 
 
-def within(window: Window, queries: int, keys: int, first: int | jax.Array = 0) -> jax.Array:
-    """Boolean [1, 1, queries, keys]: keys within `window` behind and ahead of the query. first: as in `causal`."""
+def window_mask(window: Window, queries: int, keys: int, first: int | jax.Array = 0) -> jax.Array:
+    """Boolean [1, 1, queries, keys]: keys within `window` behind and ahead of the query. first: as in `causal_mask`."""
     behind, ahead = window
     distances = (first + jnp.arange(queries, dtype=jnp.int32))[:, None] - jnp.arange(keys, dtype=jnp.int32)
     return ((distances <= behind) & (-distances <= ahead))[None, None]
 
 
-def with_prefix(visible: jax.Array, prefix: jax.Array | None, first: int | jax.Array) -> jax.Array:
+def add_prefix(visible: jax.Array, prefix: jax.Array | None, first: int | jax.Array) -> jax.Array:
     """Boolean [B, 1, Q, S]: `visible` [1, 1, Q, S], or query and key both in the `prefix` [B, S], where that is not 0.
-    No prefix: `visible`. first: as in `causal`. Source: make_decoder_mask (t5x/examples/decoder_only/layers.py)."""
+
+    Without a prefix: `visible`. first: as in `causal_mask`. Source: make_decoder_mask
+    (t5x/examples/decoder_only/layers.py).
+    """
     if prefix is None:
         return visible
     keys, number = prefix > 0, visible.shape[-2]
@@ -66,7 +69,7 @@ def with_prefix(visible: jax.Array, prefix: jax.Array | None, first: int | jax.A
 
 
 def has_fused_kernels() -> bool:
-    """Whether the default device is one that fused attention is compiled for."""
+    """True if fused attention is compiled for the default device."""
     return jax.default_backend() == "gpu"
 
 
@@ -83,7 +86,7 @@ class DenseBias:
 
 @dataclass(frozen=True)
 class AttentionPattern:
-    """Which queries may see which keys, and what their distance adds.
+    """The keys that each query may see, and the biases of their distances.
 
     key_tokens: [B, S], padding where 0. query_segments [B, Q] and key_segments [B, S]: where rows are packed.
     is_causal: a query sees no key after its own position, except within the prefix. prefix: [B, S], where queries and
@@ -121,8 +124,8 @@ class AttentionPattern:
 
     @property
     def visible(self) -> jax.Array:
-        """Boolean [B, 1, 1 or Q, S]: which keys each query sees."""
-        return _visible(self, self.queries, self.query_segments, self.first)
+        """Boolean [B, 1, 1 or Q, S]: the keys that each query sees."""
+        return _visible_mask(self, self.queries, self.query_segments, self.first)
 
     def _dense(self) -> DenseBias:
         keys = self.key_tokens.shape[1]
@@ -143,13 +146,13 @@ class AttentionPattern:
         )
 
     def _by_blocks(self, blocks: Blocks) -> BlockedBias:
-        of_one = replace(
+        rows = replace(
             self, queries=blocks.size, key_tokens=blocks.split_keys(self.key_tokens),
             query_segments=jax.tree.map(blocks.split_queries, self.query_segments),
             key_segments=jax.tree.map(blocks.split_keys, self.key_segments),
             prefix=jax.tree.map(blocks.split_keys, self.prefix), first=blocks.behind,
         )  # fmt: skip
-        return BlockedBias(blocks, of_one._dense())
+        return BlockedBias(blocks, rows._dense())
 
     def _by_chunks(self, size: int) -> ChunkedBias:
         number = -(-self.queries // size)
@@ -185,9 +188,9 @@ class ChunkedBias:
     prefix: jax.Array | None
     window: jax.Array | None = None
 
-    def of_chunk(self, number: jax.Array, segments: jax.Array | None) -> DenseBias:
+    def chunk_bias(self, number: jax.Array, segments: jax.Array | None) -> DenseBias:
         """The bias of one chunk's queries and all keys. number: of the chunk, int32; segments: its own [B, size]."""
-        mask = as_bias(_visible(self, self.size, segments, number * self.size))
+        mask = as_bias(_visible_mask(self, self.size, segments, number * self.size))
         if self.by_distance is None:
             return DenseBias(mask)
         keys = self.key_tokens.shape[1]
@@ -196,15 +199,16 @@ class ChunkedBias:
         return DenseBias(mask, toeplitz(near, self.size, keys)[None])
 
 
-def _visible(
-    of: AttentionPattern | ChunkedBias, queries: int, segments: jax.Array | None, first: int | jax.Array
+def _visible_mask(
+    pattern: AttentionPattern | ChunkedBias, queries: int, segments: jax.Array | None, first: int | jax.Array
 ) -> jax.Array:
-    """Boolean [B, 1, 1 or queries, S]: which keys some queries see. segments: theirs. first: as in `causal`."""
-    visible, keys = visible_keys(of.key_tokens, segments, of.key_segments), of.key_tokens.shape[1]
-    if of.window is not None:
-        visible = visible & within(of.window, queries, keys, first)
-    if of.is_causal:
-        visible = with_prefix(causal(queries, keys, first), of.prefix, first) & visible
+    """Boolean [B, 1, 1 or queries, S]: the keys that some queries see. segments: of the queries. first: as in
+    `causal_mask`."""
+    visible, keys = visible_keys(pattern.key_tokens, segments, pattern.key_segments), pattern.key_tokens.shape[1]
+    if pattern.window is not None:
+        visible = visible & window_mask(pattern.window, queries, keys, first)
+    if pattern.is_causal:
+        visible = add_prefix(causal_mask(queries, keys, first), pattern.prefix, first) & visible
     return visible
 
 
@@ -229,15 +233,15 @@ class Blocks:
 
     @property
     def keys(self) -> int:
-        """How many keys a block has."""
+        """The number of keys of a block."""
         return self.size + self.behind + self.ahead
 
     def pairs(self, queries: int) -> int:
-        """How many pairs of positions a row has: those of its blocks, or of all positions if that is fewer."""
+        """The number of pairs of positions of a row: those of its blocks, or of all positions if that is fewer."""
         return min(queries * queries, self.number * self.size * self.keys)
 
     def distances(self, queries: int) -> int:
-        """How many products with the keys of distances a row has, by blocks if it is longer than their keys."""
+        """The number of products with the keys of distances in a row, by blocks if it is longer than their keys."""
         if queries <= self.keys:
             return queries * (2 * queries - 1)
         return self.number * self.size * (self.size + self.keys - 1)
@@ -253,23 +257,23 @@ class Blocks:
         return jnp.concatenate([before, apart[:, 1:-1], after], axis=2).reshape(-1, self.keys, *x.shape[2:])
 
     def join(self, x: jax.Array, queries: int) -> jax.Array:
-        """[B * number, size, ...] -> [B, queries, ...]: the way back."""
+        """[B * number, size, ...] -> [B, queries, ...]: the inverse of `split_queries`."""
         return x.reshape(-1, self.number * self.size, *x.shape[2:])[:, :queries]
 
-    def _padded(self, x: jax.Array, around: int) -> jax.Array:
-        """[B, Q, ...] -> [B, (number + 2 around) * size, ...]"""
-        more = self.number * self.size - x.shape[1]
-        padding = [(0, 0), (around * self.size, around * self.size + more), *[(0, 0)] * (x.ndim - 2)]
+    def _padded(self, x: jax.Array, margin: int) -> jax.Array:
+        """[B, Q, ...] -> [B, (number + 2 margin) * size, ...]"""
+        missing = self.number * self.size - x.shape[1]
+        padding = [(0, 0), (margin * self.size, margin * self.size + missing), *[(0, 0)] * (x.ndim - 2)]
         return jnp.pad(x, padding)
 
 
-@functools.partial(jax.tree_util.register_dataclass, data_fields=["of_one"], meta_fields=["blocks"])
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["dense"], meta_fields=["blocks"])
 @dataclass(frozen=True)
 class BlockedBias:
-    """The biases of blocks of rows. of_one: a bias in which each block is a row, [B * number, H, size, keys]."""
+    """The biases of blocks of rows. dense: a bias in which each block is a row, [B * number, H, size, keys]."""
 
     blocks: Blocks
-    of_one: DenseBias
+    dense: DenseBias
 
 
 @functools.partial(
@@ -315,6 +319,6 @@ def split_queries(x: jax.Array, size: int) -> jax.Array:
 
 
 def join_queries(x: jax.Array, queries: int) -> jax.Array:
-    """[chunks, B, size, ...] -> [B, queries, ...]: the way back."""
+    """[chunks, B, size, ...] -> [B, queries, ...]: the inverse of `split_queries`."""
     number, B, size = x.shape[:3]
     return jnp.moveaxis(x, 0, 1).reshape(B, number * size, *x.shape[3:])[:, :queries]

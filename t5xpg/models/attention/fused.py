@@ -60,15 +60,15 @@ def attend_fused(queries: jax.Array, keys: jax.Array, values: jax.Array, bias: F
     prefix = None if bias.prefix is None else padded(bias.prefix)
     of_queries = _Queries(padded(queries), padded(bias.query_ids), prefix)
     of_keys = _Keys(padded(keys), padded(values), padded(bias.key_ids, -1), prefix)
-    return _attend(of_queries, of_keys, bias.by_run, _Kind(block, bias.is_causal, bias.run_begins))[:, :Q, :, :K]
+    return _attend(of_queries, of_keys, bias.by_run, _Static(block, bias.is_causal, bias.run_begins))[:, :Q, :, :K]
 
 
 def _power_of_two(size: int) -> int:
     return max(_LEAST, pl.next_power_of_2(size))
 
 
-class _Kind(NamedTuple):
-    """What kernels are compiled for. run_begins: as in FusedBias."""
+class _Static(NamedTuple):
+    """The constants that kernels are compiled for. run_begins: as in FusedBias."""
 
     block: int
     is_causal: bool
@@ -76,8 +76,8 @@ class _Kind(NamedTuple):
 
     @property
     def shifts(self) -> tuple[int, int]:
-        """How far a block of keys is ahead of a block of queries: the largest such shift with all distances in the
-        first run, and the smallest with all distances in the last run."""
+        """Two shifts of a block of keys ahead of a block of queries: the largest with all distances in the first run,
+        and the smallest with all distances in the last run."""
         return self.run_begins[0] - self.block, self.run_begins[-1] + self.block - 1
 
 
@@ -106,57 +106,59 @@ class _Keys(NamedTuple):
 
 
 class _Table(NamedTuple):
-    """near: log2(e) times what distances add, for tiles of all shifts from the first to the second of `_Kind.shifts`,
-    [H, distances] float32. begins: where runs begin, int32, filled up to a power of 2 with values out of reach."""
+    """near: log2(e) times the biases of distances, for tiles of all shifts from the first to the second of
+    `_Static.shifts`, [H, distances] float32. begins: the first distance of each run, int32, filled up to a power
+    of 2 with values out of reach."""
 
     near: Any
     begins: Any
 
     @classmethod
-    def of(cls, by_run: jax.Array | None, kind: _Kind) -> _Table | None:
+    def from_runs(cls, by_run: jax.Array | None, static: _Static) -> _Table | None:
         if by_run is None:
             return None
-        first, last = kind.shifts
-        distances = np.arange(first - (kind.block - 1), last + kind.block)
-        near = _LOG2_E * by_run[:, np.searchsorted(kind.run_begins, distances, side="right")]
+        first, last = static.shifts
+        distances = np.arange(first - (static.block - 1), last + static.block)
+        near = _LOG2_E * by_run[:, np.searchsorted(static.run_begins, distances, side="right")]
         runs = by_run.shape[1]
         begins = np.full(pl.next_power_of_2(runs + 1), _FAR, np.int32)
-        begins[:runs] = -_FAR, *kind.run_begins
+        begins[:runs] = -_FAR, *static.run_begins
         return cls(near, jnp.asarray(begins))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
-def _attend(queries: _Queries, keys: _Keys, by_run: jax.Array | None, kind: _Kind) -> jax.Array:
-    """by_run: what runs of distances add, [H, R] -> [B, Q, H, K]."""
-    return _forward(queries, keys, by_run, kind)[0]
+def _attend(queries: _Queries, keys: _Keys, by_run: jax.Array | None, static: _Static) -> jax.Array:
+    """by_run: the bias of each run of distances, [H, R] -> [B, Q, H, K]."""
+    return _forward(queries, keys, by_run, static)[0]
 
 
-_Kept = tuple[_Queries, _Keys, jax.Array | None, jax.Array]
+_Residuals = tuple[_Queries, _Keys, jax.Array | None, jax.Array]
 
 
-def _forward(queries: _Queries, keys: _Keys, by_run: jax.Array | None, kind: _Kind) -> tuple[jax.Array, _Kept]:
+def _forward(queries: _Queries, keys: _Keys, by_run: jax.Array | None, static: _Static) -> tuple[jax.Array, _Residuals]:
     B, Q, H, _ = queries.rows.shape
     outputs = _like(queries.rows, keys.values.dtype), jax.ShapeDtypeStruct((B, H, Q), jnp.float32)
-    mixed, log_total = _call(_mix, kind, queries, keys, _Table.of(by_run, kind), outputs)
+    mixed, log_total = _call(_mix, static, queries, keys, _Table.from_runs(by_run, static), outputs)
     return mixed, (queries._replace(log_total=log_total), keys, by_run, mixed)
 
 
-def _backward(kind: _Kind, kept: _Kept, gradient: jax.Array) -> tuple[_Queries, _Keys, jax.Array | None]:
-    queries, keys, by_run, mixed = kept
+def _backward(static: _Static, residuals: _Residuals, gradient: jax.Array) -> tuple[_Queries, _Keys, jax.Array | None]:
+    queries, keys, by_run, mixed = residuals
     inner = jnp.einsum("bqhk,bqhk->bhq", gradient, mixed, preferred_element_type=jnp.float32)
-    queries, table = queries._replace(gradient=gradient, inner=inner), _Table.of(by_run, kind)
-    (of_queries,) = _call(_query_gradients, kind, queries, keys, table, (_like(queries.rows),))
+    queries, table = queries._replace(gradient=gradient, inner=inner), _Table.from_runs(by_run, static)
+    (query_gradients,) = _call(_query_gradients, static, queries, keys, table, (_like(queries.rows),))
     outputs = _like(keys.rows), _like(keys.values)
-    of_keys, of_values = _call(_key_gradients, kind, keys, queries, table, outputs)
-    of_runs = None
+    key_gradients, value_gradients = _call(_key_gradients, static, keys, queries, table, outputs)
+    run_gradients = None
     if by_run is not None and table is not None:
         B, Q, H, _ = queries.rows.shape
         rows = math.gcd(B, ROWS)
-        sums = jax.ShapeDtypeStruct((B // rows, H, Q // kind.block * table.begins.size), jnp.float32)
-        (of_runs,) = _call(_run_gradients, kind, queries, keys, table, (sums,), rows)
-        of_runs = of_runs.reshape(B // rows, H, -1, table.begins.size).sum(axis=(0, 2))[:, : by_run.shape[1]]
+        sums = jax.ShapeDtypeStruct((B // rows, H, Q // static.block * table.begins.size), jnp.float32)
+        (run_gradients,) = _call(_run_gradients, static, queries, keys, table, (sums,), rows)
+        run_gradients = run_gradients.reshape(B // rows, H, -1, table.begins.size).sum(axis=(0, 2))
+        run_gradients = run_gradients[:, : by_run.shape[1]]
     # integers have no gradients
-    return _Queries(of_queries, None, None), _Keys(of_keys, of_values, None, None), of_runs
+    return _Queries(query_gradients, None, None), _Keys(key_gradients, value_gradients, None, None), run_gradients
 
 
 _attend.defvjp(_forward, _backward)
@@ -167,54 +169,63 @@ def _like(x: jax.Array, dtype: Any = None) -> jax.ShapeDtypeStruct:
 
 
 def _call(
-    kernel: Callable[..., None], kind: _Kind, own: Any, others: Any, table: Any, outputs: Any, rows: int | None = None
+    kernel: Callable[..., None],
+    static: _Static,
+    blocked: Any,
+    whole: Any,
+    table: Any,
+    outputs: Any,
+    rows: int | None = None,
 ) -> Any:
-    """Run kernel(kind, own, others, table, *outputs), on references, for each block of `own`, each head and each row.
+    """Run kernel(static, blocked, whole, table, *outputs), on references, for each block, each head and each row.
 
-    own and others: _Queries and _Keys, or the reverse; a program gets one block of `own` and of the outputs, and all of
-    `others`. outputs: shapes and dtypes. rows: a program gets so many rows of the batch, in a first axis; None: one.
+    blocked and whole: _Queries and _Keys, or the reverse; a program gets one block of `blocked` and of the outputs, and
+    all of `whole`. outputs: shapes and dtypes. rows: the rows of the batch that a program gets, in a first axis; None:
+    one row without that axis.
     """
-    B, length, H, K = own.rows.shape
-    blocks = length // kind.block
+    B, length, H, K = blocked.rows.shape
+    blocks = length // static.block
 
     def spec(x: Any, parts: int, rows: int | None) -> pl.BlockSpec:
-        def at(i: Any) -> Any:
+        def part_index(i: Any) -> Any:
             return 0 if parts == 1 else i
 
         if x.ndim == 4:  # [B, length, H, K]
-            return pl.BlockSpec((rows, x.shape[1] // parts, None, x.shape[3]), lambda i, h, b: (b, at(i), h, 0))
+            return pl.BlockSpec((rows, x.shape[1] // parts, None, x.shape[3]), lambda i, h, b: (b, part_index(i), h, 0))
         if x.ndim == 3:  # [B, H, length]
-            return pl.BlockSpec((rows, None, x.shape[2] // parts), lambda i, h, b: (b, h, at(i)))
-        return pl.BlockSpec((rows, x.shape[1] // parts), lambda i, h, b: (b, at(i)))
+            return pl.BlockSpec((rows, None, x.shape[2] // parts), lambda i, h, b: (b, h, part_index(i)))
+        return pl.BlockSpec((rows, x.shape[1] // parts), lambda i, h, b: (b, part_index(i)))
 
-    of_table = None
+    table_specs = None
     if table is not None:
-        of_head = pl.BlockSpec((None, table.near.shape[1]), lambda i, h, b: (h, 0))
-        of_table = _Table(of_head, pl.BlockSpec(table.begins.shape, lambda i, h, b: (0,)))
+        near_spec = pl.BlockSpec((None, table.near.shape[1]), lambda i, h, b: (h, 0))
+        table_specs = _Table(near_spec, pl.BlockSpec(table.begins.shape, lambda i, h, b: (0,)))
     own_specs, other_specs, out_specs = (
-        jax.tree.map(functools.partial(spec, parts=parts, rows=of_each), side)
-        for side, parts, of_each in ((own, blocks, rows), (others, 1, rows), (tuple(outputs), blocks, None))
+        jax.tree.map(functools.partial(spec, parts=parts, rows=rows_of_side), side)
+        for side, parts, rows_of_side in ((blocked, blocks, rows), (whole, 1, rows), (tuple(outputs), blocks, None))
     )
     return pl.pallas_call(
-        functools.partial(kernel, kind),
+        functools.partial(kernel, static),
         out_shape=tuple(outputs),
         grid=(blocks, H, B // (rows or 1)),
-        in_specs=(own_specs, other_specs, of_table),
+        in_specs=(own_specs, other_specs, table_specs),
         out_specs=out_specs,
         compiler_params=triton.CompilerParams(num_warps=4 if K <= 64 else 8, num_stages=3),
         interpret=jax.default_backend() != "gpu",
         name=f"t5_attention{kernel.__name__}",
-    )(own, others, table)
+    )(blocked, whole, table)
 
 
-def _mix(kind: _Kind, own: _Queries, keys: _Keys, table: _Table | None, mixed_ref: Any, log_total_ref: Any) -> None:
+def _mix(
+    static: _Static, blocked: _Queries, keys: _Keys, table: _Table | None, mixed_ref: Any, log_total_ref: Any
+) -> None:
     """The values mixed, and the logarithms of the sums of weights."""
-    number, queries = pl.program_id(0), _read(own)
+    number, queries = pl.program_id(0), _read(blocked)
 
-    def step(at: jax.Array, state: Any) -> Any:
+    def step(index: jax.Array, state: Any) -> Any:
         mixed, largest, total = state
-        block = _block(keys, at, kind)
-        logits = _logits(kind, queries, block, table, at - number)
+        block = _block(keys, index, static)
+        logits = _logits(static, queries, block, table, index - number)
         highest = jnp.maximum(largest, jnp.max(logits, axis=1))
         weights = _exp2(logits - highest[:, None])
         shrunk = _exp2(largest - highest)
@@ -226,92 +237,97 @@ def _mix(kind: _Kind, own: _Queries, keys: _Keys, table: _Table | None, mixed_re
         jnp.full(log_total_ref.shape, MASKED, jnp.float32),
         jnp.zeros(log_total_ref.shape, jnp.float32),
     )
-    mixed, largest, total = lax.fori_loop(0, _end(kind, number, keys), step, start)
+    mixed, largest, total = lax.fori_loop(0, _end(static, number, keys), step, start)
     is_blind = largest == MASKED  # the query sees nothing
     mixed_ref[...] = jnp.where(is_blind[:, None], 0.0, mixed / total[:, None]).astype(mixed_ref.dtype)
     log_total_ref[...] = jnp.where(is_blind, 0.0, largest + _LOG2_E * jnp.log(total))
 
 
-def _query_gradients(kind: _Kind, own: _Queries, keys: _Keys, table: _Table | None, of_queries_ref: Any) -> None:
+def _query_gradients(static: _Static, blocked: _Queries, keys: _Keys, table: _Table | None, gradient_ref: Any) -> None:
     """The gradients of queries."""
-    number, queries = pl.program_id(0), _read(own)
+    number, queries = pl.program_id(0), _read(blocked)
 
-    def step(at: jax.Array, of_queries: jax.Array) -> jax.Array:
-        block = _block(keys, at, kind)
-        _, of_logits = _gradients(kind, queries, block, table, at - number)
-        return of_queries + _product(of_logits.astype(block.rows.dtype), block.rows)
+    def step(index: jax.Array, query_gradients: jax.Array) -> jax.Array:
+        block = _block(keys, index, static)
+        _, logit_gradients = _gradients(static, queries, block, table, index - number)
+        return query_gradients + _product(logit_gradients.astype(block.rows.dtype), block.rows)
 
-    zeros = jnp.zeros(of_queries_ref.shape, jnp.float32)
-    of_queries = lax.fori_loop(0, _end(kind, number, keys), step, zeros)
-    of_queries_ref[...] = of_queries.astype(of_queries_ref.dtype)
+    zeros = jnp.zeros(gradient_ref.shape, jnp.float32)
+    query_gradients = lax.fori_loop(0, _end(static, number, keys), step, zeros)
+    gradient_ref[...] = query_gradients.astype(gradient_ref.dtype)
 
 
 def _key_gradients(
-    kind: _Kind, own: _Keys, queries: _Queries, table: _Table | None, of_keys_ref: Any, of_values_ref: Any
+    static: _Static,
+    blocked: _Keys,
+    queries: _Queries,
+    table: _Table | None,
+    key_gradient_ref: Any,
+    value_gradient_ref: Any,
 ) -> None:
     """The gradients of keys and values. Tiles are [keys, queries] here, so that no product needs one transposed."""
-    number, keys = pl.program_id(0), _read(own)
+    number, keys = pl.program_id(0), _read(blocked)
 
-    def step(at: jax.Array, state: Any) -> Any:
-        of_keys, of_values = state
-        block = _block(queries, at, kind)
-        weights, of_logits = _gradients(kind, block, keys, table, number - at, turned=True)
-        of_values = of_values + _product(weights.astype(block.gradient.dtype), block.gradient)
-        return of_keys + _product(of_logits.astype(block.rows.dtype), block.rows), of_values
+    def step(index: jax.Array, state: Any) -> Any:
+        key_gradients, value_gradients = state
+        block = _block(queries, index, static)
+        weights, logit_gradients = _gradients(static, block, keys, table, number - index, turned=True)
+        value_gradients = value_gradients + _product(weights.astype(block.gradient.dtype), block.gradient)
+        return key_gradients + _product(logit_gradients.astype(block.rows.dtype), block.rows), value_gradients
 
-    zeros = jnp.zeros(of_keys_ref.shape, jnp.float32)
-    first = number if _is_below_diagonal(kind, own) else 0
-    of_keys, of_values = lax.fori_loop(first, queries.rows.shape[0] // kind.block, step, (zeros, zeros))
-    of_keys_ref[...] = of_keys.astype(of_keys_ref.dtype)
-    of_values_ref[...] = of_values.astype(of_values_ref.dtype)
+    zeros = jnp.zeros(key_gradient_ref.shape, jnp.float32)
+    first = number if _is_below_diagonal(static, blocked) else 0
+    key_gradients, value_gradients = lax.fori_loop(first, queries.rows.shape[0] // static.block, step, (zeros, zeros))
+    key_gradient_ref[...] = key_gradients.astype(key_gradient_ref.dtype)
+    value_gradient_ref[...] = value_gradients.astype(value_gradient_ref.dtype)
 
 
-def _run_gradients(kind: _Kind, queries: _Queries, keys: _Keys, table: _Table, of_runs_ref: Any) -> None:
-    """The gradients of what runs of distances add. Only here do references have a first axis, of rows."""
+def _run_gradients(static: _Static, queries: _Queries, keys: _Keys, table: _Table, gradient_ref: Any) -> None:
+    """The gradients of the biases of runs. Only here do references have a first axis, of rows."""
     number, rows, begins = pl.program_id(0), queries.ids.shape[0], table.begins[...]
 
     def run_of(distance: jax.Array) -> jax.Array:
         return jnp.sum((begins <= distance).astype(jnp.int32)) - 1
 
-    def step(at: jax.Array, sums: jax.Array) -> jax.Array:
-        ahead = at - number
+    def step(index: jax.Array, sums: jax.Array) -> jax.Array:
+        ahead = index - number
 
         def add_row(row: jax.Array, total: jax.Array) -> jax.Array:
-            own = jax.tree.map(lambda ref: ref[row], queries)
-            block = jax.tree.map(lambda ref: ref[row, pl.ds(at * kind.block, kind.block)], keys)
-            return total + _gradients(kind, own, block, table, ahead)[1]
+            row_queries = jax.tree.map(lambda ref: ref[row], queries)
+            block = jax.tree.map(lambda ref: ref[row, pl.ds(index * static.block, static.block)], keys)
+            return total + _gradients(static, row_queries, block, table, ahead)[1]
 
         def add_run(run: jax.Array, sums: jax.Array) -> jax.Array:
             is_in = (distances >= table.begins[run]) & (distances < table.begins[run + 1])
             return sums + jnp.where(jnp.arange(sums.size) == run, jnp.sum(jnp.where(is_in, total, 0.0)), 0.0)
 
-        total = lax.fori_loop(0, rows, add_row, jnp.zeros((kind.block, kind.block), jnp.float32))
-        middle, side = ahead * kind.block, kind.block - 1
-        distances = middle + _distances(kind)
+        total = lax.fori_loop(0, rows, add_row, jnp.zeros((static.block, static.block), jnp.float32))
+        middle, side = ahead * static.block, static.block - 1
+        distances = middle + _distances(static)
         return lax.fori_loop(run_of(middle - side), run_of(middle + side) + 1, add_run, sums)
 
-    sums = jnp.zeros(of_runs_ref.shape, jnp.float32)
-    of_runs_ref[...] = lax.fori_loop(0, _end(kind, number, keys), step, sums)
+    sums = jnp.zeros(gradient_ref.shape, jnp.float32)
+    gradient_ref[...] = lax.fori_loop(0, _end(static, number, keys), step, sums)
 
 
-def _is_below_diagonal(kind: _Kind, keys: _Keys) -> bool:
-    """Whether no query sees keys of blocks that come after its own."""
-    return kind.is_causal and keys.prefix is None
+def _is_below_diagonal(static: _Static, keys: _Keys) -> bool:
+    """True if no query sees keys of blocks that come after its own."""
+    return static.is_causal and keys.prefix is None
 
 
-def _end(kind: _Kind, number: jax.Array, keys: _Keys) -> jax.Array | int:
+def _end(static: _Static, number: jax.Array, keys: _Keys) -> jax.Array | int:
     """The first block of keys that no query of block `number` sees."""
-    return number + 1 if _is_below_diagonal(kind, keys) else keys.ids.shape[-1] // kind.block
+    return number + 1 if _is_below_diagonal(static, keys) else keys.ids.shape[-1] // static.block
 
 
 def _read(side: Any) -> Any:
-    """What references to queries or keys refer to."""
+    """The arrays that references to queries or keys refer to."""
     return jax.tree.map(lambda ref: ref[...], side)
 
 
-def _block(side: Any, at: jax.Array, kind: _Kind) -> Any:
-    """Block `at` of queries or keys."""
-    return jax.tree.map(lambda ref: ref[pl.ds(at * kind.block, kind.block)], side)
+def _block(side: Any, index: jax.Array, static: _Static) -> Any:
+    """Block `index` of queries or keys."""
+    return jax.tree.map(lambda ref: ref[pl.ds(index * static.block, static.block)], side)
 
 
 def _pair(of_queries: jax.Array, of_keys: jax.Array, *, turned: bool) -> tuple[jax.Array, jax.Array]:
@@ -319,26 +335,27 @@ def _pair(of_queries: jax.Array, of_keys: jax.Array, *, turned: bool) -> tuple[j
     return (of_queries[None, :], of_keys[:, None]) if turned else (of_queries[:, None], of_keys[None, :])
 
 
-def _distances(kind: _Kind, *, turned: bool = False) -> jax.Array:
+def _distances(static: _Static, *, turned: bool = False) -> jax.Array:
     """Positions of keys minus positions of queries, for blocks with the same start: int32 [C, C]."""
-    positions = jnp.arange(kind.block, dtype=jnp.int32)
+    positions = jnp.arange(static.block, dtype=jnp.int32)
     of_queries, of_keys = _pair(positions, positions, turned=turned)
     return of_keys - of_queries
 
 
 def _logits(
-    kind: _Kind, queries: _Queries, keys: _Keys, table: _Table | None, ahead: jax.Array, *, turned: bool = False
+    static: _Static, queries: _Queries, keys: _Keys, table: _Table | None, ahead: jax.Array, *, turned: bool = False
 ) -> jax.Array:
     """log2(e) times the logits, MASKED where a query does not see a key: [C, C] float32."""
     products = _product(keys.rows, queries.rows, 1) if turned else _product(queries.rows, keys.rows, 1)
-    logits, distances = _LOG2_E * products, _distances(kind, turned=turned)
+    logits, distances = _LOG2_E * products, _distances(static, turned=turned)
     if table is not None:
-        first, last = kind.shifts
-        logits = logits + table.near[distances + (jnp.clip(ahead * kind.block, first, last) - first + kind.block - 1)]
+        first, last = static.shifts
+        shift = jnp.clip(ahead * static.block, first, last) - first + static.block - 1
+        logits = logits + table.near[distances + shift]
     query_ids, key_ids = _pair(queries.ids, keys.ids, turned=turned)
     visible = query_ids == key_ids
-    if kind.is_causal:
-        before = distances <= -ahead * kind.block
+    if static.is_causal:
+        before = distances <= -ahead * static.block
         if queries.prefix is not None:
             of_queries, of_keys = _pair(queries.prefix, keys.prefix, turned=turned)
             before = before | ((of_queries > 0) & (of_keys > 0))
@@ -347,16 +364,16 @@ def _logits(
 
 
 def _gradients(
-    kind: _Kind, queries: _Queries, keys: _Keys, table: _Table | None, ahead: jax.Array, *, turned: bool = False
+    static: _Static, queries: _Queries, keys: _Keys, table: _Table | None, ahead: jax.Array, *, turned: bool = False
 ) -> tuple[jax.Array, jax.Array]:
     """The weights, and the gradients of the logits: [C, C] float32."""
 
-    def of_queries(x: jax.Array) -> jax.Array:
+    def per_query(x: jax.Array) -> jax.Array:
         return _pair(x, x, turned=turned)[0]
 
-    weights = _exp2(_logits(kind, queries, keys, table, ahead, turned=turned) - of_queries(queries.log_total))
+    weights = _exp2(_logits(static, queries, keys, table, ahead, turned=turned) - per_query(queries.log_total))
     sides = (keys.values, queries.gradient) if turned else (queries.gradient, keys.values)
-    return weights, weights * (_product(*sides, 1) - of_queries(queries.inner))
+    return weights, weights * (_product(*sides, 1) - per_query(queries.inner))
 
 
 def _product(a: jax.Array, b: jax.Array, b_axis: int = 0) -> jax.Array:

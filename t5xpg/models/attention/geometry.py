@@ -1,4 +1,4 @@
-"""What the layers of a stack know of positions: biases, masks, windows and rotations, by the kind of a layer."""
+"""The biases, masks, windows and rotations of positions in the layers of a stack, by the kind of a layer."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from t5xpg.models.attention.relative_positions import RelativePositionBias
 from t5xpg.models.attention.rotary import Rotation, rotation
 from t5xpg.models.config import T5Config
 
-_EVERYWHERE = (2**30, 2**30)
+_UNLIMITED = (2**30, 2**30)
 
 
 class Geometry(NamedTuple):
-    """For one attention: what is added to its logits, how its queries and keys are turned, and its global tokens."""
+    """For one attention: the bias of its logits, the rotations of its queries and keys, and its global tokens."""
 
     bias: Bias | LocalOrGlobalBias
     queries: Rotation | None = None
     keys: Rotation | None = None
-    globals: GlobalTokens | None = None
+    global_tokens: GlobalTokens | None = None
 
     @property
     def whole(self) -> DenseBias:
@@ -33,19 +33,19 @@ class Geometry(NamedTuple):
         assert isinstance(self.bias, DenseBias)
         return self.bias
 
-    def merged(self, source: Geometry) -> Geometry:
-        """The geometry of one softmax over a decoder's own positions [.., T, T], and after them a source [.., T, S]."""
-        own, other = self.whole, source.whole
-        B, queries, keys = max(own.mask.shape[0], other.mask.shape[0]), own.mask.shape[2], other.mask.shape[3]
-        masks = [jnp.broadcast_to(mask, (B, 1, queries, mask.shape[3])) for mask in (own.mask, other.mask)]
-        position = own.position
+    def merge(self, source: Geometry) -> Geometry:
+        """The geometry of one softmax over a decoder's own positions [.., T, T] and then a source [.., T, S]."""
+        first, second = self.whole.mask, source.whole.mask
+        B, queries, keys = max(first.shape[0], second.shape[0]), first.shape[2], second.shape[3]
+        masks = [jnp.broadcast_to(mask, (B, 1, queries, mask.shape[3])) for mask in (first, second)]
+        position = self.whole.position
         if position is not None:
             position = jnp.pad(position, ((0, 0), (0, 0), (0, 0), (0, keys)))
         return self._replace(bias=DenseBias(jnp.concatenate(masks, axis=3), position))
 
 
 def has_window(config: T5Config, index: int | jax.Array) -> Any:
-    """Whether the layer at `index`, counted from 0, has a window where its stack has one; bool, or boolean []."""
+    """True if the layer at `index`, counted from 0, has a window in a stack with windows; bool, or boolean []."""
     return (index + 1) % config.sliding_window_pattern != 0
 
 
@@ -53,12 +53,12 @@ def has_window(config: T5Config, index: int | jax.Array) -> Any:
 Kinds = tuple[Any, ...]
 
 
-def of_kinds(differ: bool, make: Callable[[bool], Any]) -> Kinds:
+def make_kinds(differ: bool, make: Callable[[bool], Any]) -> Kinds:
     """(make(True), make(False)) for layers with and without a window; (make(False),) where the two do not differ."""
     return (make(True), make(False)) if differ else (make(False),)
 
 
-def of_layer(config: T5Config, kinds: Kinds, index: int | jax.Array) -> Any:
+def select_kind(config: T5Config, kinds: Kinds, index: int | jax.Array) -> Any:
     """The item of `kinds` for the layer at `index`; the index is traced where layers are scanned."""
     if len(kinds) == 1:
         return kinds[0]
@@ -73,7 +73,7 @@ def of_layer(config: T5Config, kinds: Kinds, index: int | jax.Array) -> Any:
 def rotations(config: T5Config, positions: jax.Array) -> Kinds:
     """The `Rotation` (or None) of positions [...] int32, for each kind of layer."""
     differ = config.rotary_local_base is not None or config.rotary_scale != 1.0
-    return of_kinds(differ, functools.partial(rotation, config, positions))
+    return make_kinds(differ, functools.partial(rotation, config, positions))
 
 
 def self_geometries(
@@ -82,37 +82,37 @@ def self_geometries(
     window: tuple[int, int] | None,
     relpos_bias: RelativePositionBias | None,
     positions: jax.Array | None = None,
-    globals: GlobalTokens | None = None,
+    global_tokens: GlobalTokens | None = None,
 ) -> Callable[[Any, int | jax.Array], Geometry]:
     """The geometry of a layer's self attention, by the layer and its index.
 
     pairs: without window and table of relative positions, which are added here; the table is read in both directions
     unless `is_causal`. window: for the layers that have one. relpos_bias: the stack's table, for all layers; None where
-    every layer has its own, or none has. positions: of the rows, [T] or [B, T]; None: 0, 1, 2 and so on. globals: the
-    global tokens of the stack.
+    every layer has its own, or none has. positions: of the rows, [T] or [B, T]; None: 0, 1, 2 and so on. global_tokens:
+    those of the stack.
     """
-    turned = rotations(config, jnp.arange(pairs.queries, dtype=jnp.int32) if positions is None else positions)
-    everywhere = _EVERYWHERE if config.scan_layers else None  # in a scan, both kinds need arrays of the same shape
+    layer_rotations = rotations(config, jnp.arange(pairs.queries, dtype=jnp.int32) if positions is None else positions)
+    unlimited = _UNLIMITED if config.scan_layers else None  # in a scan, both kinds need arrays of the same shape
     layers = config.num_decoder_layers if pairs.is_causal else config.num_encoder_layers
     have_windows = window is not None and config.sliding_window_pattern > layers  # all of them
     # merged attention adds the source to the decoder's positions: no blocks
-    by_blocks = False if config.merged_attention and pairs.is_causal else True if globals is not None else None
+    by_blocks = False if config.merged_attention and pairs.is_causal else True if global_tokens is not None else None
 
     def biases(relpos_bias: RelativePositionBias | None) -> Kinds:
         table = None if relpos_bias is None else relpos_bias.table(bidirectional=not pairs.is_causal)
 
-        def of(is_local: bool) -> Bias:
-            mine = window and (window if is_local or have_windows else everywhere)
-            seen = replace(pairs, positions=table, window=mine)
-            return seen.make_bias(config.attention_chunk_size, by_blocks, config.attention_kernel)
+        def layer_bias(is_local: bool) -> Bias:
+            layer_window = window and (window if is_local or have_windows else unlimited)
+            pattern = replace(pairs, positions=table, window=layer_window)
+            return pattern.make_bias(config.attention_chunk_size, by_blocks, config.attention_kernel)
 
-        return of_kinds(window is not None and not have_windows, of)
+        return make_kinds(window is not None and not have_windows, layer_bias)
 
     shared = biases(relpos_bias)
 
-    def of(layer: Any, index: int | jax.Array) -> Geometry:
-        added = shared if layer.relpos_bias is None else biases(layer.relpos_bias)
-        own = of_layer(config, turned, index)
-        return Geometry(of_layer(config, added, index), own, own, globals)
+    def geometry(layer: Any, index: int | jax.Array) -> Geometry:
+        layer_biases = shared if layer.relpos_bias is None else biases(layer.relpos_bias)
+        own_rotation = select_kind(config, layer_rotations, index)
+        return Geometry(select_kind(config, layer_biases, index), own_rotation, own_rotation, global_tokens)
 
-    return of
+    return geometry

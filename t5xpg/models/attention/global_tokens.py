@@ -21,14 +21,14 @@ from t5xpg.models.attention.rotary import positions_in_segments
 class GlobalTokens(NamedTuple):
     """The global tokens of rows [B, S], with room for G = S // size of them.
 
-    numbers: of the block in which a position lies, [B, S] int32; -1 where there is none. bias: added to the logits of a
+    numbers: of the block in which a position lies, [B, S] int32; -1 for no block. bias: added to the logits of a
     position's query with the global tokens' keys, [B, 1 or H, S, G] float32.
     """
 
     numbers: jax.Array
     bias: jax.Array
 
-    def summed(self, x: jax.Array) -> jax.Array:
+    def block_sums(self, x: jax.Array) -> jax.Array:
         """x [B, S, D] -> the sum of each block [B, G, D]."""
         is_in = self.numbers[..., None] == jnp.arange(self.bias.shape[-1], dtype=jnp.int32)
         return jnp.einsum("bsg,bsd->bgd", is_in.astype(x.dtype), x)

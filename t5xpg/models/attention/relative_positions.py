@@ -72,13 +72,13 @@ class PositionTable:
         distances = np.arange(-self.max_distance, self.max_distance + 1, dtype=np.int32)
         buckets = relative_position_bucket(distances, self.bidirectional, self.num_buckets, self.max_distance)
         begins = np.flatnonzero(np.diff(buckets)) + 1
-        of_runs = buckets[[0, *begins]]
-        one_hot = jnp.asarray(of_runs[None, :] == np.arange(self.num_buckets)[:, None], jnp.float32)
+        run_buckets = buckets[[0, *begins]]
+        one_hot = jnp.asarray(run_buckets[None, :] == np.arange(self.num_buckets)[:, None], jnp.float32)
         by_run = jnp.dot(self.table, one_hot, precision=lax.Precision.HIGHEST)
         return tuple(int(distance) for distance in distances[begins]), by_run
 
     def _one_hot(self, queries: int, keys: int, first: int) -> jax.Array:
-        """[buckets, queries + keys - 1] float32: which bucket a distance falls into."""
+        """[buckets, queries + keys - 1] float32: 1 for the bucket of each distance."""
         # key - query in [-(queries-1), keys-1] where the first key is at the first query's position
         distances = np.arange(-(queries - 1), keys, dtype=np.int32) - first
         buckets = relative_position_bucket(distances, self.bidirectional, self.num_buckets, self.max_distance)
@@ -113,18 +113,18 @@ def toeplitz(by_distance: jax.Array, queries: int, keys: int) -> jax.Array:
     heads, count = by_distance.shape
     assert count == queries + keys - 1
     padded = jnp.pad(by_distance, ((0, 0), (0, 1)))
-    return _shifted(jnp.broadcast_to(padded[:, None, :], (heads, queries, count + 1)))
+    return _shift_rows(jnp.broadcast_to(padded[:, None, :], (heads, queries, count + 1)))
 
 
-def skewed(by_distance: jax.Array) -> jax.Array:
+def skew(by_distance: jax.Array) -> jax.Array:
     """`toeplitz` with other numbers for each query: [..., queries, queries + keys - 1] -> [..., queries, keys].
 
     The shift of Transformer-XL (Dai et al. 2019, appendix B).
     """
-    return _shifted(jnp.pad(by_distance, [(0, 0)] * (by_distance.ndim - 1) + [(0, 1)]))
+    return _shift_rows(jnp.pad(by_distance, [(0, 0)] * (by_distance.ndim - 1) + [(0, 1)]))
 
 
-def _shifted(rows: jax.Array) -> jax.Array:
+def _shift_rows(rows: jax.Array) -> jax.Array:
     """[..., queries, count + 1], the last column unused -> [..., queries, keys], each row one further than the last."""
     *lead, queries, wide = rows.shape
     flat = rows.reshape(*lead, queries * wide)[..., : queries * (wide - 1)]

@@ -39,7 +39,7 @@ def greedy(
 def score(model: Model, params: Params, batch: Batch) -> jax.Array:
     """The log-likelihood of each row's targets, in nats: [B] float32, as T5X's score_batch.
 
-    batch: what the model's `logits` reads, with decoder_target_tokens [B, T]. A sum weighted by `token_weights`: no
+    batch: as for the model's `logits`, with decoder_target_tokens [B, T]. A sum weighted by `token_weights`: no
     z-loss, no smoothing, no division by a length. Raises UserError for packed rows, which hold several examples.
     """
     if packed := sorted(name for name in batch if name.endswith("_segment_ids")):
@@ -71,7 +71,7 @@ def decode(
     if config.method == "greedy":
         return Decoded(greedy(model, params, inputs, length, eos_id, config.extra_length)[:, None], None)
     if config.method == "beam":
-        found = beam_search(model, params, inputs, length, config, eos_id)
+        sequences = beam_search(model, params, inputs, length, config, eos_id)
     else:
-        found = sample(model, params, inputs, length, config, row_numbers, eos_id)
-    return jax.tree.map(lambda values: values[:, : config.ranked], found)
+        sequences = sample(model, params, inputs, length, config, row_numbers, eos_id)
+    return jax.tree.map(lambda values: values[:, : config.ranked], sequences)

@@ -18,11 +18,11 @@ from t5xpg.models.decoding.config import T5X, TRANSFORMERS, DecodingConfig
 from t5xpg.models.decoding.protocol import Cache, Decodable, Decoded, Params, length_limits, rows_at_a_time
 from t5xpg.models.decoding.top_k import top_k, top_k_of_sums
 
-# The score of an empty place for a hypothesis. Finite, so that sums with it can be compared and are not NaN.
+# The score of an empty place for a hypothesis. It is finite, so that sums with it can be compared and are not NaN.
 _NONE = -1e9
 
 
-def penalties_of(config: DecodingConfig, length: int) -> np.ndarray:
+def length_penalties(config: DecodingConfig, length: int) -> np.ndarray:
     """[length + 1] float32: the divisor of a log probability, for every number of tokens."""
     tokens = np.arange(length + 1, dtype=np.float64)
     base = (5.0 + tokens) / 6.0 if config.length_penalty == T5X else np.maximum(tokens, 1.0)
@@ -39,7 +39,7 @@ class Hypotheses(NamedTuple):
 class _State(NamedTuple):
     step: jax.Array  # int32
     done: jax.Array  # [B] boolean
-    going_on: Hypotheses  # their scores are log probabilities
+    live: Hypotheses  # their scores are log probabilities
     ended: Hypotheses  # their scores have the length penalty
     cache: Cache
 
@@ -62,60 +62,79 @@ def beam_search(
     an end follow after them; T5X itself returns those only if none has ended, and without the penalty.
     """
     B, N, T = inputs.shape[0], config.decodes, max_decode_length
-    penalties = jnp.asarray(penalties_of(config, T))
+    penalties = jnp.asarray(length_penalties(config, T))
     limits = length_limits(inputs, T, config.extra_length)
-    of_longest = penalties[limits]
+    last_penalties = penalties[limits]
     cache = model.init_cache(params, inputs, T, rows=rows_at_a_time(inputs), beams=N, reordered=True)
     first = model.first_tokens(inputs)
-    nothing = jnp.zeros((B, N, T), jnp.int32)
-    alone = jnp.where(jnp.arange(N) == 0, jnp.float32(0.0), jnp.float32(_NONE))  # the first step has one hypothesis
+    start = _start(limits, N, T, cache)
 
     def unfinished(state: _State) -> jax.Array:
         return (state.step < T) & ~jnp.all(state.done)
 
     def extend(state: _State) -> _State:
         step, length = state.step, state.step + jnp.int32(1)
-        before = lax.dynamic_index_in_dim(state.going_on.tokens, jnp.maximum(step - 1, 0), axis=2, keepdims=False)
+        before = lax.dynamic_index_in_dim(state.live.tokens, jnp.maximum(step - 1, 0), axis=2, keepdims=False)
         previous = jnp.where(step == 0, first[:, None], before)
         logits, cache = model.decode_step(params, state.cache, previous, step)
-        shifts = state.going_on.scores[..., None] - jax.nn.logsumexp(logits, axis=-1, keepdims=True)
-        scores, places = top_k_of_sums(logits, shifts, 2 * N)
-        beams, chosen = places // logits.shape[-1], places % logits.shape[-1]
-        tokens = _rows(state.going_on.tokens, beams)
-        tokens = lax.dynamic_update_slice_in_dim(tokens, chosen[..., None], step, axis=2)
-
-        ends = chosen == eos_id
-        kept = ends
+        candidates, beams, last_tokens = _candidates(state.live, logits, step)
+        ends = last_tokens == eos_id
+        counts = ends
         if config.length_penalty == TRANSFORMERS:
             ends = ends | (length >= limits)[:, None]
-            kept = ends & (jnp.arange(2 * N) < N)
-        kept = kept & (scores > _NONE / 2)  # with a vocabulary smaller than 2 * N, some places are empty
-        penalised = jnp.where(kept, scores / penalties[length], jnp.float32(_NONE))
-        new = Hypotheses(tokens, penalised)
-        pool = jax.tree.map(lambda old, new: jnp.concatenate([old, new], axis=1), state.ended, new)
+            counts = ends & (jnp.arange(2 * N) < N)
+        ended = _best_ended(state.ended, candidates, counts, penalties, length)
         # a row that is done keeps what it has
-        ended = jax.tree.map(functools.partial(_where, state.done), state.ended, _best(pool, N)[0])
-        going_on, ranks = _best(Hypotheses(tokens, jnp.where(ends, jnp.float32(_NONE), scores)), N)
-        going_on = jax.tree.map(functools.partial(_where, state.done), state.going_on, going_on)
+        ended = jax.tree.map(functools.partial(_where, state.done), state.ended, ended)
+        live, ranks = _best(candidates._replace(scores=jnp.where(ends, jnp.float32(_NONE), candidates.scores)), N)
+        live = jax.tree.map(functools.partial(_where, state.done), state.live, live)
         cache = model.reorder_beams(cache, jnp.take_along_axis(beams, ranks, axis=1, mode="clip"))
-        done = _is_done(config, going_on.scores, ended.scores, penalties[length], of_longest)
+        done = _is_done(config, live.scores, ended.scores, penalties[length], last_penalties)
         done = done | state.done | (length >= limits)
-        return _State(length, done, going_on, ended, cache)
+        return _State(length, done, live, ended, cache)
 
-    state = lax.while_loop(
-        unfinished,
-        extend,
-        _State(
-            jnp.int32(0),
-            limits == 0,
-            Hypotheses(nothing, jnp.broadcast_to(alone, (B, N))),
-            Hypotheses(nothing, jnp.full((B, N), _NONE, jnp.float32)),
-            cache,
-        ),
+    state = lax.while_loop(unfinished, extend, start)
+    best = _fill_up(state.ended, state.live, last_penalties[:, None])
+    padding = Hypotheses(start.ended.tokens, jnp.zeros((B, N), jnp.float32))
+    return Decoded(*jax.tree.map(functools.partial(_where, limits == 0), padding, best))
+
+
+def _start(limits: jax.Array, beams: int, length: int, cache: Cache) -> _State:
+    """The state before the first step, which has one hypothesis for each row. limits: [B], 0 for rows without text."""
+    shape = limits.shape[0], beams
+    no_tokens = jnp.zeros((*shape, length), jnp.int32)
+    first_scores = jnp.where(jnp.arange(beams) == 0, jnp.float32(0.0), jnp.float32(_NONE))
+    return _State(
+        jnp.int32(0),
+        limits == 0,
+        Hypotheses(no_tokens, jnp.broadcast_to(first_scores, shape)),
+        Hypotheses(no_tokens, jnp.full(shape, _NONE, jnp.float32)),
+        cache,
     )
-    found = _filled_up(state.ended, state.going_on, of_longest[:, None])
-    none = Hypotheses(nothing, jnp.zeros((B, N), jnp.float32))
-    return Decoded(*jax.tree.map(functools.partial(_where, limits == 0), none, found))
+
+
+def _candidates(live: Hypotheses, logits: jax.Array, step: jax.Array) -> tuple[Hypotheses, jax.Array, jax.Array]:
+    """The best 2 * N continuations, with their log probabilities; the beam that each continues; its token at `step`.
+
+    logits: [B, N, V]. Beams and tokens: [B, 2 * N] int32.
+    """
+    shifts = live.scores[..., None] - jax.nn.logsumexp(logits, axis=-1, keepdims=True)
+    scores, places = top_k_of_sums(logits, shifts, 2 * live.scores.shape[1])
+    beams, last_tokens = places // logits.shape[-1], places % logits.shape[-1]
+    tokens = _rows(live.tokens, beams)
+    tokens = lax.dynamic_update_slice_in_dim(tokens, last_tokens[..., None], step, axis=2)
+    return Hypotheses(tokens, scores), beams, last_tokens
+
+
+def _best_ended(
+    ended: Hypotheses, candidates: Hypotheses, counts: jax.Array, penalties: jax.Array, length: jax.Array
+) -> Hypotheses:
+    """The best N of the ended hypotheses and of the candidates that count as ended, boolean [B, 2 * N]."""
+    counts = counts & (candidates.scores > _NONE / 2)  # with a vocabulary smaller than 2 * N, some places are empty
+    penalised = jnp.where(counts, candidates.scores / penalties[length], jnp.float32(_NONE))
+    new = candidates._replace(scores=penalised)
+    pool = jax.tree.map(lambda old, new: jnp.concatenate([old, new], axis=1), ended, new)
+    return _best(pool, ended.scores.shape[1])[0]
 
 
 def _where(rows: jax.Array, these: jax.Array, those: jax.Array) -> jax.Array:
@@ -124,18 +143,18 @@ def _where(rows: jax.Array, these: jax.Array, those: jax.Array) -> jax.Array:
 
 
 def _is_done(
-    config: DecodingConfig, going_on: jax.Array, ended: jax.Array, penalty: jax.Array, of_longest: jax.Array
+    config: DecodingConfig, live: jax.Array, ended: jax.Array, penalty: jax.Array, last_penalties: jax.Array
 ) -> jax.Array:
-    """[B] boolean: whether the search of a row ends. The scores of both kinds are [B, N], descending. penalty: that of
-    the present length; of_longest: [B], that of the greatest length of each row."""
+    """[B] boolean: true if the search of a row ends. live, ended: scores [B, N], descending. penalty: that of the
+    present length; last_penalties: [B], that of the greatest length of each row."""
     worst = ended[:, -1]
     is_full = worst > _NONE / 2
     if config.length_penalty == T5X:
-        return is_full & (worst > going_on[:, 0] / of_longest)
+        return is_full & (worst > live[:, 0] / last_penalties)
     if config.early_stopping is True:
         return is_full
-    reaches = of_longest if config.early_stopping == "never" and config.alpha > 0 else penalty
-    return is_full & (worst >= going_on[:, 0] / reaches)
+    reaches = last_penalties if config.early_stopping == "never" and config.alpha > 0 else penalty
+    return is_full & (worst >= live[:, 0] / reaches)
 
 
 def _rows(x: jax.Array, places: jax.Array) -> jax.Array:
@@ -149,13 +168,13 @@ def _best(hypotheses: Hypotheses, count: int) -> tuple[Hypotheses, jax.Array]:
     return Hypotheses(_rows(hypotheses.tokens, places), scores), places
 
 
-def _filled_up(ended: Hypotheses, going_on: Hypotheses, penalty: jax.Array) -> Hypotheses:
-    """The ended hypotheses of each row; if they are too few, those that go on follow, the best first."""
+def _fill_up(ended: Hypotheses, live: Hypotheses, penalty: jax.Array) -> Hypotheses:
+    """The ended hypotheses of each row; if they are too few, live ones follow, the best first."""
     N = ended.scores.shape[1]
-    is_one = ended.scores > _NONE / 2
-    count = jnp.sum(is_one.astype(jnp.int32), axis=1, keepdims=True)
+    is_ended = ended.scores > _NONE / 2
+    count = jnp.sum(is_ended.astype(jnp.int32), axis=1, keepdims=True)
     places = jnp.maximum(jnp.arange(N, dtype=jnp.int32) - count, 0)
     return Hypotheses(
-        jnp.where(is_one[..., None], ended.tokens, _rows(going_on.tokens, places)),
-        jnp.where(is_one, ended.scores, _rows(going_on.scores, places) / penalty),
+        jnp.where(is_ended[..., None], ended.tokens, _rows(live.tokens, places)),
+        jnp.where(is_ended, ended.scores, _rows(live.scores, places) / penalty),
     )

@@ -1,4 +1,4 @@
-"""How predictions are made: the options that gin sets, and what each method reads of them."""
+"""`DecodingConfig`: the options of predictions that gin sets, and the methods that read each of them."""
 
 import dataclasses
 import math
@@ -34,8 +34,8 @@ class DecodingConfig:
 
     method: "greedy", "beam" (T5X's beam_search) or "sample" (its temperature_sample).
     max_decode_length: tokens of a prediction, its end included; None: the length of the task's targets.
-    extra_length: how many tokens a prediction may have more than its own input; None: as many as max_decode_length
-      allows. Vaswani et al. 2017 (section 6.1) took 50; the name is Tensor2Tensor's.
+    extra_length: the most tokens that a prediction may have beyond the length of its input; None: as many as
+      max_decode_length allows. Vaswani et al. 2017 (section 6.1) took 50; the name is Tensor2Tensor's.
     num_decodes: beams, or samples of a row; None: T5X's defaults, 4 beams or 1 sample.
     return_all_decodes: True returns all of them, the best first; False only the best (T5X's default).
 
@@ -56,11 +56,11 @@ class DecodingConfig:
     topk: only the k most probable tokens (more where some are equal); 0: all.
     topp: of those, only the fewest whose probabilities add up to at least topp; 1.0 (or T5X's 0.0): all.
     rescale_log_probs: True: scores are of the distribution that these three leave; False: of the model's own.
-    ranked_by: which of a row's samples is the best: "likelihood", the one with the highest score; "consensus", the one
+    ranked_by: the choice of a row's best sample: "likelihood", the one with the highest score; "consensus", the one
       that is on average most like the others (minimum Bayes risk; `evaluate.consensus` ranks them).
-    seed: decides what is drawn, together with the numbers of the row, of its sample and of the position.
+    seed: of the samples, together with the numbers of the row, of its sample and of the position.
 
-    Raises UserError for values that cannot be.
+    Raises UserError for impossible values.
     """
 
     method: str = "greedy"
@@ -98,30 +98,30 @@ class DecodingConfig:
         is_good = _is_number(self.topp) and 0 <= self.topp <= 1
         self._check("topp", is_good, "it must be a probability, 1.0 for all tokens.")
         check_seed(self.seed, "DecodingConfig.seed")
-        for each in dataclasses.fields(self):
-            methods = _READ_BY.get(each.name, METHODS)
+        for field in dataclasses.fields(self):
+            methods = _READ_BY.get(field.name, METHODS)
             owners = " and ".join(f"'{method}'" for method in methods)
-            is_good = self.method in methods or getattr(self, each.name) == each.default
+            is_good = self.method in methods or getattr(self, field.name) == field.default
             way = f'All others at their defaults: GIN="--gin_file=gin/decoding/{self.method}.gin"'
-            self._check(each.name, is_good, f"it is an option of the method {owners}, not of {self.method!r}. {way}")
+            self._check(field.name, is_good, f"it is an option of the method {owners}, not of {self.method!r}. {way}")
         is_good = self.early_stopping is False or self.length_penalty != T5X
         self._check("early_stopping", is_good, "that is an option of length_penalty='transformers'.")
 
     @property
     def decodes(self) -> int:
-        """How many sequences a row is decoded into."""
+        """The number of sequences that a row is decoded into."""
         if self.method == "greedy":
             return 1
         return self.num_decodes or {"beam": 4, "sample": 1}[self.method]
 
     @property
     def returned(self) -> int:
-        """How many of these sequences are returned."""
+        """The number of these sequences that are returned."""
         return self.decodes if self.return_all_decodes else 1
 
     @property
     def ranked(self) -> int:
-        """How many sequences a search has to give, from which the returned ones are chosen."""
+        """The number of sequences that a search gives, from which the returned ones are chosen."""
         return self.decodes if self.ranked_by == CONSENSUS else self.returned
 
     def settings(self) -> dict[str, Any]:

@@ -22,13 +22,13 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from t5xpg.models.attention import Attention, for_all_heads, soft_capped
+from t5xpg.models.attention import Attention, repeat_heads, soft_cap
 from t5xpg.models.attention.biases import as_bias
-from t5xpg.models.attention.geometry import has_window, of_layer, rotations
+from t5xpg.models.attention.geometry import has_window, rotations, select_kind
 from t5xpg.models.attention.relative_positions import RelativePositionBias
 from t5xpg.models.attention.rotary import Rotation
 from t5xpg.models.layers import OFF, Embed
-from t5xpg.models.stacks import Decoder, DecoderLayer, DecoderOnly, DecoderOnlyLayer, feed_forward, normed, residual
+from t5xpg.models.stacks import Decoder, DecoderLayer, DecoderOnly, DecoderOnlyLayer, apply_norm, feed_forward, residual
 
 # "layers": for each, "source_keys" [B, H, K, S], "source_values" [B, H, S, K], "self_keys" [B, N, H, K, T],
 # "self_values" [B, N, H, T, K]. For reordered beams: [B, H, K, T * N] and [B, H, T * N, K], position t of beam n at
@@ -61,13 +61,13 @@ def init_cache(
     B, N = tokens.shape[0], beams or 1
     part = B if rows is None else max(n for n in range(1, min(B, rows) + 1) if B % n == 0)
     if part == B:
-        layers, of_source = source(tokens)
+        layers, shared = source(tokens)
     else:
         parts = lax.map(source, tokens.reshape(B // part, part, tokens.shape[1]))
-        layers, of_source = jax.tree.map(lambda x: x.reshape(B, *x.shape[2:]), parts)
-    before = next(iter(layers.values()))["source_keys"].shape[-1] if "last" in of_source else 0
+        layers, shared = jax.tree.map(lambda x: x.reshape(B, *x.shape[2:]), parts)
+    source_length = next(iter(layers.values()))["source_keys"].shape[-1] if "last" in shared else 0
 
-    def own(source_values: jax.Array) -> LayerCache:
+    def empty_self_cache(source_values: jax.Array) -> LayerCache:
         _, H, _, K = source_values.shape
         lead, places = ((B, H), length * N) if reordered else ((B, N, H), length)
         empty = functools.partial(jnp.zeros, dtype=source_values.dtype)
@@ -77,19 +77,19 @@ def init_cache(
         if relpos_bias is None:
             return {}
         table = relpos_bias.table(bidirectional=False)
-        keys = table.keys_by_distance(before + length, length)
-        biases = {"by_distance": table.by_distance(before + length, length)}
+        keys = table.keys_by_distance(source_length + length, length)
+        biases = {"by_distance": table.by_distance(source_length + length, length)}
         return biases if keys is None else biases | {"keys_by_distance": keys}
 
     if context := decoder.config.ngram_context:
-        recent = of_source.get("recent", jnp.zeros((B, context), jnp.int32))
-        of_source |= {"recent": recent if beams is None else jnp.repeat(recent[:, None], N, axis=1)}
+        recent = shared.get("recent", jnp.zeros((B, context), jnp.int32))
+        shared |= {"recent": recent if beams is None else jnp.repeat(recent[:, None], N, axis=1)}
     return {
         "layers": {
-            name: layers[name] | own(layers[name]["source_values"]) | by_distance(layer.relpos_bias)
+            name: layers[name] | empty_self_cache(layers[name]["source_values"]) | by_distance(layer.relpos_bias)
             for name, layer in decoder.named_layers()
         },
-        **of_source,
+        **shared,
         **by_distance(decoder.relpos_bias),
         **({"ancestors": jnp.full((B, N, length), -1, jnp.int32)} if reordered else {}),
     }
@@ -120,21 +120,23 @@ def decode_step(
     x = x[:, None] if has_axis and not several else x
     config, layers = decoder.config, {}
     first = next((cache[name] for name in ("first", "last") if name in cache), None)
-    here = step if first is None else (first + step).reshape(-1, *[1] * (x.ndim - 2))
-    turned, shared = rotations(config, here), functools.cache(functools.partial(_positions, cache, cache, step))
-    for at, (name, layer) in enumerate(decoder.named_layers()):
-        own = cache["layers"][name]
-        behind = config.decoder_window if has_window(config, at) else None
-        positions = _positions(cache, own, step, behind) if "by_distance" in own else shared(behind)
-        x, layers[name] = _layer_step(layer, x, own, step, positions, of_layer(config, turned, at))
+    position = step if first is None else (first + step).reshape(-1, *[1] * (x.ndim - 2))
+    layer_rotations = rotations(config, position)
+    shared = functools.cache(functools.partial(_query_positions, cache, cache, step))
+    for index, (name, layer) in enumerate(decoder.named_layers()):
+        own_cache = cache["layers"][name]
+        behind = config.decoder_window if has_window(config, index) else None
+        positions = _query_positions(cache, own_cache, step, behind) if "by_distance" in own_cache else shared(behind)
+        rotation = select_kind(config, layer_rotations, index)
+        x, layers[name] = _layer_step(layer, x, own_cache, step, positions, rotation)
     logits = decoder.to_logits(embed, decoder.decoder_norm(x))
     return logits[:, 0] if has_axis and not several else logits, cache | {"layers": layers}
 
 
 def reorder(cache: Cache, parents: jax.Array) -> Cache:
-    """The cache in which beam n of a row continues what was beam parents[:, n]. parents: [B, N] int32."""
-    kept = {name: cache[name] for name in ("ancestors", "recent") if name in cache}
-    moved = {name: jnp.take_along_axis(x, parents[..., None], axis=1, mode="clip") for name, x in kept.items()}
+    """The cache in which beam n of a row continues the former beam parents[:, n]. parents: [B, N] int32."""
+    by_beam = {name: cache[name] for name in ("ancestors", "recent") if name in cache}
+    moved = {name: jnp.take_along_axis(x, parents[..., None], axis=1, mode="clip") for name, x in by_beam.items()}
     return cache | moved
 
 
@@ -149,40 +151,40 @@ class _Positions(NamedTuple):
     own_keys: jax.Array | None = None
 
 
-def _positions(cache: Cache, tables: LayerCache, step: jax.Array, behind: int | None = None) -> _Positions:
-    """For the query at `step`. tables: the dict of "by_distance". behind: how many positions back it sees; None: all.
+def _query_positions(cache: Cache, tables: LayerCache, step: jax.Array, behind: int | None = None) -> _Positions:
+    """For the query at `step`. tables: the dict of "by_distance". behind: the positions back that it sees; None: all.
 
     A prompt's last token does not belong to the source: it is the input of step 0.
     """
     layer, ancestors = next(iter(cache["layers"].values())), cache.get("ancestors")
     by_distance, keys = tables.get("by_distance"), tables.get("keys_by_distance")
     T = layer["self_keys"].shape[-1] if ancestors is None else ancestors.shape[-1]
-    here = 0 if by_distance is None else by_distance.shape[-1] - T  # of distance 0
+    zero_distance = 0 if by_distance is None else by_distance.shape[-1] - T  # its place
     positions = jnp.arange(T, dtype=jnp.int32)
-    own = jnp.zeros((1, 1, 1, T), jnp.float32)
+    own_bias = jnp.zeros((1, 1, 1, T), jnp.float32)
     if by_distance is not None:
-        own = lax.dynamic_slice_in_dim(by_distance, here - step, T, axis=1)[None, :, None]
+        own_bias = lax.dynamic_slice_in_dim(by_distance, zero_distance - step, T, axis=1)[None, :, None]
     if behind is not None:
-        own = own + as_bias(step - positions <= behind)
-    own_keys = None if keys is None else lax.dynamic_slice_in_dim(keys, here - step, T, axis=-1)
+        own_bias = own_bias + as_bias(step - positions <= behind)
+    own_keys = None if keys is None else lax.dynamic_slice_in_dim(keys, zero_distance - step, T, axis=-1)
     if ancestors is None:
-        own = own + as_bias(positions <= step)
+        own_bias = own_bias + as_bias(positions <= step)
     else:
         B, N, _ = ancestors.shape
         visible = as_bias(ancestors[..., None] == jnp.arange(N, dtype=jnp.int32)).reshape(B, 1, N, T * N)
-        own = jnp.repeat(own, N, axis=-1) + visible
+        own_bias = jnp.repeat(own_bias, N, axis=-1) + visible
         own_keys = None if own_keys is None else jnp.repeat(own_keys, N, axis=-1)
     if "source_bias" in cache:
-        return _Positions(cache["source_bias"], own, None, own_keys)
+        return _Positions(cache["source_bias"], own_bias, None, own_keys)
     last, positions = cache["last"][:, None], jnp.arange(layer["source_keys"].shape[-1], dtype=jnp.int32)
     distances = jnp.maximum(last + step - positions, 0)
-    places, visible = here - distances, positions < last
+    places, visible = zero_distance - distances, positions < last
     source = as_bias(visible if behind is None else visible & (distances <= behind))[:, None]
     if by_distance is not None:
         source = jnp.swapaxes(jnp.take(by_distance, places, axis=1, mode="clip"), 0, 1) + source
     source = source[:, :, None]
     source_keys = None if keys is None else jnp.moveaxis(jnp.take(keys, places, axis=2, mode="clip"), 2, 0)
-    return _Positions(source, own, source_keys, own_keys)
+    return _Positions(source, own_bias, source_keys, own_keys)
 
 
 def _layer_step(
@@ -194,7 +196,7 @@ def _layer_step(
     rotation: Rotation | None,
 ) -> tuple[jax.Array, LayerCache]:
     """x [B, N, D] or [B, D] -> the same, and the layer's cache with this position in it. rotation: of the position."""
-    y = normed(layer, "pre", "self_attention", x)
+    y = apply_norm(layer, "pre", "self_attention", x)
     key, value = layer.self_attention.project_keys_values(y, rotation)
     keys, values, place = cache["self_keys"], cache["self_values"], step
     if keys.ndim == 4:  # a pool: [B, N, H, K] goes to N places of it
@@ -204,21 +206,22 @@ def _layer_step(
         key, value = key.reshape(shape)[..., None], value.reshape(shape)[..., None, :]
     keys = lax.dynamic_update_slice_in_dim(keys, key, place, axis=-1)
     values = lax.dynamic_update_slice_in_dim(values, value, place, axis=-2)
-    source = _moved(cache["source_keys"], positions.source_keys), cache["source_values"], positions.source_bias
-    own = _moved(keys, positions.own_keys), values, positions.own_bias
+    source_keys = _add_position_keys(cache["source_keys"], positions.source_keys)
+    source = source_keys, cache["source_values"], positions.source_bias
+    own_positions = _add_position_keys(keys, positions.own_keys), values, positions.own_bias
     looks_apart = isinstance(layer, DecoderLayer) and not layer.is_merged
-    seen = (own,) if looks_apart else (source, own)
-    x = x + normed(layer, "post", "self_attention", _attend(layer.self_attention, y, rotation, *seen))
+    attended = (own_positions,) if looks_apart else (source, own_positions)
+    x = x + apply_norm(layer, "post", "self_attention", _attend(layer.self_attention, y, rotation, *attended))
     if isinstance(layer, DecoderLayer) and not layer.is_merged:
-        of_source = rotation if layer.turns_source else None
+        source_rotation = rotation if layer.turns_source else None
         look = functools.partial(_attend, layer.encoder_decoder_attention)
-        x = residual(layer, "cross_attention", x, lambda y: look(y, of_source, source), OFF)
+        x = residual(layer, "cross_attention", x, lambda y: look(y, source_rotation, source), OFF)
     return feed_forward(layer, x, OFF), cache | {"self_keys": keys, "self_values": values}
 
 
-def _moved(keys: jax.Array, by: jax.Array | None) -> jax.Array:
+def _add_position_keys(keys: jax.Array, position_keys: jax.Array | None) -> jax.Array:
     """Keys plus the keys of their relative positions: a product with the sum is the sum of the two products."""
-    return keys if by is None else keys.astype(jnp.float32) + by
+    return keys if position_keys is None else keys.astype(jnp.float32) + position_keys
 
 
 def _attend(
@@ -233,27 +236,27 @@ def _attend(
     long on CPUs. The sums are float32, whatever the dtype: this costs nothing, because the time goes to memory.
     """
 
-    def for_queries(kept: jax.Array) -> jax.Array:
+    def for_queries(cached: jax.Array) -> jax.Array:
         """Keys or values with the axes of queries, [B, H, N, ...] or [B, H, ...]; N is 1 where all read the same."""
-        kept = for_all_heads(kept, attention.num_heads, axis=kept.ndim - 3)
+        cached = repeat_heads(cached, attention.num_heads, axis=cached.ndim - 3)
         if x.ndim == 2:
-            return kept if kept.ndim == 4 else kept[:, 0]
-        return kept[:, :, None] if kept.ndim == 4 else jnp.swapaxes(kept, 1, 2)
+            return cached if cached.ndim == 4 else cached[:, 0]
+        return cached[:, :, None] if cached.ndim == 4 else jnp.swapaxes(cached, 1, 2)
 
     queries = attention.project_queries(x, rotation).astype(jnp.float32)
     queries = queries if x.ndim == 2 else jnp.swapaxes(queries, 1, 2)
     logits = [
-        soft_capped(jnp.sum(queries[..., None] * for_queries(keys).astype(jnp.float32), axis=-2), attention.softcap)
+        soft_cap(jnp.sum(queries[..., None] * for_queries(keys).astype(jnp.float32), axis=-2), attention.softcap)
         + (bias[:, :, 0] if x.ndim == 2 else bias)
         for keys, _, bias in sources
     ]
     dtype = sources[0][1].dtype
     weights = jax.nn.softmax(jnp.concatenate(logits, axis=-1)).astype(dtype).astype(jnp.float32)
     parts, start = [], 0
-    for one, (_, values, _) in zip(logits, sources, strict=True):
-        part = lax.slice_in_dim(weights, start, start + one.shape[-1], axis=-1)
+    for part_logits, (_, values, _) in zip(logits, sources, strict=True):
+        part = lax.slice_in_dim(weights, start, start + part_logits.shape[-1], axis=-1)
         parts.append(jnp.sum(part[..., None] * for_queries(values).astype(jnp.float32), axis=-2))
-        start += one.shape[-1]
+        start += part_logits.shape[-1]
     mixed = functools.reduce(jnp.add, parts).astype(x.dtype)
     mixed = mixed if x.ndim == 2 else jnp.swapaxes(mixed, 1, 2)
     return attention.out(mixed.reshape(*mixed.shape[:-2], -1))

@@ -20,14 +20,14 @@ from t5xpg.models.decoding import kv_cache
 from t5xpg.models.layers import OFF, Embed
 from t5xpg.models.model import Model, Params
 from t5xpg.models.soft_prompt import SoftPromptEmbed, prepend_prompt, soft_prompt_embed
-from t5xpg.models.stacks import DecoderOnly, normed
+from t5xpg.models.stacks import DecoderOnly, apply_norm
 
 
 @dataclass(frozen=True)
 class PromptDecoder:
     """The `Decodable` of a decoder-only model.
 
-    sees_itself: whether each position of a prompt sees all of the prompt, as in a prefix LM; else none that follow it.
+    sees_itself: True if each position of a prompt sees all of the prompt, as in a prefix LM; False: none after its own.
     """
 
     model: Model
@@ -44,9 +44,9 @@ class PromptDecoder:
     ) -> kv_cache.Cache:
         """The cache before the first position after the prompts [B, S] int32, which are padded with 0 at their ends."""
         modules = self.model.with_parameters(params)
-        read = functools.partial(_read, modules.decoder, soft_prompt_embed(modules), self.sees_itself)
+        prompt_cache = functools.partial(_prompt_cache, modules.decoder, soft_prompt_embed(modules), self.sees_itself)
         return kv_cache.init_cache(
-            modules.decoder, read, inputs, max_decode_length, rows=rows, beams=beams, reordered=reordered
+            modules.decoder, prompt_cache, inputs, max_decode_length, rows=rows, beams=beams, reordered=reordered
         )
 
     def first_tokens(self, inputs: jax.Array) -> jax.Array:
@@ -70,7 +70,7 @@ def _with_start(inputs: jax.Array, config: T5Config) -> jax.Array:
     return jnp.pad(inputs, ((0, 0), (1, 0)), constant_values=config.decoder_start_token_id)
 
 
-def _read(
+def _prompt_cache(
     decoder: DecoderOnly, embed: Embed | SoftPromptEmbed, sees_itself: bool, inputs: jax.Array
 ) -> kv_cache.SourceCache:
     """Each layer's keys and values of the prompts [b, S], after the start token and, if there is one, a soft prompt."""
@@ -82,12 +82,12 @@ def _read(
     pairs = AttentionPattern(P, inside, None, None, is_causal=True, prefix=inside if sees_itself else None)
     geometry = self_geometries(decoder.config, pairs, decoder.window, decoder.relpos_bias)
     x = embed(tokens, decoder.dtype)
-    found = {}
-    for at, (name, layer) in enumerate(decoder.named_layers()):
-        own, y = geometry(layer, at), normed(layer, "pre", "self_attention", x)
-        found[name] = kv_cache.source_keys_values(layer.self_attention, y, own.keys)
-        x = layer(x, own, OFF)
+    layers = {}
+    for index, (name, layer) in enumerate(decoder.named_layers()):
+        layer_geometry, y = geometry(layer, index), apply_norm(layer, "pre", "self_attention", x)
+        layers[name] = kv_cache.source_keys_values(layer.self_attention, y, layer_geometry.keys)
+        x = layer(x, layer_geometry, OFF)
     context = decoder.config.ngram_context
     before = jnp.pad(_with_start(inputs, decoder.config), ((0, 0), (context, 0)))
     places = source_lengths(inputs)[:, None] + jnp.arange(context, dtype=jnp.int32)
-    return found, {"last": last, "recent": jnp.take_along_axis(before, places, axis=1)} if context else {"last": last}
+    return layers, {"last": last, "recent": jnp.take_along_axis(before, places, axis=1)} if context else {"last": last}

@@ -1,4 +1,4 @@
-"""What decoding needs of a model, and how all searches begin.
+"""`Decodable`, the interface of models that can be decoded; `Decoded`, the result; and the limits of all searches.
 
 `inputs` are the given tokens of each row: those of the encoder, or the prompt that a decoder-only model continues.
 Such a model reads the prompt in `init_cache`, returns its last token from `first_tokens`, and counts `step` from there.
@@ -33,9 +33,9 @@ class Decodable(Protocol):
     ) -> Cache:
         """A cache of inputs [B, S] int32, padded with 0, with room for max_decode_length positions after them.
 
-        rows: how many rows of the inputs are read at a time; None: all. beams: how many continuations each row has;
+        rows: the number of rows of the inputs that are read at a time; None: all. beams: continuations of each row;
         None: one, and the other methods then have no axis N. What all continuations of a row share (its inputs) should
-        be stored once. reordered: whether `reorder_beams` will be called on this cache.
+        be stored once. reordered: True if `reorder_beams` will be called on this cache.
         """
 
     def first_tokens(self, inputs: jax.Array, /) -> jax.Array:
@@ -50,11 +50,11 @@ class Decodable(Protocol):
         """
 
     def reorder_beams(self, cache: Cache, parents: jax.Array, /) -> Cache:
-        """The cache in which beam n of a row continues what was beam parents[:, n]; parents: [B, N] int32."""
+        """The cache in which beam n of a row continues the former beam parents[:, n]; parents: [B, N] int32."""
 
 
 class Decoded(NamedTuple):
-    """What was found: for each row one or more sequences, the best first.
+    """The result of decoding: for each row one or more sequences, the best first.
 
     tokens: [B, N, T] int32, each up to its end token (unless it is as long as allowed), padding after it.
     scores: [B, N] float32; None where none are computed (greedy). Rows that are padding throughout have padding and the
@@ -66,15 +66,15 @@ class Decoded(NamedTuple):
 
 
 def rows_at_a_time(inputs: jax.Array) -> int | None:
-    """How many rows of the inputs [B, S] a model should read at a time; None for all."""
+    """The number of rows of the inputs [B, S] that a model should read at a time; None for all."""
     return max(1, _CPU_TOKENS // inputs.shape[1]) if jax.default_backend() == "cpu" else None
 
 
 def length_limits(inputs: jax.Array, max_decode_length: int, extra_length: int | None) -> jax.Array:
-    """[B, S] -> [B] int32: how many tokens, the end included, the continuation of each row may have.
+    """[B, S] -> [B] int32: the most tokens, the end included, of the continuation of each row.
 
     0 for rows that are padding throughout, as the last batch of an evaluation has: they have ended before they begin.
     """
-    given = jnp.sum((inputs != 0).astype(jnp.int32), axis=1)
-    longest = max_decode_length if extra_length is None else jnp.minimum(given + extra_length, max_decode_length)
-    return jnp.where(given == 0, 0, longest).astype(jnp.int32)
+    lengths = jnp.sum((inputs != 0).astype(jnp.int32), axis=1)
+    longest = max_decode_length if extra_length is None else jnp.minimum(lengths + extra_length, max_decode_length)
+    return jnp.where(lengths == 0, 0, longest).astype(jnp.int32)

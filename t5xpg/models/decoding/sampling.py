@@ -1,7 +1,7 @@
 """Sampling with a temperature, top-k and top-p, several samples of a row.
 
 Source: t5x/decoding.py (temperature_sample) for the order of operations, and for keeping tokens as probable as the
-last one kept. What is drawn depends on the seed, on the numbers of row, sample and position, and on the logits, but not
+last one kept. A sample depends on the seed, on the numbers of row, sample and position, and on the logits, but not
 on the other rows of the batch. Shapes: B batch, N samples, T length, V vocab.
 """
 
@@ -19,8 +19,8 @@ from t5xpg.models.rng import stream_key
 STREAM = "decoding"
 
 
-def drawn_from(logits: jax.Array, config: DecodingConfig) -> jax.Array:
-    """The model's logits [..., V] float32 with the temperature, and -inf for tokens that are left out.
+def filtered_logits(logits: jax.Array, config: DecodingConfig) -> jax.Array:
+    """The model's logits [..., V] float32, divided by the temperature, and -inf for tokens left out by top-k or top-p.
 
     Tokens as probable as the last one kept are kept, too.
     """
@@ -67,28 +67,16 @@ def sample(
     numbers = jnp.arange(B, dtype=jnp.int32) if row_numbers is None else row_numbers.astype(jnp.int32)
     keys = _keys(config.seed, numbers, N)
     limits = length_limits(inputs, T, config.extra_length)
-    alone = N == 1 and config.temperature < MIN_TEMPERATURE  # the greedy answer, without an axis for others
-
-    def choose(logits: jax.Array, step: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Tokens [B, N] and their log probabilities."""
-        if config.temperature < MIN_TEMPERATURE:
-            chosen = argmax(logits)
-            if config.rescale_log_probs:
-                return chosen, jnp.zeros(chosen.shape, jnp.float32)
-            return chosen, _log_probability(logits, chosen)
-        left = drawn_from(logits, config)
-        at_step = jax.vmap(jax.vmap(lambda key: jax.random.fold_in(key, step)))(keys)
-        chosen = jax.vmap(jax.vmap(jax.random.categorical))(at_step, left).astype(jnp.int32)
-        return chosen, _log_probability(left if config.rescale_log_probs else logits, chosen)
+    is_greedy = N == 1 and config.temperature < MIN_TEMPERATURE  # the greedy answer, without an axis for others
 
     def unfinished(state: _State) -> jax.Array:
         return (state.step < T) & ~jnp.all(state.ended)
 
     def extend(state: _State) -> _State:
-        previous = state.previous[:, 0] if alone else state.previous
+        previous = state.previous[:, 0] if is_greedy else state.previous
         logits, cache = model.decode_step(params, state.cache, previous, state.step)
-        logits = logits[:, None] if alone else logits
-        chosen, log_probability = choose(logits, state.step)
+        logits = logits[:, None] if is_greedy else logits
+        chosen, log_probability = _choose(config, keys, logits, state.step)
         chosen = jnp.where(state.ended, jnp.int32(0), chosen)
         scores = state.scores + jnp.where(state.ended, 0.0, log_probability)
         tokens = lax.dynamic_update_slice_in_dim(state.tokens, chosen[..., None], state.step, axis=2)
@@ -105,7 +93,7 @@ def sample(
             jnp.broadcast_to(model.first_tokens(inputs)[:, None], (B, N)),
             jnp.zeros((B, N, T), jnp.int32),
             jnp.zeros((B, N), jnp.float32),
-            model.init_cache(params, inputs, T, rows=rows_at_a_time(inputs), beams=None if alone else N),
+            model.init_cache(params, inputs, T, rows=rows_at_a_time(inputs), beams=None if is_greedy else N),
         ),
     )
     order = jnp.argsort(-state.scores, axis=1, stable=True)
@@ -113,15 +101,28 @@ def sample(
     return Decoded(tokens, jnp.take_along_axis(state.scores, order, axis=1, mode="clip"))
 
 
+def _choose(config: DecodingConfig, keys: jax.Array, logits: jax.Array, step: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Tokens [B, N] and their log probabilities. keys: of the samples, [B, N]; logits: [B, N, V]."""
+    if config.temperature < MIN_TEMPERATURE:
+        chosen = argmax(logits)
+        if config.rescale_log_probs:
+            return chosen, jnp.zeros(chosen.shape, jnp.float32)
+        return chosen, _log_probability(logits, chosen)
+    filtered = filtered_logits(logits, config)
+    step_keys = jax.vmap(jax.vmap(lambda key: jax.random.fold_in(key, step)))(keys)
+    chosen = jax.vmap(jax.vmap(jax.random.categorical))(step_keys, filtered).astype(jnp.int32)
+    return chosen, _log_probability(filtered if config.rescale_log_probs else logits, chosen)
+
+
 def _keys(seed: int, row_numbers: jax.Array, samples: int) -> jax.Array:
     """A key for each sample of each row: [B, N]."""
     key = stream_key(seed, STREAM)
-    of_rows = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, row_numbers)
+    row_keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, row_numbers)
     numbers = jnp.arange(samples, dtype=jnp.int32)
-    return jax.vmap(lambda key: jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, numbers))(of_rows)
+    return jax.vmap(lambda key: jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, numbers))(row_keys)
 
 
 def _log_probability(logits: jax.Array, chosen: jax.Array) -> jax.Array:
     """[..., V] and [...] int32 -> [...] float32."""
-    of_chosen = jnp.take_along_axis(logits, chosen[..., None], axis=-1, mode="clip")[..., 0]
-    return of_chosen - jax.nn.logsumexp(logits, axis=-1)
+    chosen_logits = jnp.take_along_axis(logits, chosen[..., None], axis=-1, mode="clip")[..., 0]
+    return chosen_logits - jax.nn.logsumexp(logits, axis=-1)

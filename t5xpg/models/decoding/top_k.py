@@ -25,10 +25,10 @@ def top_k(x: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
     if jax.default_backend() != "cpu":  # CPUs take one after another: for few, this is a fraction of top_k's time
         return lax.top_k(x, count)
 
-    def take(left: jax.Array, _: None) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-        place = argmax(left)
-        here = jnp.arange(left.shape[-1], dtype=jnp.int32) == place[:, None]
-        return jnp.where(here, -jnp.inf, left), (jnp.max(left, axis=-1), place)
+    def take(remaining: jax.Array, _: None) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+        place = argmax(remaining)
+        is_place = jnp.arange(remaining.shape[-1], dtype=jnp.int32) == place[:, None]
+        return jnp.where(is_place, -jnp.inf, remaining), (jnp.max(remaining, axis=-1), place)
 
     _, (values, places) = lax.scan(take, x, None, length=count)
     return values.T, places.T
@@ -44,14 +44,14 @@ def top_k_of_sums(logits: jax.Array, shifts: jax.Array, count: int) -> tuple[jax
     logits = jnp.pad(logits, ((0, 0), (0, 0), (0, -V % _BLOCK)), constant_values=-jnp.inf)
     blocks = logits.reshape(B, N, -1, _BLOCK)
     per_beam = blocks.shape[2]
-    of_blocks = (jnp.max(blocks, axis=-1) + shifts).reshape(B, -1)
-    _, chosen = top_k(of_blocks, min(count, N * per_beam))
+    block_maxima = (jnp.max(blocks, axis=-1) + shifts).reshape(B, -1)
+    _, chosen = top_k(block_maxima, min(count, N * per_beam))
     chosen = jnp.sort(chosen, axis=-1)  # in order of place, because the first of equal numbers wins
     beams, offsets = chosen // per_beam, chosen % per_beam * _BLOCK
     candidates = jnp.take_along_axis(blocks.reshape(B, -1, _BLOCK), chosen[..., None], axis=1, mode="clip")
     candidates = candidates + jnp.take_along_axis(shifts[..., 0], beams, axis=1, mode="clip")[..., None]
-    values, found = top_k(candidates.reshape(B, -1), count)
-    block, place = found // _BLOCK, found % _BLOCK
+    values, flat_places = top_k(candidates.reshape(B, -1), count)
+    block, place = flat_places // _BLOCK, flat_places % _BLOCK
     beam = jnp.take_along_axis(beams, block, axis=1, mode="clip")
     return values, beam * V + jnp.take_along_axis(offsets, block, axis=1, mode="clip") + place
 

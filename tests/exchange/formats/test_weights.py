@@ -193,7 +193,7 @@ def test_tensors_stay_in_their_numbers(
     tensor = torch_files._Tensor(storage, offset, shape, strides)
     if is_whole:
         expected = np.lib.stride_tricks.as_strided(numbers[offset:], shape, [4 * stride for stride in strides])
-        np.testing.assert_array_equal(tensor.of(numbers), expected)
+        np.testing.assert_array_equal(tensor.view(numbers), expected)
     else:
         with pytest.raises(ValueError, match=r"impossible shape|reaches beyond its numbers"):
-            tensor.of(numbers)
+            tensor.view(numbers)

@@ -143,7 +143,7 @@ def test_global_tokens_of_packed_rows() -> None:
     np.testing.assert_array_equal(seen[[0, 6]], [[True, True, False, False, False]] * 2)
     np.testing.assert_array_equal(seen[[7, 12]], [[False] * 5, [False, False, True, False, False]])
     x = np.arange(15, dtype=np.float32)[None, :, None]
-    np.testing.assert_array_equal(found.summed(jnp.asarray(x))[0, :, 0], [3, 18, 42, 0, 0])
+    np.testing.assert_array_equal(found.block_sums(jnp.asarray(x))[0, :, 0], [3, 18, 42, 0, 0])
 
 
 def test_no_array_holds_all_pairs() -> None:
@@ -201,6 +201,6 @@ def test_positions_of_a_prefix_see_each_other_wherever_they_are() -> None:
     np.testing.assert_array_equal(np.asarray(pairs.visible)[:, 0], expected)
     chunks = pairs.make_bias(48)
     for number in range(5):
-        mask = chunks.of_chunk(jnp.int32(number), chunks.segments[number]).mask[:, 0]
+        mask = chunks.chunk_bias(jnp.int32(number), chunks.segments[number]).mask[:, 0]
         rows = expected[:, 48 * number : 48 * (number + 1)]
         np.testing.assert_array_equal(np.asarray(mask)[:, : rows.shape[1]] == 0.0, rows)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from t5xpg.data.batch import ENC_DEC, LM, PREFIX_LM
-from t5xpg.models.config import OF_ENCODER, OF_TWO_STACKS, T5Config
+from t5xpg.models.config import ENCODER_SETTINGS, TWO_STACK_SETTINGS, T5Config
 from t5xpg.models.decoder_only import DecoderOnlyModel
 from t5xpg.models.decoding import DecodingConfig, decode
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
@@ -18,7 +18,7 @@ from tests.small_models import seq2seq
 
 B, N, S, T = 4, 3, 9, 6
 LENGTHS = (9, 4, 1, 0)  # of the inputs
-GEMMA = {name: value for name, value in T5GEMMA.items() if name not in OF_TWO_STACKS | OF_ENCODER}
+GEMMA = {name: value for name, value in T5GEMMA.items() if name not in TWO_STACK_SETTINGS | ENCODER_SETTINGS}
 
 
 @functools.cache

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from t5xpg.models.decoding import Decoded, DecodingConfig, decode, greedy, sample
-from t5xpg.models.decoding.sampling import drawn_from
+from t5xpg.models.decoding.sampling import filtered_logits
 from t5xpg.models.rng import stream_key
 from tests.models.decoding.automaton import END, VOCABULARY, Automaton, log_probabilities, rows, table
 
@@ -61,7 +61,7 @@ def test_what_is_left_out(temperature: float, k: int, p: float) -> None:
     logits[0, 1] = 0.25
     logits[1, 0] -= 100.0
     config = Distribution(temperature=temperature, topk=k, topp=p)
-    found = np.asarray(jax.jit(functools.partial(drawn_from, config=config))(jnp.asarray(logits)))
+    found = np.asarray(jax.jit(functools.partial(filtered_logits, config=config))(jnp.asarray(logits)))
     expected = np.stack([[numpy_filter(row, temperature, k, p) for row in rows] for rows in logits])
     np.testing.assert_array_equal(found, expected)
 
