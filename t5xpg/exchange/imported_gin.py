@@ -5,7 +5,6 @@ from pathlib import Path
 
 from t5xpg.base import paths
 from t5xpg.data.tasks.task_names import SPAN_CORRUPTION, VOCABULARIES, task_name
-from t5xpg.data.vocab.tokenizers import HUGGING_FACE
 from t5xpg.data.vocab.vocabulary import BYTES, Vocabulary
 from t5xpg.models.config import BEYOND_T5, T5Config
 from t5xpg.models.decoder_only import DecoderOnlyModel
@@ -52,6 +51,8 @@ def experiment_gin(name: str, folder: Path, model: Model, vocabulary: Vocabulary
     objective, is_alone = SPAN_CORRUPTION, isinstance(model, DecoderOnlyModel)
     if is_alone:
         objective, lengths = "lm", {"targets": inputs}
+    elif not vocabulary.num_sentinels or not vocabulary.counts_down_from_last:  # as span corruption needs them
+        objective, lengths = "prefix_lm", dict.fromkeys(lengths, inputs)
     task, comment = _task(name, folder, vocabulary, objective)
     prompt = "The <extra_id_0> ruined my sleep" if vocabulary.num_sentinels and not is_alone else "The owl"
     return f"""\
@@ -87,8 +88,7 @@ def _task(name: str, folder: Path, vocabulary: Vocabulary, objective: str) -> tu
         comment = "# No task of the table has the ids of this model: name one of your own.\n"
         return task_name("pydocs", objective), comment
     file = shlex.quote(_path_from_checkout(folder / TOKENIZER / Path(str(vocabulary.model_file)).name))
-    extra = "" if vocabulary.kind == HUGGING_FACE else f" EXTRA_IDS={vocabulary.extra_ids}"
-    command = _on_one_line(f"make vocab DATASET=pydocs TOKENIZER={file} VOCAB={name}{extra}")
+    command = _on_one_line(f"make vocab DATASET=pydocs TOKENIZER={file} VOCAB={name} EXTRA_IDS={vocabulary.extra_ids}")
     return task_name("pydocs", objective, f"pydocs_{name}"), f"# makes the task: {command}\n"
 
 

@@ -171,6 +171,7 @@ def test_what_the_run_says(runs: Path, folder: Path, capsys: pytest.CaptureFixtu
     said = capsys.readouterr().out
     assert "t5, 11,520 parameters, huggingface, 40 ids, sentinels as own" in said
     assert "make infer EXP=mine" in said
+    assert "tokenizer.json VOCAB=mine EXTRA_IDS=0\n" in (run / "mine.gin").read_text()
     directory = RunDirectory(run)
     imported = directory.imported()
     assert imported is not None

@@ -60,9 +60,9 @@ def _read(folder: Path, tokenizer: str | None, sentinels: str | None, rows: int)
     if (folder / PIECES).is_file() and not _adds_words(json_object_of(definition)):
         return _of_pieces(folder / PIECES, settings)
     if definition.is_file():
-        found = vocabulary_of_file(definition)
-        # ids behind the tokens are sentinels only where the model has rows for them
-        return found if found.size <= rows or found.sentinels == OWN else dataclasses.replace(found, extra_ids=0)
+        found, extended = (vocabulary_of_file(definition, extra_ids) for extra_ids in (0, None))
+        # ids behind the tokens are sentinels only where no token is one and the model has rows for them
+        return found if found.sentinels == OWN or extended.size > rows else extended
     raise UserError(
         f"{folder} has no tokenizer: expected {DEFINITION}, {PIECES}, or a {CONFIG} of {BYTE_CLASS}. Name one: "
         "TOKENIZER=path, or TOKENIZER=bytes."
