@@ -65,7 +65,8 @@ def import_checkpoint(
                 copy_file(beside, temporary / TOKENIZER / beside.name)
             recorded["model_file"] = str(target / TOKENIZER / file.name)
         write_text(temporary / MODEL_FILE, model_gin(model, vocabulary, found.source))
-        write_text(temporary / f"{name}.gin", experiment_gin(name, target, model, vocabulary, found.source))
+        gin, evaluation = experiment_gin(name, target, model, vocabulary, found.source)
+        write_text(temporary / f"{name}.gin", gin)
         state = TrainState(
             step=jnp.asarray(found.step, jnp.int32),
             params=found.params,
@@ -77,7 +78,7 @@ def import_checkpoint(
     ids = f"{vocabulary.kind}, {vocabulary.size:,} ids, sentinels as {vocabulary.sentinels}"
     kept = f", Adafactor after step {found.step:,}" if found.opt_state is not None else ""
     print(f"{found.source}: {found.family}, {model.num_params:,} parameters, {ids}{kept}")
-    print(f"run: {shown(target)}; make infer EXP={name} PROMPT=…, make eval EXP={name}", flush=True)
+    print(f"run: {shown(target)}; make infer EXP={name} PROMPT=…, {evaluation}", flush=True)
     stores.push(target)
     return target
 
