@@ -68,6 +68,8 @@ def write(name: str, task: str, model: str, optimizer: str) -> Path:
         write_text(new / f"{name}.gin", _GIN.format(**values))
         write_text(new / "README.md", _PAGE.format(**values))
         config.load(str(new / f"{name}.gin"))
+    if data_state.row_of(task) is None:
+        print(f"warning: {data_state.unknown_task(task)}")
     file = folder / f"{name}.gin"
     print(f"{shown(file)}: change what differs, then make check EXP={name}", flush=True)
     return file

@@ -41,6 +41,15 @@ def test_tasks_with_targets_of_their_own_get_no_objective(experiments: Path, tas
     assert (config.load("mine").experiment.train_dataset.objective is None) is is_supervised
 
 
+def test_an_unknown_task_is_named(experiments: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    new.write("mine", "pydocs_span_coruption", "byt5_tiny", "muon")
+    said = capsys.readouterr().out
+    assert "no task or mixture named pydocs_span_coruption. Did you mean pydocs_span_corruption" in said
+    assert "Tasks of your own need MODULE_IMPORT." in said
+    new.write("known", "pydocs_span_corruption", "byt5_tiny", "muon")
+    assert "warning" not in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
