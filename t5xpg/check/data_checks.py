@@ -29,19 +29,11 @@ def data_findings(dataset: DatasetConfig, experiment: Experiment, service: Servi
     if state.row is not None:
         yield from _task_of_table(state, state.row, dataset, experiment, service)
     elif not dataset.module_import:
-        yield _unknown_task(dataset.mixture_or_task_name)
+        yield Finding("data", data_state.unknown_task(dataset.mixture_or_task_name), problem=True)
     elif not state.ready:
         yield from _text(state, dataset)
     elif service is not None:
         yield from errors_as_problems("data", _users_task(dataset, experiment, service()))
-
-
-def _unknown_task(task: str) -> Finding:
-    entries, fields = data_state.vocabularies(), data_state.dataset_fields()
-    rows = [row for name in fields for row in task_names.rows(name, entries, fields[name])]
-    known = [row.name for row in [*rows, *task_names.tfds_rows(entries)]]
-    text = f"There is no task or mixture named {task}.{nearest(task, known)}{task_names.how_to_get(task, entries)}"
-    return Finding("data", f"{text} Tasks of your own need MODULE_IMPORT.", problem=True)
 
 
 def _text(state: data_state.DataState, dataset: DatasetConfig) -> Iterator[Finding]:

@@ -272,17 +272,17 @@ def _metrics_table(measured: Sequence[TaskMetrics], trivial: Mapping[str, Trivia
 def check_and_prepare(loaded: LoadedConfig, directory: RunDirectory, config: DatasetConfig) -> prepare.DataIdentity:
     """The identity of the data that the evaluation reads; makes what is missing. First checks that the run is of this
     experiment, or raises UserError."""
-    experiment = loaded.experiment
-    if directory.imported() is not None:  # has no task: any task with its vocabulary can be measured
+    experiment, is_imported = loaded.experiment, directory.imported() is not None
+    if is_imported:  # has no task: any task with its vocabulary can be measured
         check_same_model(directory, experiment)
-        return prepare.prepare(config, experiment.needs)
-    directory.check(loaded.name, _evaluation_identity(experiment, None, directory))
+    else:
+        directory.check(loaded.name, _evaluation_identity(experiment, None, directory))
     # the ids of a task of the table are known before anything is made; others are known to the data process
     row, recorded = data_state.row_of(config.mixture_or_task_name), directory.read()["identity"].get("vocabulary")
     if row is not None and recorded is not None:
         check_same_vocabulary(row.vocabulary, recorded, directory)
     source = prepare.prepare(config, experiment.needs)
-    if config.mixture_or_task_name == experiment.train_dataset.mixture_or_task_name:
+    if not is_imported and config.mixture_or_task_name == experiment.train_dataset.mixture_or_task_name:
         directory.check(loaded.name, _evaluation_identity(experiment, source, directory))
     return source
 

@@ -5,7 +5,6 @@ from pathlib import Path
 
 from t5xpg.base import paths
 from t5xpg.data.tasks.task_names import SPAN_CORRUPTION, VOCABULARIES, task_name
-from t5xpg.data.vocab.tokenizers import HUGGING_FACE
 from t5xpg.data.vocab.vocabulary import BYTES, Vocabulary
 from t5xpg.models.config import BEYOND_T5, T5Config
 from t5xpg.models.decoder_only import DecoderOnlyModel
@@ -45,19 +44,22 @@ encoder_decoder.T5Config:
 """
 
 
-def experiment_gin(name: str, folder: Path, model: Model, vocabulary: Vocabulary, source: str) -> str:
-    """An experiment to evaluate the checkpoint, and to answer prompts. folder: the run directory."""
+def experiment_gin(name: str, folder: Path, model: Model, vocabulary: Vocabulary, source: str) -> tuple[str, str]:
+    """An experiment to evaluate the checkpoint, and to answer prompts; and the command that evaluates it, on one line.
+    folder: the run directory."""
     inputs, targets = (1024, 189) if vocabulary.kind == BYTES else (512, 114)
     lengths = {"inputs": inputs, "targets": targets}
     objective, is_alone = SPAN_CORRUPTION, isinstance(model, DecoderOnlyModel)
     if is_alone:
         objective, lengths = "lm", {"targets": inputs}
-    task, comment = _task(name, folder, vocabulary, objective)
+    elif not vocabulary.num_sentinels or not vocabulary.counts_down_from_last:  # as span corruption needs them
+        objective, lengths = "prefix_lm", dict.fromkeys(lengths, inputs)
+    task, evaluation = _task(name, folder, vocabulary, objective)
     prompt = "The <extra_id_0> ruined my sleep" if vocabulary.num_sentinels and not is_alone else "The owl"
-    return f"""\
+    text = f"""\
 # {_on_one_line(source)}, as `make import` took it: parameters in checkpoints/0, sizes in {MODEL_FILE}.
 #   make infer EXP={name} PROMPT="{prompt}"
-#   make eval EXP={name}
+#   {evaluation}
 # To train on, write an experiment with this model and INITIAL_CHECKPOINT = '{name}'.
 from __gin__ import dynamic_registration
 
@@ -68,7 +70,7 @@ include 'gin/optimizers/adafactor.gin'
 include 'gin/partitioning/one_device.gin'
 include 'gin/runs/pretrain.gin'
 
-{comment}MIXTURE_OR_TASK_NAME = '{task}'
+MIXTURE_OR_TASK_NAME = '{task}'
 TASK_FEATURE_LENGTHS = {lengths}
 BATCH_SIZE = 8
 TRAIN_STEPS = 1
@@ -76,20 +78,21 @@ RANDOM_SEED = 0
 # prompts need no blanks, and tasks keep the numbers that they have
 spec.DatasetConfig.objective = None
 """
+    return text, evaluation
 
 
 def _task(name: str, folder: Path, vocabulary: Vocabulary, objective: str) -> tuple[str, str]:
-    """A task with the vocabulary, and a line of comment on how to make it (empty where the task is known)."""
+    """A task with the vocabulary, and the command that evaluates on it, after the one that makes an unknown task."""
+    evaluate = f"make eval EXP={name}"
     vocabularies = [one for one in VOCABULARIES if one.vocabulary == vocabulary and objective in one.objectives]
     if vocabularies:
-        return task_name("pydocs", objective, vocabularies[0].suffix), ""
+        return task_name("pydocs", objective, vocabularies[0].suffix), evaluate
     if vocabulary.model_file is None:
-        comment = "# No task of the table has the ids of this model: name one of your own.\n"
-        return task_name("pydocs", objective), comment
+        own = f'{evaluate} GIN="--gin.MIXTURE_OR_TASK_NAME=my_task --gin.MODULE_IMPORT=my_tasks"'
+        return task_name("pydocs", objective), f"{own} (no task of the table has these ids: write one of your own)"
     file = shlex.quote(_path_from_checkout(folder / TOKENIZER / Path(str(vocabulary.model_file)).name))
-    extra = "" if vocabulary.kind == HUGGING_FACE else f" EXTRA_IDS={vocabulary.extra_ids}"
-    command = _on_one_line(f"make vocab DATASET=pydocs TOKENIZER={file} VOCAB={name}{extra}")
-    return task_name("pydocs", objective, f"pydocs_{name}"), f"# makes the task: {command}\n"
+    make = f"make vocab DATASET=pydocs TOKENIZER={file} VOCAB={name} EXTRA_IDS={vocabulary.extra_ids}"
+    return task_name("pydocs", objective, f"pydocs_{name}"), f"{_on_one_line(make)} && {evaluate}"
 
 
 def _on_one_line(text: str) -> str:

@@ -14,7 +14,7 @@ from t5xpg.exchange.formats.t5x_files import holds_checkpoint
 from t5xpg.exchange.import_folders import CONFIG, ImportedCheckpoint, tokenizer_files
 from t5xpg.exchange.imported_gin import MODEL_FILE, TOKENIZER, experiment_gin, model_gin
 from t5xpg.experiment.config import settings
-from t5xpg.experiment.identity import vocabulary_identity
+from t5xpg.experiment.identity import vocabulary_identity, without_free_settings
 from t5xpg.optim.state import TrainState
 from t5xpg.run.checkpoint.checkpointer import CheckpointConfig, Checkpointer
 from t5xpg.run.directory import RunDirectory
@@ -46,18 +46,18 @@ def import_checkpoint(
     stores.pull(target)
     _check_target(target, force)
     with directory_atomically(target) as temporary:
-        _write_run(temporary, target, name, imported)
+        evaluation = _write_run(temporary, target, name, imported)
     vocabulary, model = imported.vocabulary, imported.model
     ids = f"{vocabulary.kind}, {vocabulary.size:,} ids, sentinels as {vocabulary.sentinels}"
     optimizer_note = f", Adafactor after step {imported.step:,}" if imported.opt_state is not None else ""
     print(f"{imported.source}: {imported.family}, {model.num_params:,} parameters, {ids}{optimizer_note}")
-    print(f"run: {shown(target)}; make infer EXP={name} PROMPT=…, make eval EXP={name}", flush=True)
+    print(f"run: {shown(target)}; make infer EXP={name} PROMPT=…, {evaluation}", flush=True)
     stores.push(target)
     return target
 
 
-def _write_run(temporary: Path, target: Path, name: str, imported: ImportedCheckpoint) -> None:
-    """Write the run directory into `temporary`, which will be moved to `target`."""
+def _write_run(temporary: Path, target: Path, name: str, imported: ImportedCheckpoint) -> str:
+    """Write the run into `temporary`, which will be moved to `target`; returns the command that evaluates it."""
     vocabulary, model = imported.vocabulary, imported.model
     digests = {file.name: sha256_of_file(file) for file in imported.files}
     identity = {
@@ -77,7 +77,8 @@ def _write_run(temporary: Path, target: Path, name: str, imported: ImportedCheck
             copy_file(beside, temporary / TOKENIZER / beside.name)
         vocabulary_record["model_file"] = str(target / TOKENIZER / file.name)
     write_text(temporary / MODEL_FILE, model_gin(model, vocabulary, imported.source))
-    write_text(temporary / f"{name}.gin", experiment_gin(name, target, model, vocabulary, imported.source))
+    gin, evaluation = experiment_gin(name, target, model, vocabulary, imported.source)
+    write_text(temporary / f"{name}.gin", gin)
     state = TrainState(
         step=jnp.asarray(imported.step, jnp.int32),
         params=imported.params,
@@ -86,6 +87,7 @@ def _write_run(temporary: Path, target: Path, name: str, imported: ImportedCheck
     meta = {"experiment": name, "vocabulary": vocabulary_record, "settings": settings(model)}
     with Checkpointer(directory.checkpoints, CheckpointConfig(asynchronous=False)) as checkpointer:
         checkpointer.save(0, state, {}, meta)
+    return evaluation
 
 
 def _read(checkpoint: str, *, tokenizer: str | None, sentinels: str | None, optimizer: bool) -> ImportedCheckpoint:

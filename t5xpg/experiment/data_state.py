@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from t5xpg.base import paths, stores
-from t5xpg.base.errors import UserError
+from t5xpg.base.errors import UserError, nearest
 from t5xpg.data.cache import caching
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.tasks import task_names
@@ -169,6 +169,15 @@ def row_of(task: str, needs: Sequence[Need] = ()) -> task_names.Row | None:
         return next((row for row in task_names.tfds_rows(entries) if row.name == task), None)
     row = task_names.row_of(task, dataset, entries)
     return row if row.is_of(fields[dataset]) else None
+
+
+def unknown_task(task: str) -> str:
+    """What is said of a task that is not in the table: the nearest names, and what to type."""
+    entries, fields = vocabularies(), dataset_fields()
+    rows = [row for name in fields for row in task_names.rows(name, entries, fields[name])]
+    known = [row.name for row in [*rows, *task_names.tfds_rows(entries)]]
+    get = f"{nearest(task, known)}{task_names.how_to_get(task, entries)}"
+    return f"There is no task or mixture named {task}.{get} Tasks of your own need MODULE_IMPORT."
 
 
 def vocabulary_of(name: str) -> vocabs.Vocabulary:

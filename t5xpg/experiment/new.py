@@ -6,7 +6,9 @@ from t5xpg.base import paths
 from t5xpg.base.errors import UserError, nearest
 from t5xpg.base.files import directory_atomically, write_text
 from t5xpg.base.paths import shown
-from t5xpg.experiment import config
+from t5xpg.data.tasks.task_names import possible_dataset
+from t5xpg.data.text.labelled import ENDING, TFDS_TASKS
+from t5xpg.experiment import config, data_state
 
 _GIN = """\
 # {task} with the model {model}.
@@ -16,7 +18,7 @@ include 'gin/models/{model}.gin'
 include 'gin/optimizers/{optimizer}.gin'
 include 'gin/partitioning/one_device.gin'
 include 'gin/runs/pretrain.gin'
-
+{objective}
 MIXTURE_OR_TASK_NAME = {task!r}
 TASK_FEATURE_LENGTHS = {{'inputs': 256, 'targets': 64}}
 TRAIN_STEPS = 1000
@@ -61,10 +63,21 @@ def write(name: str, task: str, model: str, optimizer: str) -> Path:
         if chosen not in known:
             raise UserError(f"There is no gin/{kind}/{chosen}.gin.{nearest(chosen, known)}")
     with directory_atomically(folder) as new:
-        values = {"name": name, "task": task, "model": model, "optimizer": optimizer}
+        objective = "include 'gin/objectives/none.gin'\n" if _is_supervised(task) else ""
+        values = {"name": name, "task": task, "model": model, "optimizer": optimizer, "objective": objective}
         write_text(new / f"{name}.gin", _GIN.format(**values))
         write_text(new / "README.md", _PAGE.format(**values))
         config.load(str(new / f"{name}.gin"))
+    if data_state.row_of(task) is None:
+        print(f"warning: {data_state.unknown_task(task)}")
     file = folder / f"{name}.gin"
     print(f"{shown(file)}: change what differs, then make check EXP={name}", flush=True)
     return file
+
+
+def _is_supervised(task: str) -> bool:
+    """Whether a task has inputs and targets of its own, by its name where its text or its vocabulary is not there."""
+    if (row := data_state.row_of(task)) is not None:
+        return row.supervised is not None
+    dataset = possible_dataset(task, data_state.vocabularies())
+    return dataset in TFDS_TASKS or bool(dataset and ENDING.match(task.removeprefix(f"{dataset}_")))

@@ -323,6 +323,19 @@ def test_another_vocabulary_is_refused(tmp_path: Path) -> None:
         check_same_vocabulary(Vocabulary(), Vocabulary(sentinels="transformers"), run)
 
 
+@pytest.mark.parametrize(
+    ("trained", "said"),
+    [
+        (Vocabulary(extra_ids=0, sentinels="byt5_google"), r"named as pydocs_span_corruption_byt5\."),
+        (Vocabulary(sentinels="transformers"), "No task of the table has the run's ids: write one of your own"),
+        ({**Vocabulary().to_json(), "kind": "sentencepiece", "extra_ids": 8}, r"make vocab .* EXTRA_IDS=8 TOKENIZER=…"),
+    ],
+)
+def test_tasks_of_the_runs_vocabulary_are_named(trained: Any, said: str, own_place: Path) -> None:
+    with pytest.raises(UserError, match=said):
+        check_same_vocabulary(Vocabulary(), trained, RunDirectory(own_place / "mine"))
+
+
 @pytest.mark.parametrize("step", ["last", "mean:0", "mean:x", "mean:", "mean:2 "])
 def test_steps_that_cannot_be(step: str) -> None:
     assert checkpoints_in_mean(step) == 0

@@ -1,5 +1,6 @@
 """Checkpoints of transformers as runs: what they compute, what they say of themselves, and what is refused."""
 
+import dataclasses
 import functools
 import json
 import shutil
@@ -12,8 +13,10 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
+from t5xpg.base import paths
 from t5xpg.base.errors import UserError
 from t5xpg.check.run_checks import run_findings
+from t5xpg.evaluate.evaluation import check_and_prepare
 from t5xpg.evaluate.trained_model import check_same_model, parameters_and_vocabulary
 from t5xpg.exchange.huggingface import t5gemma
 from t5xpg.exchange.importing import import_checkpoint
@@ -171,6 +174,7 @@ def test_what_the_run_says(runs: Path, folder: Path, capsys: pytest.CaptureFixtu
     said = capsys.readouterr().out
     assert "t5, 11,520 parameters, huggingface, 40 ids, sentinels as own" in said
     assert "make infer EXP=mine" in said
+    assert "tokenizer.json VOCAB=mine EXTRA_IDS=0 && make eval EXP=mine\n" in (run / "mine.gin").read_text()
     directory = RunDirectory(run)
     imported = directory.imported()
     assert imported is not None
@@ -186,6 +190,15 @@ def test_what_the_run_says(runs: Path, folder: Path, capsys: pytest.CaptureFixtu
         list(run_findings(loaded, directory))
     with pytest.raises(UserError, match=r"not trained on where it is\. Start another run from it"):
         directory.check("mine", {"seed": 0, "settings": {}})
+
+
+def test_a_task_with_other_ids_is_refused_before_its_text_is_made(own_place: Path) -> None:
+    run = import_checkpoint(str(FAMILIES / SOURCE), paths.runs_directory(), name="mine")
+    loaded = config.load("mine")
+    asked = dataclasses.replace(loaded.experiment.eval_dataset, mixture_or_task_name="pydocs_span_corruption")
+    with pytest.raises(UserError, match="was trained with another vocabulary than the task has: kind huggingface"):
+        check_and_prepare(loaded, RunDirectory(run), asked)
+    assert not (own_place / "data").exists()
 
 
 def test_an_imported_checkpoint_is_replaced_when_asked(runs: Path, folder: Path) -> None:

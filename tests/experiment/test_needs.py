@@ -23,7 +23,7 @@ from tests.workplace import sentences
 # One line of each experiment whose text or vocabulary is made of a file that its user has to fetch, or that begins as
 # another run.
 OF_FILES = {
-    "code_prefix_lm": rf"runs/code_lm\. .* EXP={paths.EXPERIMENTS}/code_prefix_lm/code_lm\.gin RUN=code_lm$",
+    "code_prefix_lm": rf"runs/code_lm\. .* EXP={paths.EXPERIMENTS}/code_prefix_lm/code_lm\.gin RUN=code_lm`\.$",
     "t5_1_1_base_c4": r"there is no file spiece\.model\. To fetch it, type: curl -L -o spiece\.model https://\S+$",
     "java_csharp": r"no file java_csharp/train\.java-cs\.txt\.java\. .* published: https://\S+CodeXGLUE, .* type: m",
     "multi30k_bpe": r"no file multi30k_bpe/train\.en\. They are published: https://\S+Revisit-MMT, .* type: make data ",

@@ -11,8 +11,10 @@ from t5xpg.experiment import config, new
 
 @pytest.fixture
 def experiments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(paths, "EXPERIMENTS", tmp_path)
-    return tmp_path
+    monkeypatch.setattr(paths, "EXPERIMENTS", tmp_path / "experiments")
+    monkeypatch.setenv("T5XPG_DATA_DIR", str(tmp_path / "data"))
+    (tmp_path / "experiments").mkdir()
+    return tmp_path / "experiments"
 
 
 def test_it_has_what_was_asked_for(experiments: Path) -> None:
@@ -22,6 +24,30 @@ def test_it_has_what_was_asked_for(experiments: Path) -> None:
     assert found.train_dataset.mixture_or_task_name == "user's_span_corruption"
     assert (type(found.optimizer).__name__, found.model.config.num_decoder_layers) == ("Adafactor", 4)
     assert (file.parent / "README.md").read_text().startswith("# mine\n\n**Question.** ")
+
+
+@pytest.mark.parametrize(
+    ("task", "is_supervised"),
+    [
+        ("tickets_classify", True),
+        ("mine_translate_en_de_mine_unigram_8000", True),
+        ("squad", True),
+        ("pydocs_span_corruption_byt5", False),
+        ("classify", False),
+    ],
+)
+def test_tasks_with_targets_of_their_own_get_no_objective(experiments: Path, task: str, is_supervised: bool) -> None:
+    new.write("mine", task, "byt5_tiny", "muon")
+    assert (config.load("mine").experiment.train_dataset.objective is None) is is_supervised
+
+
+def test_an_unknown_task_is_named(experiments: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    new.write("mine", "pydocs_span_coruption", "byt5_tiny", "muon")
+    said = capsys.readouterr().out
+    assert "no task or mixture named pydocs_span_coruption. Did you mean pydocs_span_corruption" in said
+    assert "Tasks of your own need MODULE_IMPORT." in said
+    new.write("known", "pydocs_span_corruption", "byt5_tiny", "muon")
+    assert "warning" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

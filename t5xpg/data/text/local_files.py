@@ -4,6 +4,7 @@ import bz2
 import glob
 import gzip
 import io
+import itertools
 import lzma
 import os
 import re
@@ -55,7 +56,7 @@ def parse_files(given: str | Sequence[str]) -> dict[str | None, list[Path]]:
         raise UserError(f"FILES={given}: {error}. Expected {_EXAMPLE}.") from None
     files: dict[str | None, list[Path]] = {}
     split: str | None = None
-    for word in words:
+    for index, word in enumerate(words):
         pattern = word
         match = _PREFIX.fullmatch(word)
         if match and not os.path.exists(word):
@@ -65,7 +66,14 @@ def parse_files(given: str | Sequence[str]) -> dict[str | None, list[Path]]:
             if None in files:
                 raise UserError(f"FILES: {files[None][0]} comes before the first split. Expected {_EXAMPLE}.")
         if pattern:
-            files.setdefault(split, []).extend(_matching(pattern))
+            try:
+                files.setdefault(split, []).extend(_matching(pattern))
+            except UserError as error:
+                longer = itertools.accumulate([pattern, *words[index + 1 :]], "{} {}".format)
+                spaced = next(filter(glob.glob, itertools.islice(longer, 1, None)), None)
+                if spaced is None:
+                    raise
+                raise UserError(f'{error}. A name with spaces needs quotes: FILES="{shlex.quote(spaced)}"') from None
     if not any(files.values()):
         raise UserError(f"FILES names no file. Expected {_EXAMPLE}.")
     seen: set[Path] = set()

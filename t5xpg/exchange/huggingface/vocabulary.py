@@ -63,10 +63,9 @@ def _read(folder: Path, tokenizer: str | None, sentinels: str | None, rows: int)
     if (folder / PIECES).is_file() and not _adds_words(json_object_of(definition)):
         return _sentencepiece_vocabulary(folder / PIECES, settings)
     if definition.is_file():
-        vocabulary = vocabulary_of_file(definition)
-        # ids behind the tokens are sentinels only where the model has rows for them
-        fits = vocabulary.size <= rows or vocabulary.sentinels == OWN
-        return vocabulary if fits else dataclasses.replace(vocabulary, extra_ids=0)
+        own, extended = (vocabulary_of_file(definition, extra_ids) for extra_ids in (0, None))
+        # ids behind the tokens are sentinels only where no token is one and the model has rows for them
+        return own if own.sentinels == OWN or extended.size > rows else extended
     raise UserError(
         f"{folder} has no tokenizer: expected {DEFINITION}, {PIECES}, or a {CONFIG} of {BYTE_CLASS}. Name one: "
         "TOKENIZER=path, or TOKENIZER=bytes."

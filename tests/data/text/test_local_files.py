@@ -84,6 +84,8 @@ def test_parses_files_by_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     # other mistakes: tests/cli/test_bad_input.py
     with pytest.raises(UserError, match="comes before the first split"):
         parse_files("a.txt test=b.txt")
+    with pytest.raises(UserError, match=r"""no file c\. A name with spaces needs quotes: FILES="'c d\.txt'"$"""):
+        parse_files("train=a.txt c d.txt validation=v.jsonl")
 
 
 FIELDS = ("en", "de")

@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizers import Tokenizer
 
 from t5xpg.base.errors import UserError
 from t5xpg.data.vocab.files import vocabulary_of_file
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.exchange.huggingface.tokenizer_files import write_tokenizer
 from t5xpg.exchange.huggingface.vocabulary import vocabulary_of_folder
-from tests.small_tokenizers import byte_level, sentencepiece_model
+from tests.small_tokenizers import byte_level, sentencepiece_model, with_spaces_in_pieces
 
 
 def found(folder: Path, rows: int = 1000, **options: Any) -> Vocabulary:
@@ -78,6 +79,16 @@ def test_a_tokenizer_with_more_than_its_pieces(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text(json.dumps(definition))
     assert found(tmp_path).kind == "huggingface"
     assert 72 in found(tmp_path).encode("bad Ærø")
+
+
+def test_sentinels_of_a_tokenizer_that_count_upwards(tmp_path: Path) -> None:
+    """As transformers numbers those of `T5Tokenizer(vocab=…)`; no others come behind them, whatever rows there are."""
+    tokenizer = Tokenizer.from_file(str(file := with_spaces_in_pieces(tmp_path)))
+    tokenizer.add_special_tokens([f"<extra_id_{index}>" for index in range(100)])
+    tokenizer.save(str(file))
+    for rows in (400, 1000):
+        assert found(tmp_path, rows) == vocabulary_of_file(file, 0)
+        assert found(tmp_path, rows).encode("<extra_id_1>") == [tokenizer.token_to_id("<extra_id_1>")]
 
 
 def test_what_does_not_fit(tmp_path: Path) -> None:
