@@ -81,13 +81,13 @@ def paired(
             return float(total[0]) / len(targets)
     elif signature or name == "codexglue_bleu":
         metric = _of_signature(signature or "tok:none|smooth:none|case:mixed")
-        text = metrics.joined if name == "token_bleu" else str
+        text = metrics.join_bpe if name == "token_bleu" else str
         references = [[one and text(one) for one in stream] for stream in metrics.reference_streams(targets)]
         stats = [metric._extract_corpus_statistics(list(map(text, made)), references) for made in (said, others)]
 
         def score(total: np.ndarray) -> float:
             found = metric._compute_score_from_stats(total.tolist())
-            return metrics.one_added(found) if name == "codexglue_bleu" else float(found.score)
+            return metrics.smoothed_bleu(found) if name == "codexglue_bleu" else float(found.score)
     else:
         return None
     sums = [np.asarray(one, np.float64) for one in stats]
