@@ -59,8 +59,7 @@ def cache_task(
 
     Raises UserError for an unknown task, missing text (MissingTextError for that of an export), nothing to cache, a
     process that failed, no room, and for a cache that is damaged or was made from another definition of the task.
-    A cache of other library versions, or SeqIO's own, is compared with a sample of the source, and a warning says so.
-    """
+    A cache of other library versions, or SeqIO's own, is compared with a sample of the source, and a warning says so."""
     _check_names(task, cache_dir)
     question: dict[str, Any] = {
         "task": task,
@@ -71,8 +70,7 @@ def cache_task(
         "folder": os.getcwd(),
     }
     runner = resolve_runner(runner, beam_options, staging)
-    pipeline = {"runner": runner, "beam_options": list(beam_options), "staging": staging}
-    request = {**question, **pipeline, "force": force}
+    request = question | {"runner": runner, "beam_options": list(beam_options), "staging": staging, "force": force}
     environment = environment_of_worker(cache_dir, data_dir)
     remedy = f"Make room, or name a cache folder elsewhere (T5XPG_CACHE_DIR=…), and type: {_command(request)}"
     with files.room_for(f"the cache of {task}", cache_dir, remedy):

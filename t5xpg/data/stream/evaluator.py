@@ -37,7 +37,7 @@ Outputs = Mapping[str, np.ndarray]
 
 class TaskEvaluator:
     """The tasks of `provider` that have metrics and the split of `config`, with their examples in memory, not packed:
-    at most `max_batches` batches of each. UserError for a metric of a kind not in `KINDS`, or a task without examples."""
+    at most `max_batches` batches of each. UserError for a kind of metric not in `KINDS`, a task without examples."""
 
     def __init__(self, provider: Provider, config: DatasetConfig) -> None:
         self.config = config
