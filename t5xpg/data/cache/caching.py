@@ -59,7 +59,7 @@ def cache_task(
 
     Raises UserError for an unknown task, missing text (MissingTextError for that of an export), nothing to cache, a
     process that failed, no room, and for a cache that is damaged or was made from another definition of the task.
-    A cache of other library versions, or SeqIO's own, is compared with a sample of the source, and a warning says so."""
+    A cache of other library versions, or SeqIO's own, is compared with a sample of the source, with a warning."""
     _check_names(task, cache_dir)
     question: dict[str, Any] = {
         "task": task,
