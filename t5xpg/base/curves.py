@@ -1,4 +1,4 @@
-"""Loss curves as SVG, written by hand: the same bytes for the same numbers, whatever fonts and libraries a machine has.
+"""Loss curves as SVG, written by hand: the same bytes for the same numbers, whatever fonts and libraries are there.
 
 The background is transparent and the colours follow the reader's light or dark scheme. Colours are Okabe and Ito's,
 which colour-blind readers can tell apart; the kinds of line differ in width as well.
@@ -6,17 +6,18 @@ which colour-blind readers can tell apart; the kinds of line differ in width as 
 
 import dataclasses
 import html
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 WIDTH, HEIGHT = 880, 430
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56, 190, 74, 54
-_BEFORE_NAME, _LETTER = 98, 8.5  # right of the plot, the widths of: a label's line and value; a letter of its name
+_BEFORE_NAME, _LETTER = 98, 8.5  # widths in a label, right of the plot: of its line and value; of a letter of its name
 _LABEL_DISTANCE = 21.0  # between the labels at the ends of the curves
 _MARKED_POINTS = 40  # with more points than this, only the last one is marked
 _TICKS = 7
-_CLIFF = 0.1  # of the steps: in this first part a loss may fall more than in all later steps
+_CLIFF = 0.1  # share of the steps: in this first part a loss may fall more than in all later steps
 
 _STYLE = """
     text { font: 14px system-ui, -apple-system, "Segoe UI", Helvetica, Arial, "DejaVu Sans", sans-serif; fill: #57606a }
@@ -72,81 +73,106 @@ def draw(title: str, x_label: str, y_label: str, curves: Sequence[Curve], *, wit
 
     without_cliff: cut off the high values of the first steps where they would take most of the height, and say so.
     """
-    shown = [curve for curve in curves if curve.last is not None]
-    if not shown:
+    curves = [curve for curve in curves if curve.last is not None]
+    if not curves:
         raise ValueError("no curve has a value")
-    top = _end_of_cliff(shown) if without_cliff else None
+    top = _end_of_cliff(curves) if without_cliff else None
     if top is not None:
-        y_label += (
-            f" (up to {max(value for curve in shown for value in curve.values if value is not None):.3g} at first)"
-        )
-        below = [[None if v is None or v > top else v for v in curve.values] for curve in shown]
-        shown = [dataclasses.replace(curve, values=values) for curve, values in zip(shown, below, strict=True)]
-    values = [value for curve in shown for value in curve.values if value is not None]
-    values += [value for curve in shown for edges in curve.band if edges is not None for value in edges]
-    right = max(_RIGHT, math.ceil(_BEFORE_NAME + _LETTER * max(len(curve.name) for curve in shown)))
-    x_end = float(max(1, *(step for curve in shown for step in curve.steps)))
-    x_ticks = ticks(0.0, x_end, whole=True)
-    y_ticks = ticks(min(values), max(values))
-    y_low, y_high = min(y_ticks[0], min(values)), max(y_ticks[-1], max(values))
-
-    def x(step: float) -> float:
-        return _LEFT + (WIDTH - _LEFT - right) * step / x_end
-
-    def y(value: float) -> float:
-        return HEIGHT - _BOTTOM - (HEIGHT - _TOP - _BOTTOM) * (value - y_low) / (y_high - y_low)
-
+        y_label += f" (up to {max(value for _, value in _points(curves)):.3g} at first)"
+        below = [[None if v is None or v > top else v for v in curve.values] for curve in curves]
+        curves = [dataclasses.replace(curve, values=values) for curve, values in zip(curves, below, strict=True)]
+    plot = _Plot(curves)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" '
         f'role="img" aria-labelledby="title description">',
         f'<title id="title">{html.escape(title)}</title>',
-        f'<desc id="description">{html.escape(_description(y_label, shown))}</desc>',
-        f"<style>{_STYLE}{_COMPARED_STYLE if any(one.kind in COMPARED for one in shown) else ''}</style>",
+        f'<desc id="description">{html.escape(_description(y_label, curves))}</desc>',
+        f"<style>{_STYLE}{_COMPARED_STYLE if any(curve.kind in COMPARED for curve in curves) else ''}</style>",
         text(_LEFT - 40, 24, title, "title"),
         text(_LEFT - 40, 50, y_label),
+        *plot.axes(x_label),
+        *itertools.chain.from_iterable(map(plot.band, curves)),
     ]
-    for tick in y_ticks:
-        parts.append(_rule("grid", _LEFT, y(tick), WIDTH - right, y(tick)))
-        parts.append(text(_LEFT - 10, y(tick) + 4.5, _tick_text(tick, y_ticks), "tick", "end"))
-    bottom = HEIGHT - _BOTTOM
-    parts.append(_rule("axis", _LEFT, bottom, WIDTH - right, bottom))
-    for tick in x_ticks:
-        if tick <= x_end:
-            parts.append(_rule("axis", x(tick), bottom, x(tick), bottom + 5))
-            parts.append(text(x(tick), bottom + 21, _tick_text(tick, x_ticks), "tick", "middle"))
-    parts.append(text((_LEFT + WIDTH - right) / 2, HEIGHT - 9, x_label, anchor="middle"))
-
-    for curve in shown:
-        edges = [(x(step), *pair) for step, pair in zip(curve.steps, curve.band, strict=False) if pair is not None]
-        if len(edges) > 1:
-            outline = [(at, y(low)) for at, low, _ in edges] + [(at, y(high)) for at, _, high in reversed(edges)]
-            path = "L".join(f"{number(at)} {number(height)}" for at, height in outline)
-            parts.append(f'<path class="band {curve.kind}" d="M{path}Z"/>')
-    for kind in ("wide", "thin", "own", *reversed(COMPARED)):
-        for curve in shown:
+    for kind in ("wide", "thin", "own", *reversed(COMPARED)):  # later kinds are drawn over earlier ones
+        for curve in curves:
             if curve.kind == kind:
-                points = [None if v is None else (x(s), y(v)) for s, v in zip(curve.steps, curve.values, strict=True)]
-                parts.extend(_line(kind, points))
-    ends = [(curve, curve.last[1]) for curve in shown if curve.last is not None]
-    heights = spread([y(value) for _, value in ends], _LABEL_DISTANCE, _TOP, HEIGHT - _BOTTOM)
-    for (curve, value), height in zip(ends, heights, strict=True):
-        start = WIDTH - right + 14
-        parts.append(f'<path class="line {curve.kind}" d="M{start} {number(height)}h20"/>')
-        if curve.kind == "own":
-            parts.append(f'<circle class="mark" cx="{start + 10}" cy="{number(height)}" r="3"/>')
-        parts.append(
-            f'<text x="{start + 30}" y="{number(height + 5)}"><tspan class="value">{value:.3f}</tspan>'
-            f'<tspan class="name" dx="6">{html.escape(curve.name)}</tspan></text>'
-        )
-    parts.append("</svg>")
-    return "\n".join(parts) + "\n"
+                parts += plot.line(curve)
+    return "\n".join([*parts, *plot.labels(curves), "</svg>"]) + "\n"
+
+
+class _Plot:
+    """The part of the picture between the axes: `x` and `y` give the coordinates, the other methods SVG elements."""
+
+    def __init__(self, curves: Sequence[Curve]) -> None:
+        values = [value for _, value in _points(curves)]
+        values += [edge for curve in curves for edges in curve.band if edges is not None for edge in edges]
+        margin = max(_RIGHT, math.ceil(_BEFORE_NAME + _LETTER * max(len(curve.name) for curve in curves)))
+        self.right, self.bottom = WIDTH - margin, HEIGHT - _BOTTOM
+        self.last_step = float(max(1, *(step for curve in curves for step in curve.steps)))
+        self.y_ticks = ticks(min(values), max(values))
+        self.low, self.high = min(self.y_ticks[0], min(values)), max(self.y_ticks[-1], max(values))
+
+    def x(self, step: float) -> float:
+        return _LEFT + (self.right - _LEFT) * step / self.last_step
+
+    def y(self, value: float) -> float:
+        return self.bottom - (self.bottom - _TOP) * (value - self.low) / (self.high - self.low)
+
+    def axes(self, x_label: str) -> list[str]:
+        """The grid, the axis of the steps, and the ticks and label of both axes."""
+        parts = []
+        for tick in self.y_ticks:
+            parts.append(_rule("grid", _LEFT, self.y(tick), self.right, self.y(tick)))
+            parts.append(text(_LEFT - 10, self.y(tick) + 4.5, _tick_text(tick, self.y_ticks), "tick", "end"))
+        parts.append(_rule("axis", _LEFT, self.bottom, self.right, self.bottom))
+        x_ticks = ticks(0.0, self.last_step, whole=True)
+        for tick in x_ticks:
+            if tick <= self.last_step:
+                parts.append(_rule("axis", self.x(tick), self.bottom, self.x(tick), self.bottom + 5))
+                parts.append(text(self.x(tick), self.bottom + 21, _tick_text(tick, x_ticks), "tick", "middle"))
+        return [*parts, text((_LEFT + self.right) / 2, HEIGHT - 9, x_label, anchor="middle")]
+
+    def band(self, curve: Curve) -> list[str]:
+        """The area between the lowest and the highest values of a curve; nothing if it has fewer than two of them."""
+        edges = [(self.x(step), *pair) for step, pair in zip(curve.steps, curve.band, strict=False) if pair is not None]
+        if len(edges) < 2:
+            return []
+        outline = [(x, self.y(low)) for x, low, _ in edges] + [(x, self.y(high)) for x, _, high in reversed(edges)]
+        path = "L".join(f"{number(x)} {number(y)}" for x, y in outline)
+        return [f'<path class="band {curve.kind}" d="M{path}Z"/>']
+
+    def line(self, curve: Curve) -> list[str]:
+        """The line of a curve, with marks if it is of the kind "own"."""
+        pairs = zip(curve.steps, curve.values, strict=True)
+        return _line(curve.kind, [None if value is None else (self.x(step), self.y(value)) for step, value in pairs])
+
+    def labels(self, curves: Sequence[Curve]) -> list[str]:
+        """For each curve a piece of its line, its last value and its name, beside the end of the line."""
+        parts = []
+        ends = [(curve, curve.last[1]) for curve in curves if curve.last is not None]
+        heights = spread([self.y(value) for _, value in ends], _LABEL_DISTANCE, _TOP, self.bottom)
+        start = self.right + 14
+        for (curve, value), height in zip(ends, heights, strict=True):
+            parts.append(f'<path class="line {curve.kind}" d="M{start} {number(height)}h20"/>')
+            if curve.kind == "own":
+                parts.append(f'<circle class="mark" cx="{start + 10}" cy="{number(height)}" r="3"/>')
+            parts.append(
+                f'<text x="{start + 30}" y="{number(height + 5)}"><tspan class="value">{value:.3f}</tspan>'
+                f'<tspan class="name" dx="6">{html.escape(curve.name)}</tspan></text>'
+            )
+        return parts
+
+
+def _points(curves: Sequence[Curve]) -> list[tuple[float, float]]:
+    """Step and value of all points of the curves."""
+    return [(s, v) for curve in curves for s, v in zip(curve.steps, curve.values, strict=True) if v is not None]
 
 
 def _end_of_cliff(curves: Sequence[Curve]) -> float | None:
     """The highest value after the first part of the steps (`_CLIFF`), or at the end of a shorter curve, if the values
     before that take more than half of the height; else None."""
     end = max(step for curve in curves for step in curve.steps)
-    points = [(s, v) for curve in curves for s, v in zip(curve.steps, curve.values, strict=True) if v is not None]
+    points = _points(curves)
     later = [value for step, value in points if step >= _CLIFF * end]
     later += [curve.last[1] for curve in curves if curve.last is not None]
     low, high = min(value for _, value in points), max(value for _, value in points)
@@ -187,7 +213,7 @@ def spread(positions: Sequence[float], distance: float, low: float, high: float)
             if centre - reach - (before + distance * (len(others) - 1) / 2) >= distance:
                 break
             together = others + members
-            groups[-2:] = [(sum(positions[one] for one in together) / len(together), together)]
+            groups[-2:] = [(sum(positions[index] for index in together) / len(together), together)]
     result = [0.0] * len(positions)
     for centre, members in groups:
         for rank, index in enumerate(members):
@@ -196,6 +222,7 @@ def spread(positions: Sequence[float], distance: float, low: float, high: float)
 
 
 def _line(kind: str, points: Sequence[tuple[float, float] | None]) -> list[str]:
+    """The elements of a line through points; None is a gap in it."""
     pieces: list[list[tuple[float, float]]] = [[]]
     for point in points:
         if point is not None:
@@ -210,8 +237,8 @@ def _line(kind: str, points: Sequence[tuple[float, float] | None]) -> list[str]:
         elif piece and kind != "own":  # a point alone: a dot of the line's own width
             elements.append(f'<path class="line {kind}" d="M{number(piece[0][0])} {number(piece[0][1])}h.01"/>')
     if kind == "own":
-        marked = [point for piece in pieces for point in piece]
-        for x, y in marked if len(marked) <= _MARKED_POINTS else marked[-1:]:
+        marks = [point for piece in pieces for point in piece]
+        for x, y in marks if len(marks) <= _MARKED_POINTS else marks[-1:]:
             elements.append(f'<circle class="mark" cx="{number(x)}" cy="{number(y)}" r="3"/>')
     return elements
 
@@ -228,7 +255,7 @@ def _tick_text(tick: float, all_ticks: Sequence[float]) -> str:
 
 
 def text(x: float, y: float, words: str, kind: str = "", anchor: str = "") -> str:
-    """An SVG element with words that begin at a point; anchor: "middle" or "end" of them instead."""
+    """An SVG element with text that begins at (x, y). anchor: "middle" or "end" puts that part of the text there."""
     kind = f' class="{kind}"' if kind else ""
     anchor = f' text-anchor="{anchor}"' if anchor else ""
     return f'<text{kind} x="{number(x)}" y="{number(y)}"{anchor}>{html.escape(words)}</text>'

@@ -1,7 +1,7 @@
-"""SHA-256 of files, remembered: a file is read again only if its size or its times say that it may have changed.
+"""SHA-256 of files, remembered: a file is read again only if its size, times or inode have changed.
 
 The digests are kept in `.t5xpg_digests.json` in the folder of the files, unless another file is given. This only saves
-reading: the file may be deleted, and where it cannot be written, every start reads all files.
+reading: the file may be deleted, and if it cannot be written, every start reads all files.
 With T5XPG_VERIFY=1 in the environment (`--verify`, `make … VERIFY=1`), every file is read.
 """
 
@@ -17,71 +17,70 @@ from t5xpg.base.errors import UserError
 from t5xpg.base.files import json_object_if_any, sha256_of_file, write_json
 
 VERIFY_VARIABLE = "T5XPG_VERIFY"
-MEMORY = ".t5xpg_digests.json"
+MEMORY = ".t5xpg_digests.json"  # the file that keeps the digests
 _FORMAT = 1
-# A file that changed less than this before it was read could change again with the same time: it is not remembered.
+# If a file changed less than this before it was read, it could change again with the same time: it is not remembered.
 _SETTLED_NS = 2_000_000_000
-_SHOWN = 4  # files that a message names
+_MAX_SHOWN = 4  # files that a message names
 _DIGITS = 12  # of a digest in a message
 
 
 def verifying() -> bool:
-    """Whether all files are to be read, whatever digests are remembered."""
+    """True if every file is to be read, whatever digests are remembered."""
     return os.environ.get(VERIFY_VARIABLE, "") not in ("", "0")
 
 
 def digests(folder: Path, names: Iterable[str], memory: Path | None = None) -> dict[str, str]:
-    """Hex SHA-256 of files below `folder` by their names ("a.txt", "b/c.txt"); what is not a file is left out.
+    """Hex SHA-256 of files below `folder` by their names ("a.txt", "b/c.txt"); names without a file are left out.
 
-    memory: the file that keeps the digests, for a folder that is not ours to write in (default: in `folder`).
-    Raises OSError where a file cannot be read.
+    memory: the file that keeps the digests (default: MEMORY in `folder`), for a folder that others write.
+    Raises OSError if a file cannot be read.
     """
     memory = memory or folder / MEMORY
-    known = _remembered(memory)
-    believed = {} if verifying() else known
-    found: dict[str, str] = {}
-    learnt: dict[str, list[Any]] = {}
+    entries = _read_memory(memory)
+    valid_entries = {} if verifying() else entries
+    sha256s: dict[str, str] = {}
+    new_entries: dict[str, list[Any]] = {}
     for name in names:
         path = folder / name
-        marks = _marks(path)
-        if marks is None:
+        stamp = _stamp(path)
+        if stamp is None:
             continue
-        if name in believed and believed[name][:-1] == marks:
-            found[name] = believed[name][-1]
+        if name in valid_entries and valid_entries[name][:-1] == stamp:
+            sha256s[name] = valid_entries[name][-1]
             continue
-        found[name] = sha256_of_file(path)
-        settled = time.time_ns() - marks[2] > _SETTLED_NS
-        if settled and _marks(path) == marks and known.get(name) != [*marks, found[name]]:
-            learnt[name] = [*marks, found[name]]
-    if learnt:
-        _remember(memory, folder, learnt)
-    return found
+        sha256s[name] = sha256_of_file(path)
+        is_settled = time.time_ns() - stamp[2] > _SETTLED_NS
+        if is_settled and _stamp(path) == stamp and entries.get(name) != [*stamp, sha256s[name]]:
+            new_entries[name] = [*stamp, sha256s[name]]
+    if new_entries:
+        _update_memory(memory, folder, new_entries)
+    return sha256s
 
 
 def differences(folder: Path, expected: Mapping[str, str]) -> list[str]:
-    """What is wrong with the files of `folder`, a phrase for each whose SHA-256 is not the expected one."""
-    inside = [name for name in expected if is_inside(name)]
+    """A phrase for each file of `folder` whose SHA-256 is not the expected one: what is wrong with it."""
+    inside_names = [name for name in expected if is_inside(name)]
     try:
-        found = digests(folder, inside)
+        actual = digests(folder, inside_names)
     except OSError as error:
         return [f"{error.filename or folder} cannot be read ({error.strerror})"]
     return [
-        _difference(folder / name, found.get(name), wanted, name in inside)
-        for name, wanted in expected.items()
-        if found.get(name) != wanted
+        _difference(folder / name, actual.get(name), sha256, name in inside_names)
+        for name, sha256 in expected.items()
+        if actual.get(name) != sha256
     ]
 
 
 def check(folder: Path, expected: Mapping[str, str], what: str, remedy: str) -> None:
-    """Raise UserError where a file of `folder` is missing or has another SHA-256 than expected.
+    """Raise UserError if a file of `folder` is missing or has another SHA-256 than expected.
 
-    what: the sentence that stands before the list of files ("The export mine is damaged"). remedy: what to type, a
-    sentence.
+    what: the words before the list of files ("The export mine is damaged"). remedy: what to type, a sentence.
     """
-    wrong = differences(folder, expected)
-    if wrong:
-        more = f"; and {len(wrong) - _SHOWN} more files" if len(wrong) > _SHOWN else ""
-        raise UserError(f"{what}: {'; '.join(wrong[:_SHOWN])}{more}. {remedy}")
+    problems = differences(folder, expected)
+    if problems:
+        more = f"; and {len(problems) - _MAX_SHOWN} more files" if len(problems) > _MAX_SHOWN else ""
+        raise UserError(f"{what}: {'; '.join(problems[:_MAX_SHOWN])}{more}. {remedy}")
 
 
 def short(sha256: str) -> str:
@@ -89,24 +88,24 @@ def short(sha256: str) -> str:
     return sha256[:_DIGITS] + "…" if len(sha256) > _DIGITS else sha256
 
 
-def _difference(path: Path, found: str | None, wanted: str, inside: bool) -> str:
-    if not inside:
+def _difference(path: Path, actual: str | None, expected: str, is_inside_folder: bool) -> str:
+    if not is_inside_folder:
         return f"{path} lies outside of its folder"
-    if found is None:
+    if actual is None:
         return f"{path} is {'not a file' if path.exists() else 'missing'}"
     if path.stat().st_size == 0:
         return f"{path} is empty"
-    return f"{path} holds something else (sha256 {short(found)}, recorded {short(wanted)})"
+    return f"{path} holds something else (sha256 {short(actual)}, recorded {short(expected)})"
 
 
 def is_inside(name: str) -> bool:
-    """Whether a name from a record leads to a place below the folder: the record may be from others."""
+    """True if a name leads to a place below its folder. Names in records from others may not."""
     path = PurePosixPath(name)
     return bool(name) and "\0" not in name and not path.is_absolute() and ".." not in path.parts
 
 
-def _marks(path: Path) -> list[int] | None:
-    """[size, mtime, ctime, inode], times in ns: if one differs, the file may have changed. None where there is none."""
+def _stamp(path: Path) -> list[int] | None:
+    """[size, mtime, ctime, inode], times in ns: if one differs, the file may have changed. None without a file."""
     try:
         status = path.stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -116,8 +115,8 @@ def _marks(path: Path) -> list[int] | None:
     return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
 
 
-def _remembered(memory: Path) -> dict[str, list[Any]]:
-    """The entries of the file; none if it is missing or not ours: then all files are read."""
+def _read_memory(memory: Path) -> dict[str, list[Any]]:
+    """The entries of the file, {name: [*stamp, SHA-256]}; none if it is missing or of another format."""
     recorded = json_object_if_any(memory)
     files = recorded.get("files")
     if recorded.get("format") != _FORMAT or not isinstance(files, dict):
@@ -126,8 +125,8 @@ def _remembered(memory: Path) -> dict[str, list[Any]]:
     return {name: entry for name, entry in entries.items() if len(entry) == 5 and isinstance(entry[-1], str)}
 
 
-def _remember(memory: Path, folder: Path, learnt: Mapping[str, list[Any]]) -> None:
+def _update_memory(memory: Path, folder: Path, new_entries: Mapping[str, list[Any]]) -> None:
     # read again: another process may have added something in the meantime
-    entries = {name: entry for name, entry in _remembered(memory).items() if _marks(folder / name) is not None}
+    entries = {name: entry for name, entry in _read_memory(memory).items() if _stamp(folder / name) is not None}
     with contextlib.suppress(OSError):  # a folder of others, or a full disk: read again next time
-        write_json(memory, {"format": _FORMAT, "files": {**entries, **learnt}})
+        write_json(memory, {"format": _FORMAT, "files": {**entries, **new_entries}})

@@ -1,4 +1,4 @@
-"""Facts about where a run happens: versions, machine, state of the source."""
+"""Facts about the surroundings of a run: versions, machine, state of the source."""
 
 import contextlib
 import importlib.metadata
@@ -17,7 +17,7 @@ import t5xpg
 from t5xpg.base import paths
 from t5xpg.base.errors import UserError
 
-# What `make report` writes, and other pages: they change no run.
+# The files that `make report` writes, and other pages: they change no run.
 _PAGES = (":(exclude)*.md", ":(exclude)*.svg", ":(exclude)experiments/*/*.json")
 # The libraries that decide a run's numbers; below, the distributions that provide one under another name.
 _LIBRARIES = ("jax", "jaxlib", "flax", "optax", "orbax", "seqio", "t5", "tensorflow", "numpy", "sentencepiece")
@@ -43,16 +43,16 @@ def version_of(*distributions: str) -> str | None:
 
 
 def require_package(option: str, package: str, install: str = "") -> None:
-    """Raise UserError where a package that an option needs is not installed. install: for pip, by default its name."""
+    """Raise UserError if a package that an option needs is not installed. install: its name for pip, if another."""
     with contextlib.suppress(ModuleNotFoundError):  # its parent package is not installed
         if importlib.util.find_spec(package) is not None:
             return
-    typed = f".venv/bin/python -m pip install {install or package}"
-    raise UserError(f"{option} needs the package {package}, which is not installed: {typed}")
+    command = f".venv/bin/python -m pip install {install or package}"
+    raise UserError(f"{option} needs the package {package}, which is not installed: {command}")
 
 
 def host() -> dict[str, Any]:
-    """The machine: {"platform", "cpu", "cores", "memory_bytes"}; what cannot be found out is None.
+    """The machine: {"platform", "cpu", "cores", "memory_bytes"}; unknown values are None.
 
     "cores" are those that this process may use, which in a container can be fewer than the machine has.
     """
@@ -76,12 +76,12 @@ def cpu_model() -> str | None:
 
 
 def is_same_cpu(published: str | None, here: str | None) -> bool:
-    """Whether two values of `cpu_model` may be one kind. Older results name no family: they match every family."""
+    """True if two values of `cpu_model` may be one kind. Older results name no family: they match every family."""
     return here == published or f"{here}".startswith(f"{published}, family ")
 
 
 def cpu_facts(file: Path = Path("/proc/cpuinfo")) -> Mapping[str, str]:
-    """What the system says about the (first) processor: {"model name": …}; empty outside of Linux."""
+    """The system's facts about the first processor: {"model name": …}; empty outside of Linux."""
     facts: dict[str, str] = {}
     with contextlib.suppress(OSError):
         for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
@@ -91,7 +91,7 @@ def cpu_facts(file: Path = Path("/proc/cpuinfo")) -> Mapping[str, str]:
 
 
 def usable_cores() -> int:
-    """How many processor cores this process may use: its affinity, and a container's limit where there is one."""
+    """The number of processor cores that this process may use: its affinity, at most a container's limit."""
     affinity = getattr(os, "sched_getaffinity", None)  # Linux has it, macOS does not
     cores = len(affinity(0)) if affinity is not None else (os.cpu_count() or 1)
     with contextlib.suppress(OSError, ValueError):  # no limit of this kind here
@@ -113,12 +113,12 @@ def git_state(folder: Path | None = None) -> dict[str, Any] | None:
     if folder is None and re.fullmatch(r"[0-9a-f]{40}\+?", revision):
         return {"commit": revision.rstrip("+"), "clean": not revision.endswith("+")}
     root = Path(t5xpg.__file__).resolve().parent.parent if folder is None else folder
-    if git("ls-files", "--error-unmatch", "t5xpg/__init__.py", within=root) is None:
+    if git("ls-files", "--error-unmatch", "t5xpg/__init__.py", folder=root) is None:
         return None
-    commit = git("rev-parse", "HEAD", within=root)
+    commit = git("rev-parse", "HEAD", folder=root)
     if commit is None:  # a repository without a commit
         return None
-    changes = git("status", "--porcelain", "--", ".", *_PAGES, within=root)
+    changes = git("status", "--porcelain", "--", ".", *_PAGES, folder=root)
     return {"commit": commit, "clean": changes == ""}
 
 
@@ -142,19 +142,19 @@ def memory_limit() -> int | None:
     return min((limit for limit in limits if limit), default=None)
 
 
-def git(*arguments: str, within: Path | None = None) -> str | None:
-    """What git prints in a checkout, by default this one, as `output_of`."""
-    return output_of(["git", "-C", str(within or paths.REPOSITORY), *arguments])
+def git(*arguments: str, folder: Path | None = None) -> str | None:
+    """The output of git in a checkout, by default this one, as `output_of`."""
+    return output_of(["git", "-C", str(folder or paths.REPOSITORY), *arguments])
 
 
 def output_of(command: Sequence[str]) -> str | None:
-    """What a command printed, stripped; None if the command is missing or fails."""
+    """The output of a command, stripped; None if the command is missing or fails."""
     # inside a git hook, variables such as GIT_DIR point at the hook's repository
     variables = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30, check=False, env=variables
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return done.stdout.strip() if done.returncode == 0 else None
+    return process.stdout.strip() if process.returncode == 0 else None

@@ -1,8 +1,9 @@
-"""What a user can get wrong, said in one message."""
+"""The error for mistakes of the user, and helpers for its message."""
 
 from __future__ import annotations
 
 import difflib
+import functools
 import heapq
 import re
 from collections.abc import Iterable
@@ -10,14 +11,14 @@ from collections.abc import Iterable
 # Messages quote names and lines of files that anyone may have written. What a terminal would act on (escapes, marks
 # that turn the direction of writing) and lone surrogates, which cannot be encoded, are shown as their codes.
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-_COMPARED = 10_000
-_LONGEST_NAME = 100
-_CLOSEST = 3  # names that are proposed
-_SHOWN = 12  # names that are listed where none is close
+_MAX_COMPARED = 10_000  # names that are compared
+_MAX_NAME_LENGTH = 100
+_MAX_PROPOSED = 3  # names that are proposed
+_MAX_LISTED = 12  # names that are listed if none is close
 
 
 class UserError(Exception):
-    """A mistake that the user can mend: the message says what is wrong, where, what was expected, what to do.
+    """A mistake that the user can correct: the message says what is wrong, where, what was expected, what to do.
 
     The command line prints the message alone and exits with 1. Control characters in the message become visible.
     """
@@ -40,22 +41,23 @@ def first_line(error: BaseException) -> str:
 def nearest(name: str, known: Iterable[str]) -> str:
     """A sentence with the known names that are closest to `name`; if none is close, with all known ones, or a few.
 
-    Starts with a space, so that it can follow a sentence; empty where nothing is known.
+    Starts with a space, so that it can follow a sentence; empty if no name is known.
     """
     # A file may hold more names, and longer ones, than can be compared or shown.
-    names = heapq.nsmallest(_COMPARED, {known_name for known_name in known if len(known_name) <= _LONGEST_NAME})
-    name = str(name)[: _LONGEST_NAME + 1]
-    close = difflib.get_close_matches(name, names, n=_CLOSEST, cutoff=0.6)
-    lowered = {known_name.lower(): known_name for known_name in names}
-    if not close:
-        close = [lowered[match] for match in difflib.get_close_matches(name.lower(), lowered, n=_CLOSEST, cutoff=0.6)]
-    if close:
-        return f" Did you mean {' or '.join(map(_on_one_line, close))}?"
+    names = heapq.nsmallest(_MAX_COMPARED, {known_name for known_name in known if len(known_name) <= _MAX_NAME_LENGTH})
+    name = str(name)[: _MAX_NAME_LENGTH + 1]
+    closest = functools.partial(difflib.get_close_matches, n=_MAX_PROPOSED)
+    matches = closest(name, names, cutoff=0.6)
+    by_lower_case = {known_name.lower(): known_name for known_name in names}
+    if not matches:
+        matches = [by_lower_case[match] for match in closest(name.lower(), by_lower_case, cutoff=0.6)]
+    if matches:
+        return f" Did you mean {' or '.join(map(_on_one_line, matches))}?"
     if not names:
         return ""
-    few = names if len(names) <= _SHOWN else difflib.get_close_matches(name, names, n=_CLOSEST, cutoff=0.0)
-    more = f" and {len(names) - len(few)} more" if len(few) < len(names) else ""
-    return f" Known: {', '.join(map(_on_one_line, few))}{more}."
+    listed = names if len(names) <= _MAX_LISTED else closest(name, names, cutoff=0.0)
+    more = f" and {len(names) - len(listed)} more" if len(listed) < len(names) else ""
+    return f" Known: {', '.join(map(_on_one_line, listed))}{more}."
 
 
 def _on_one_line(name: str) -> str:

@@ -17,8 +17,8 @@ from typing import Any, BinaryIO, Self
 from t5xpg.base.errors import UserError
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_LONGEST_TAIL = 1 << 14  # bytes
-_TEMPORARY, _REPLACED = ".tmp", ".old"
+_LONGEST_TAIL = 1 << 14  # bytes that `last_lines` reads
+_TEMPORARY, _REPLACED = ".tmp", ".old"  # endings of names
 _ABANDONED = re.compile(r"\.(?P<name>.+)\.(?P<host>\w*)-(?P<process>\d+)\.\w+(?P<kind>\.tmp|\.old)")
 
 
@@ -27,7 +27,7 @@ class Closing(abc.ABC):
 
     @abc.abstractmethod
     def close(self) -> None:
-        """What has to be done at the end."""
+        """Release what the object holds; called at the end of the `with` block."""
 
     def __enter__(self) -> Self:
         return self
@@ -62,35 +62,35 @@ def write_atomically(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def replaced_together(*paths: Path) -> Iterator[None]:
-    """Put the files back as they were if the block ends with an error; those that were not there are removed.
+    """Put the files back as they were if the block ends with an error; files that are new are removed.
 
     During the block they have a second name, so that putting them back needs no room on the disk.
     """
     for folder in {path.parent for path in paths}:
         remove_abandoned(folder)
-    kept = []
+    backups = []
     try:
         for path in paths:
-            aside = path.with_name(f"{temporary_prefix(path.name)}kept{_TEMPORARY}") if path.exists() else None
-            if aside is not None:
-                aside.unlink(missing_ok=True)
+            backup = path.with_name(f"{temporary_prefix(path.name)}kept{_TEMPORARY}") if path.exists() else None
+            if backup is not None:
+                backup.unlink(missing_ok=True)
                 try:
-                    os.link(path, aside)
+                    os.link(path, backup)
                 except OSError:  # a file system without such names
-                    shutil.copy2(path, aside)
-            kept.append((path, aside))
+                    shutil.copy2(path, backup)
+            backups.append((path, backup))
         yield
     except BaseException:
-        for path, aside in kept:
-            if aside is None:
+        for path, backup in backups:
+            if backup is None:
                 path.unlink(missing_ok=True)
             else:
-                os.replace(aside, path)
+                os.replace(backup, path)
         raise
     finally:
-        for _, aside in kept:
-            if aside is not None:
-                aside.unlink(missing_ok=True)
+        for _, backup in backups:
+            if backup is not None:
+                backup.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
@@ -122,7 +122,7 @@ def copy_file(source: Path, target: Path) -> None:
 
 
 def read_text(path: Path) -> str:
-    """The text of a file. Raises UserError where it is not UTF-8."""
+    """The text of a file. Raises UserError if it is not UTF-8."""
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
@@ -145,20 +145,20 @@ def read_json(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8-sig"))
 
 
-def json_object_of(path: Path, saying: str = "") -> Mapping[str, Any]:
-    """The object in a JSON file of another program; an empty one if there is no file, or it holds another value.
+def json_object_of(path: Path, contents: str = "") -> Mapping[str, Any]:
+    """The object in a JSON file of another program; an empty one if the file is missing or holds another value.
 
-    saying: what the file says, for the message. Raises UserError for a file that is not JSON.
+    contents: what the file says, for the message. Raises UserError for a file that is not JSON.
     """
     try:
         value = read_json(path) if path.is_file() else {}
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{path}{f', which says {saying},' if saying else ''} is not JSON ({error}).") from None
+        raise UserError(f"{path}{f', which says {contents},' if contents else ''} is not JSON ({error}).") from None
     return value if isinstance(value, Mapping) else {}
 
 
 def json_object_if_any(path: Path) -> dict[str, Any]:
-    """The object in a JSON file; an empty one where there is none, or it cannot be read."""
+    """The object in a JSON file; an empty one if it is missing or cannot be read."""
     with contextlib.suppress(OSError, ValueError, RecursionError):
         value = read_json(path)
         return value if isinstance(value, dict) else {}
@@ -179,13 +179,13 @@ def size_text(size: float) -> str:
 
 
 def is_disk_full(error: BaseException) -> bool:
-    """Whether the error says that the disk is full, or that a quota or the largest size of a file is reached."""
+    """True for the error of a full disk, an exhausted quota, or a file of the largest size."""
     return isinstance(error, OSError) and error.errno in DISK_FULL
 
 
 @contextlib.contextmanager
 def room_for(what: str, folder: Path, remedy: str) -> Iterator[None]:
-    """Raise UserError if the disk of `folder` is full: the error of a write says neither what for nor what to do."""
+    """Raise UserError if the disk of `folder` is full. what: what is being written. remedy: what to do, a sentence."""
     try:
         yield
     except OSError as error:
@@ -208,12 +208,12 @@ def temporary_prefix(name: str) -> str:
 def remove_abandoned(folder: Path) -> list[str]:
     """Remove temporary files and folders that killed processes of this machine left in `folder`; returns their names.
 
-    A folder that had been moved aside to be replaced, and whose replacement never came, is put back.
+    A folder that was moved aside, and never replaced, is put back.
     """
     removed = []
     for path in sorted(folder.glob(".*")) if folder.is_dir() else []:
         match = _ABANDONED.fullmatch(path.name)
-        if match is None or match["host"] != _host() or _lives(int(match["process"])):
+        if match is None or match["host"] != _host() or _is_running(int(match["process"])):
             continue
         target = folder / match["name"]
         if match["kind"] == _REPLACED and not target.exists() and (path / match["name"]).exists():
@@ -235,7 +235,7 @@ def _host() -> str:
     return re.sub(r"[^A-Za-z0-9_]", "_", platform.node())
 
 
-def _lives(process: int) -> bool:
+def _is_running(process: int) -> bool:
     try:
         os.kill(process, 0)
     except OSError as error:  # PermissionError: another user's

@@ -1,4 +1,4 @@
-"""How often Python's garbage collector looks for cycles of references."""
+"""The frequency at which Python's garbage collector looks for cycles of references."""
 
 import gc
 

@@ -1,7 +1,7 @@
 """Locks on folders: one process at a time; the message for others names the process that holds it.
 
 A lock is a file that a process holds with flock, so that it ends with the process: the lock of a dead process is free.
-The record of the holder in the file is only for the message.
+The record of its holder in the file serves only the message.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ def hold(path: Path, *, doing: str, instead: str, wait: Callable[[str], None] | 
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+", encoding="utf-8") as file:
-        waiting = False
+        has_waited = False
         while True:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -42,9 +42,9 @@ def hold(path: Path, *, doing: str, instead: str, wait: Callable[[str], None] | 
                     raise UserError(f"{_holder(file)} {instead}") from error
             except OSError:  # this file system has no locks
                 break
-            if not waiting:
+            if not has_waited:
                 wait(f"{_holder(file)} Waiting for it …")
-                waiting = True
+                has_waited = True
             time.sleep(_POLL_SECONDS)
         record = {"process": os.getpid(), "host": platform.node(), "doing": doing, "since": time.time()}
         with contextlib.suppress(OSError):  # a full disk: the lock holds all the same
@@ -60,7 +60,7 @@ def hold(path: Path, *, doing: str, instead: str, wait: Callable[[str], None] | 
 
 
 def is_held(path: Path) -> bool:
-    """Whether a process holds the lock file, which need not exist; nothing is written."""
+    """True if a process holds the lock file, which need not exist; nothing is written."""
     try:
         with path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -72,7 +72,7 @@ def is_held(path: Path) -> bool:
 
 
 def _holder(file: IO[str]) -> str:
-    """A sentence that names the process which holds the lock, as far as it has said."""
+    """A sentence that names the process which holds the lock, if its record can be read."""
     try:
         file.seek(0)
         record = json.loads(file.read())

@@ -1,11 +1,11 @@
-"""How glibc's malloc keeps freed memory or returns it to the system. Without glibc, none of this has an effect."""
+"""Settings of glibc's malloc: it keeps freed memory or returns it to the system. No effect without glibc."""
 
 import contextlib
 import sys
 
 # By default malloc returns the buffers that XLA's kernels free to the system and asks for them again: on CPUs the page
-# faults take a quarter of a training step. So there is one heap, of huge pages, that keeps what is freed. Blocks of
-# more than 128 MiB are mapped by themselves and go back, or they would leave holes in the heap.
+# faults take a quarter of a training step. So there is one heap, of huge pages, that keeps freed blocks. Blocks of
+# more than 128 MiB are mapped separately and returned, as they would leave holes in the heap.
 TUNABLES = (
     "glibc.malloc.hugetlb=1:glibc.malloc.arena_max=1:"
     "glibc.malloc.mmap_threshold=134217728:glibc.malloc.trim_threshold=1073741824"
@@ -13,7 +13,7 @@ TUNABLES = (
 
 
 def release_unused() -> None:
-    """Return what compiling or evaluating freed to the system (malloc_trim): 340 MB of the 1,195 MB of a small run."""
+    """Return memory that compiling or evaluating freed (malloc_trim): 340 MB of the 1,195 MB of a small run."""
     import ctypes  # not needed to start
 
     if sys.platform == "linux":

@@ -8,7 +8,7 @@ from typing import Any
 from t5xpg.base.errors import UserError
 
 UNKNOWN = "-"
-_LONGEST_MARKDOWN, _LONGEST_COLUMN = 240, 60  # characters of a cell
+_MAX_CELL, _MAX_COLUMN = 240, 60  # characters of a cell
 
 _ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 # An underscore inside a word, a colon and a dot are no markup, except in addresses, which would become links.
@@ -26,8 +26,8 @@ def one_line(text: str) -> str:
     return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in shown)
 
 
-def cut(text: str, longest: int = _LONGEST_MARKDOWN) -> str:
-    """The text, or its beginning where it is longer than a cell."""
+def cut(text: str, longest: int = _MAX_CELL) -> str:
+    """The text, or its beginning if it is longer than a cell."""
     return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
@@ -42,23 +42,23 @@ def escape(text: str) -> str:
 
 
 def code(text: str) -> str:
-    """A command as Markdown code, or escaped where code could not show it."""
+    """A command as Markdown code, or escaped if code cannot show it."""
     return escape(text) if not text.isprintable() or "`" in text or "|" in text else f"`{text}`"
 
 
-def cell(given: Any) -> str:
+def cell(value: Any) -> str:
     """A value of a record as a Markdown cell: a float with four digits, a text cut to fit, the start of a digest."""
-    if isinstance(given, bool) or given is None:
-        return UNKNOWN if given is None else str(given).lower()
-    if isinstance(given, int | float):
-        return f"{given:,}" if isinstance(given, int) else f"{given:.4g}"
-    text = str(given)
+    if isinstance(value, bool) or value is None:
+        return UNKNOWN if value is None else str(value).lower()
+    if isinstance(value, int | float):
+        return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
+    text = str(value)
     return text[:12] + "…" if re.fullmatch("[0-9a-f]{64}", text) else escape(cut(text))
 
 
-def decimals(given: float | None) -> str:
+def decimals(value: float | None) -> str:
     """A measure as a cell, with three decimals."""
-    return UNKNOWN if given is None else f"{given:.3f}"
+    return UNKNOWN if value is None else f"{value:.3f}"
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], numbers_from: int | None = None) -> str:
@@ -68,13 +68,13 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], numbers_from: in
 
 
 def aligned(header: Sequence[str], rows: Sequence[Sequence[str]], numbers_from: int | None = None) -> list[str]:
-    """The lines of a table for a terminal, whose columns have one width; none where there are no rows.
+    """The lines of a table for a terminal, whose columns have one width; none without rows.
 
     Columns from `numbers_from` on are aligned to the right. Cells stay on their line, and long ones are cut.
     """
     if not rows:
         return []
-    lines = [[cut(one_line(text), _LONGEST_COLUMN) for text in line] for line in (header, *rows)]
+    lines = [[cut(one_line(text), _MAX_COLUMN) for text in line] for line in (header, *rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
     right = len(header) if numbers_from is None else numbers_from
     return [
@@ -87,7 +87,7 @@ def aligned(header: Sequence[str], rows: Sequence[Sequence[str]], numbers_from: 
 
 
 def block_of(text: str, begin: str, end: str, file: Path) -> str:
-    """The block in a page, markers included; "" where there is none. Raises UserError for broken markers."""
+    """The block in a page, markers included; "" without markers. Raises UserError for broken markers."""
     begins, ends = text.count(begin), text.count(end)
     if begins == ends == 0:
         return ""
@@ -98,7 +98,8 @@ def block_of(text: str, begin: str, end: str, file: Path) -> str:
 
 
 def with_block(text: str, new: str, begin: str, end: str, file: Path) -> str:
-    """The page with `new`, markers included, in place of its block, or at its end under "Results". Raises UserError."""
+    """The page with the block `new`, markers included, in place of its own, or at its end under "Results". Raises
+    UserError for broken markers."""
     old = block_of(text, begin, end, file)
     heading = "## Results"
     return text.replace(old, new) if old else f"{text.rstrip().removesuffix(heading).rstrip()}\n\n{heading}\n\n{new}\n"

@@ -1,4 +1,4 @@
-"""The values that a metric can have, without SeqIO: a number, a text, or something that only a picture shows.
+"""The values that a metric can have, without SeqIO: a number, a text, a histogram, images, or another array.
 
 `t5xpg.data.stream.evaluator` makes them from `seqio.metrics.MetricValue`s, in the process that has TensorFlow. Records
 hold them as JSON (`to_record`); `run.records.TensorBoardWriter` writes them as they are.
@@ -28,7 +28,7 @@ class Histogram:
         return values[np.isfinite(values)]
 
     def counted(self) -> tuple[np.ndarray, np.ndarray]:
-        """The finite values counted: int64 [bins], and the edges, float64 [bins + 1]; both empty if none is finite."""
+        """The counts of the finite values, int64 [bins], and the edges, float64 [bins + 1]; empty if none is finite."""
         finite = self.finite()
         if not finite.size:
             return np.zeros(0, np.int64), np.zeros(0)
@@ -60,15 +60,15 @@ def to_record(value: MetricValue) -> Any:
         counts, edges = value.counted()
         return {"histogram": {"counts": counts.tolist(), "edges": edges.tolist()}}
     if isinstance(value, Image):
-        return {"image": _described(value.pictures)}
+        return {"image": _summary(value.pictures)}
     if isinstance(value, Generic):
-        small = value.tensor.size <= _SHOWN_NUMBERS
-        return {"tensor": value.tensor.tolist() if small else _described(value.tensor)}
+        is_small = value.tensor.size <= _SHOWN_NUMBERS
+        return {"tensor": value.tensor.tolist() if is_small else _summary(value.tensor)}
     return value
 
 
 def is_number(value: MetricValue) -> TypeGuard[int | float]:
-    """Whether the value is a single number."""
+    """True if the value is a single number."""
     return isinstance(value, int | float)
 
 
@@ -96,16 +96,16 @@ def pack(values: Mapping[str, MetricValue]) -> dict[str, Any]:
 
 def unpack(message: Mapping[str, Any]) -> dict[str, MetricValue]:
     """The values that `pack` was called on."""
-    return {name: _unpacked(*value) if isinstance(value, list) else value for name, value in message.items()}
+    return {name: _unpack_value(*value) if isinstance(value, list) else value for name, value in message.items()}
 
 
-def _unpacked(kind: str, array: np.ndarray, more: Any) -> MetricValue:
+def _unpack_value(kind: str, array: np.ndarray, more: Any) -> MetricValue:
     if kind == "Generic":
         return Generic(array, more.encode("latin-1"))
     return (Histogram if kind == "Histogram" else Image)(array, more)
 
 
-def _described(array: np.ndarray) -> dict[str, Any]:
+def _summary(array: np.ndarray) -> dict[str, Any]:
     contiguous = np.ascontiguousarray(array)
     digest = hashlib.sha256(contiguous.tobytes()).hexdigest()
     return {"shape": list(array.shape), "dtype": str(array.dtype), "sha256": digest}

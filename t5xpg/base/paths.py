@@ -1,6 +1,6 @@
-"""Where things lie: in a checkout, or beside an installed package and in the folder where the program is started.
+"""Folders of the program: in a checkout, or beside an installed package and in the folder where it is started.
 
-What is in an object store (`s3://bucket/runs`) is worked on in a mirror of it: see `t5xpg.base.stores`.
+Folders in an object store (`s3://bucket/runs`) are worked on in mirrors: see `t5xpg.base.stores`.
 """
 
 import os
@@ -11,8 +11,8 @@ from t5xpg.base.errors import UserError
 
 PACKAGE = Path(__file__).resolve().parents[1]
 _IS_CHECKOUT = (PACKAGE.parent / "pyproject.toml").is_file()
-REPOSITORY = PACKAGE.parent if _IS_CHECKOUT else PACKAGE / "shipped"  # what is read, with gin/ and experiments/
-WORKSPACE = PACKAGE.parent if _IS_CHECKOUT else Path.cwd()  # what is written
+REPOSITORY = PACKAGE.parent if _IS_CHECKOUT else PACKAGE / "shipped"  # is read: gin/, experiments/
+WORKSPACE = PACKAGE.parent if _IS_CHECKOUT else Path.cwd()  # is written
 GIN = REPOSITORY / "gin"
 EXPERIMENTS = WORKSPACE / "experiments"
 
@@ -39,8 +39,8 @@ def runs_directory() -> Path:
 
 def recordings_directory() -> Path:
     """The folder of recorded batches: T5XPG_RECORDINGS_DIR, or `recordings` of `WORKSPACE`."""
-    if "://" in (chosen := os.environ.get("T5XPG_RECORDINGS_DIR", "")):
-        raise UserError(f"T5XPG_RECORDINGS_DIR={chosen}: recordings stay on this machine. Name a folder of it.")
+    if "://" in (folder := os.environ.get("T5XPG_RECORDINGS_DIR", "")):
+        raise UserError(f"T5XPG_RECORDINGS_DIR={folder}: recordings stay on this machine. Name a folder of it.")
     return Path(os.environ.get("T5XPG_RECORDINGS_DIR") or WORKSPACE / "recordings")
 
 
@@ -52,22 +52,22 @@ def user_cache() -> Path:
 _URL = re.compile(r"([a-z][a-z0-9+.-]*)://(.+)")
 
 
-def local(chosen: str) -> Path:
+def local(name: str) -> Path:
     """A folder of this machine: the path that was typed, or the mirror of the folder of a store ("s3://bucket/runs").
 
     Raises UserError for an address with . or .. in it, which cannot name a mirror.
     """
-    found = _URL.fullmatch(chosen.rstrip("/"))
-    if found is None or found[1] == "file":
-        return Path(chosen if found is None else found[2])
-    inside = [part for part in found[2].split("/") if part]
-    if {".", ".."} & set(inside):
-        raise UserError(f"{chosen} has . or .. in it. Expected the address of a folder, such as s3://bucket/runs.")
-    return _mirrors().joinpath(found[1], *inside)
+    url = _URL.fullmatch(name.rstrip("/"))
+    if url is None or url[1] == "file":
+        return Path(name if url is None else url[2])
+    parts = [part for part in url[2].split("/") if part]
+    if {".", ".."} & set(parts):
+        raise UserError(f"{name} has . or .. in it. Expected the address of a folder, such as s3://bucket/runs.")
+    return _mirrors().joinpath(url[1], *parts)
 
 
 def url_of(path: Path) -> str | None:
-    """The address that a folder is the mirror of ("s3://bucket/runs/mine"); None for a folder that is no mirror."""
+    """The address of which a folder is the mirror ("s3://bucket/runs/mine"); None if it is no mirror."""
     try:
         scheme, *inside = path.absolute().relative_to(_mirrors().absolute()).parts
     except ValueError:
@@ -80,22 +80,22 @@ def _mirrors() -> Path:
 
 
 def shown(path: Path) -> str:
-    """A path as messages show it: relative to the working directory if it lies in it."""
+    """A path for messages: relative to the working directory if it lies in it."""
     try:
         return str(path.resolve().relative_to(Path.cwd()))
     except ValueError:
         return str(path)
 
 
-def run_directory(chosen: str) -> Path:
+def run_directory(name: str) -> Path:
     """A run directory as it was typed: a path, the address of one in a store, or a name in `runs_directory`."""
-    return local(chosen) if os.sep in chosen else runs_directory() / chosen
+    return local(name) if os.sep in name else runs_directory() / name
 
 
 def require_no_pattern(path: Path, wildcards: str, library: str, options: str) -> None:
-    """Raise UserError for a folder that a library takes for a pattern. options: those that name another folder."""
-    if wrong := sorted(set(wildcards) & set(str(path.absolute()))):
+    """Raise UserError for a folder that a library takes for a pattern. options: what names another folder."""
+    if found := sorted(set(wildcards) & set(str(path.absolute()))):
         raise UserError(
-            f"The folder {path.absolute()} has {' and '.join(wrong)} in its name, which {library} takes for a pattern. "
+            f"The folder {path.absolute()} has {' and '.join(found)} in its name, which {library} takes for a pattern. "
             f"Name another folder: {options}"
         )

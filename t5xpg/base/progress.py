@@ -18,12 +18,12 @@ _FALLBACK_COLUMNS = 80
 
 
 class Progress:
-    """Shows how far some work is; a context manager.
+    """Shows the progress of some work; a context manager.
 
     On a terminal one line is rewritten, cut to its width: label, bar, percent, count, rate, time left and the note.
-    Elsewhere (a file, a pipe, TERM=dumb) a plain line comes at most every five seconds, where the count or the note is
-    another one, the first after a second, and one at the end. Rate and time left begin with the first count: what takes
-    long before it, such as compilation, says nothing about the rest. total: the count at the end, None where unknown.
+    Elsewhere (a file, a pipe, TERM=dumb) a plain line comes at most every five seconds, where the count or the note has
+    changed, the first after a second, and one at the end. Rate and time left begin with the first count: the time
+    before it, such as for compilation, says nothing about the rest. total: the count at the end, None where unknown.
     unit: the plural of what is counted ("steps"). initial: the count at the start where earlier work is continued.
     stream: by default the standard error at the time.
     """
@@ -89,21 +89,21 @@ class Progress:
     @staticmethod
     def print(text: str) -> None:
         """Print lines of text above the progress line that is being shown, if any, else on the standard error."""
-        shown = Progress._active[-1] if Progress._active else None
-        if shown is None:
+        active = Progress._active[-1] if Progress._active else None
+        if active is None:
             print(text, file=Progress._default or sys.stderr, flush=True)
             return
-        with shown._lock:
-            if shown._terminal:
-                shown._write("\r\x1b[K")
-            print(text, file=shown._stream, flush=True)
-            if shown._terminal:
-                shown._draw(time.monotonic())
+        with active._lock:
+            if active._terminal:
+                active._write("\r\x1b[K")
+            print(text, file=active._stream, flush=True)
+            if active._terminal:
+                active._draw(time.monotonic())
 
     @classmethod
     @contextlib.contextmanager
     def silenced(cls) -> Iterator[None]:
-        """While the block runs, nothing is shown on the standard error."""
+        """Show nothing on the standard error while the block runs."""
         with open(os.devnull, "w", encoding="utf-8") as nowhere:
             Progress._default = nowhere
             try:
@@ -187,7 +187,7 @@ def duration(seconds: float) -> str:
 
 
 def is_terminal(stream: TextIO) -> bool:
-    """Whether lines on `stream` can be rewritten in place."""
+    """True if lines on `stream` can be rewritten in place."""
     try:
         return stream.isatty() and os.environ.get("TERM", "") != "dumb"
     except ValueError:  # a closed stream

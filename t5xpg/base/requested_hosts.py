@@ -1,4 +1,4 @@
-"""Which processes train together: as the user named them, or as the scheduler says. Needs no JAX."""
+"""The processes that train together: as the user named them, or as the scheduler says. Needs no JAX."""
 
 import importlib.util
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ PROCESS = ("JAX_PROCESS_ID",)
 _SLURM = ("SLURM_JOB_ID", "SLURM_STEP_NODELIST", "SLURM_NTASKS", "SLURM_PROCID", "SLURM_LOCALID")
 _OPEN_MPI = "OMPI_COMM_WORLD_SIZE"
 _TPU_HOSTS = ("TPU_PROCESS_ADDRESSES", "TPU_WORKER_HOSTNAMES")
-_MOST = 1 << 16
+_MAX_PROCESSES = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class RequestedHosts:
     """The processes that a user named, or the scheduler that knows them.
 
     coordinator: "host:port" of the first process. The first three fields are None if JAX is to ask the scheduler,
-    `cluster`, which may turn out to have started only one process.
+    `cluster`, which may have started only one process.
     """
 
     coordinator: str | None = None
@@ -35,52 +35,53 @@ class RequestedHosts:
 def requested_hosts(
     coordinator: str | None, processes: str | None, process: str | None, environment: Mapping[str, str]
 ) -> RequestedHosts | None:
-    """What was asked for by options, else by the environment; None for this process alone. Raises UserError."""
-    given = {
-        "COORDINATOR": coordinator or _first(environment, COORDINATOR),
-        "PROCESSES": processes or _first(environment, PROCESSES),
-        "PROCESS": process or _first(environment, PROCESS),
+    """The processes named by options, else by the environment; None for this process alone. Raises UserError for values
+    that are missing or wrong."""
+    settings = {
+        "COORDINATOR": coordinator or _first_value(environment, COORDINATOR),
+        "PROCESSES": processes or _first_value(environment, PROCESSES),
+        "PROCESS": process or _first_value(environment, PROCESS),
     }
-    count = None if given["PROCESSES"] is None else _number("PROCESSES", given["PROCESSES"], 1)
+    count = None if settings["PROCESSES"] is None else _number("PROCESSES", settings["PROCESSES"], 1)
     if count == 1:
         return None
-    if not any(given.values()):
+    if not any(settings.values()):
         cluster = _cluster(environment)
         return None if cluster is None else RequestedHosts(cluster=cluster)
-    lacking = [name for name, value in given.items() if value is None]
-    if lacking:
+    missing = [name for name, value in settings.items() if value is None]
+    if missing:
         raise UserError(
-            f"Several processes are asked for, without {' and '.join(lacking)}. Each needs COORDINATOR=host:port "
+            f"Several processes are asked for, without {' and '.join(missing)}. Each needs COORDINATOR=host:port "
             f"({COORDINATOR[0]}), PROCESSES=number ({PROCESSES[0]}) and PROCESS=0, 1, … ({PROCESS[0]}); or PROCESSES=1 "
             "for this one alone."
         )
     assert count is not None
-    number = _number("PROCESS", given["PROCESS"] or "", 0)
+    number = _number("PROCESS", settings["PROCESS"] or "", 0)
     if number >= count:
         raise UserError(f"PROCESS is {number} of PROCESSES={count}: they count from 0 to {count - 1}.")
-    return RequestedHosts(_address(given["COORDINATOR"] or ""), count, number)
+    return RequestedHosts(_address(settings["COORDINATOR"] or ""), count, number)
 
 
 def require_alone(command: str, environment: Mapping[str, str]) -> None:
     """Raise UserError if the environment asks for several processes: `command` is the work of one process."""
-    found = requested_hosts(None, None, None, environment)
-    if found is None or found.cluster == "TPU":  # one host of a TPU slice may be used alone
+    hosts = requested_hosts(None, None, None, environment)
+    if hosts is None or hosts.cluster == "TPU":  # one host of a TPU slice may be used alone
         return
     names = [name for name in (*COORDINATOR, *PROCESSES, *PROCESS) if name in environment]
-    remedy = f"Unset {', '.join(names)}" if found.cluster is None else "Start it without srun or mpirun"
+    remedy = f"Unset {', '.join(names)}" if hosts.cluster is None else "Start it without srun or mpirun"
     raise UserError(
         f"`{command}` is the work of one process, and several are asked for. {remedy}, or set "
         f"{PROCESSES[0]}=1; training alone is shared by several."
     )
 
 
-def _first(environment: Mapping[str, str], names: tuple[str, ...]) -> str | None:
+def _first_value(environment: Mapping[str, str], names: tuple[str, ...]) -> str | None:
     return next((environment[name] for name in names if environment.get(name)), None)
 
 
-def _number(name: str, text: str, least: int) -> int:
-    if not text.isascii() or not text.isdecimal() or not least <= int(text[:9]) <= _MOST:
-        raise UserError(f"{name} is {text!r}: expected a whole number of at least {least}.")
+def _number(name: str, text: str, minimum: int) -> int:
+    if not text.isascii() or not text.isdecimal() or not minimum <= int(text[:9]) <= _MAX_PROCESSES:
+        raise UserError(f"{name} is {text!r}: expected a whole number of at least {minimum}.")
     return int(text[:9])
 
 
@@ -102,7 +103,7 @@ def _cluster(environment: Mapping[str, str]) -> str | None:
         return "Open MPI"
     if "tpu" not in environment.get("JAX_PLATFORMS", "tpu"):
         return None
-    hosts = _first(environment, _TPU_HOSTS)
+    hosts = _first_value(environment, _TPU_HOSTS)
     if hosts is not None:
         return "TPU" if "," in hosts else None
     return "TPU" if importlib.util.find_spec("libtpu") is not None and _has_tpu() else None

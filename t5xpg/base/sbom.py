@@ -30,19 +30,26 @@ def text(lock: str, hardware: Mapping[str, Any], versions: Mapping[str, str | No
         "python_full_version": python,
         "python_version": ".".join(python.split(".")[:2]),
     }
-    licences = {(canonicalize_name(one.name), one.version): _licences(one) for one in distributions()}
+    licences = {(canonicalize_name(package.name), package.version): _licences(package) for package in distributions()}
     components = []
     for entry in re.split(r"\n(?=[A-Za-z0-9])", lock.strip()):
-        wanted = Requirement(entry.splitlines()[0].rstrip(" \\"))
-        if wanted.marker is None or wanted.marker.evaluate(environment):
-            name, version = canonicalize_name(wanted.name), str(wanted.specifier).removeprefix("==")
+        requirement = Requirement(entry.splitlines()[0].rstrip(" \\"))
+        if requirement.marker is None or requirement.marker.evaluate(environment):
+            name, version = canonicalize_name(requirement.name), str(requirement.specifier).removeprefix("==")
             purl = f"pkg:pypi/{name}@{version.replace('+', '%2B')}"
-            facts = {"type": "library", "bom-ref": purl, "name": name, "version": version, "purl": purl}
+            component: dict[str, Any] = {
+                "type": "library",
+                "bom-ref": purl,
+                "name": name,
+                "version": version,
+                "purl": purl,
+            }
             # the lock takes any of the files of a version, which are for different machines
-            hashes = [{"alg": "SHA-256", "content": one} for one in re.findall(r"sha256:([0-9a-f]{64})", entry)]
-            found = {"externalReferences": [{"type": "distribution", "url": purl, "hashes": hashes}]}
-            named = licences.get((name, version))
-            components.append({**facts, **({"licenses": named} if named else {}), **found})
+            hashes = [{"alg": "SHA-256", "content": digest} for digest in re.findall(r"sha256:([0-9a-f]{64})", entry)]
+            if package_licences := licences.get((name, version)):
+                component["licenses"] = package_licences
+            component["externalReferences"] = [{"type": "distribution", "url": purl, "hashes": hashes}]
+            components.append(component)
     program = {"type": "application", "bom-ref": "t5xpg", "name": "t5xpg", "version": versions["t5xpg"]}
     document = {"bomFormat": "CycloneDX", "specVersion": "1.6", "metadata": {"component": program}}
     return json.dumps({**document, "components": components}, ensure_ascii=False, separators=(",", ":"))
@@ -50,9 +57,9 @@ def text(lock: str, hardware: Mapping[str, Any], versions: Mapping[str, str | No
 
 def _licences(package: Distribution) -> list[dict[str, Any]]:
     """The licences: an SPDX expression if there is one, else names. Full licence texts are left out."""
-    named = {name: package.metadata.get_all(name) or [] for name in ("License-Expression", "License", "Classifier")}
-    if named["License-Expression"]:
-        return [{"expression": named["License-Expression"][0]}]
-    names = [one.split(" :: ")[-1] for one in named["Classifier"] if one.startswith("License :: ")]
-    names = names or [one for one in named["License"] if one and len(one) < 60 and "\n" not in one]
+    fields = {name: package.metadata.get_all(name) or [] for name in ("License-Expression", "License", "Classifier")}
+    if fields["License-Expression"]:
+        return [{"expression": fields["License-Expression"][0]}]
+    names = [name.split(" :: ")[-1] for name in fields["Classifier"] if name.startswith("License :: ")]
+    names = names or [name for name in fields["License"] if name and len(name) < 60 and "\n" not in name]
     return [{"license": {"name": name}} for name in names]

@@ -19,7 +19,7 @@ class NothingToSave(BaseException):
 
 
 class StopRequest:
-    """A context manager that notes the first SIGINT or SIGTERM and goes on. at_once: the signal ends the block."""
+    """A context manager that records the first SIGINT or SIGTERM. at_once: the signal ends the block."""
 
     def __init__(self) -> None:
         self.number: int | None = None
@@ -29,7 +29,7 @@ class StopRequest:
 
     def __enter__(self) -> Self:
         for number in (signal.SIGINT, signal.SIGTERM):
-            self._previous[number] = signal.signal(number, self._note)
+            self._previous[number] = signal.signal(number, self._record)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> bool:
@@ -37,7 +37,7 @@ class StopRequest:
             signal.signal(number, handler)
         return kind is NothingToSave
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
+    def _record(self, number: int, frame: FrameType | None) -> None:
         if self.number is None:
             self.number, self._first = number, time.monotonic()
             if self.at_once:
@@ -54,15 +54,15 @@ class StopRequest:
 
     @property
     def requested(self) -> bool:
-        """Whether a signal has come."""
+        """True once a signal has come."""
         return self.number is not None
 
     def reached(self, step: int) -> bool:
-        """Whether the update `step`, just begun, is the last one. To be asked after every update."""
+        """True if the update `step`, just begun, is the last one. Called after every update."""
         return self.requested
 
     def overdue(self, seconds: float) -> bool:
-        """Whether the stop was requested at least `seconds` ago, and this process may end without waiting."""
+        """True if the stop was requested at least `seconds` ago, and this process may end without waiting."""
         return self.requested and self.age >= seconds
 
 

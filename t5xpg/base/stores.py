@@ -1,4 +1,4 @@
-"""Runs, data and caches in object stores: pulled before a command reads them, pushed when it has changed them."""
+"""Runs, data and caches in object stores: pulled before a command reads them, pushed after it has changed them."""
 
 import contextlib
 import os
@@ -13,32 +13,32 @@ from t5xpg.base.errors import UserError
 from t5xpg.base.mirror import Mirror, SupersededError
 
 
-def _of(folder: Path) -> Mirror | None:
+def _mirror_of(folder: Path) -> Mirror | None:
     url = paths.url_of(folder)
     return None if url is None else Mirror(folder.absolute(), url)
 
 
-def _worked_in(folder: Path) -> bool:
-    """Whether a process of this machine holds the lock of a run: it pulls and pushes itself."""
+def _is_in_use(folder: Path) -> bool:
+    """True if a process of this machine holds the lock of a run: it pulls and pushes by itself."""
     return locks.is_held(folder / ".lock")
 
 
-def pull(folder: Path, wanted: Callable[[str], bool] = lambda name: True) -> None:
-    """Update a mirror from its store, for the names that are wanted. A folder that is no mirror stays as it is."""
-    if (store := _of(folder)) is not None and not _worked_in(folder):
-        store.pull(wanted)
+def pull(folder: Path, name_filter: Callable[[str], bool] = lambda name: True) -> None:
+    """Update a mirror from its store, only files whose names `name_filter` accepts. Does nothing for other folders."""
+    if (store := _mirror_of(folder)) is not None and not _is_in_use(folder):
+        store.pull(name_filter)
 
 
-def pull_all(root: Path, wanted: Callable[[str], bool] = lambda name: True) -> None:
+def pull_all(root: Path, name_filter: Callable[[str], bool] = lambda name: True) -> None:
     """`pull` each of the folders in `root`."""
-    store = _of(root)
+    store = _mirror_of(root)
     for name in [] if store is None else store.names():
-        pull(root / name, wanted)
+        pull(root / name, name_filter)
 
 
 def push(folder: Path) -> None:
-    """Store what has changed in a mirror. Does nothing for a folder that is no mirror."""
-    if (store := _of(folder)) is not None and not _worked_in(folder):
+    """Store the changes in a mirror. Does nothing for a folder that is no mirror."""
+    if (store := _mirror_of(folder)) is not None and not _is_in_use(folder):
         store.push()
 
 
@@ -49,18 +49,18 @@ def push_all(root: Path) -> None:
 
 
 def remove(folder: Path) -> None:
-    """Remove from the store the folder that `folder` was a mirror of."""
-    if (store := _of(folder)) is not None:
+    """Remove the folder in the store whose mirror `folder` was."""
+    if (store := _mirror_of(folder)) is not None:
         store.remove()
 
 
 class Uploads:
-    """Stores the run that this process trains while it trains. Does nothing for a folder that is no mirror."""
+    """Stores the run that this process trains, in the background. Does nothing for a folder that is no mirror."""
 
     def __init__(self, folder: Path | None) -> None:
-        self._store = None if folder is None else _of(folder)
+        self._store = None if folder is None else _mirror_of(folder)
         self._trainer: str | None = None
-        self._due, self._ends = threading.Event(), threading.Event()
+        self._push_due, self._finishing = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
         self._superseded: SupersededError | None = None
         if self._store is not None:
@@ -75,17 +75,17 @@ class Uploads:
             self._thread = threading.Thread(target=self._work, name="uploads", daemon=True)
             self._thread.start()
 
-    def soon(self) -> None:
-        """Store the current state in the background. Raises SupersededError if a push before found another trainer."""
+    def push_soon(self) -> None:
+        """Store the current state in the background. Raises SupersededError if an earlier push found another one."""
         if self._superseded is not None:
             raise self._superseded
-        self._due.set()
+        self._push_due.set()
 
     def finish(self) -> None:
-        """Store all of it. Raises UserError where that is not possible."""
+        """Store the final state. Raises UserError if that is not possible."""
         if self._thread is not None:
-            self._ends.set()
-            self._due.set()
+            self._finishing.set()
+            self._push_due.set()
             self._thread.join()
         if self._superseded is not None:
             raise self._superseded
@@ -102,8 +102,8 @@ class Uploads:
     def _work(self) -> None:
         assert self._store is not None
         warned = False
-        while self._due.wait() and not self._ends.is_set():
-            self._due.clear()
+        while self._push_due.wait() and not self._finishing.is_set():
+            self._push_due.clear()
             try:
                 self._store.push(self._trainer)
             except SupersededError as error:
@@ -117,7 +117,7 @@ class Uploads:
 
 @contextlib.contextmanager
 def training(folder: Path | None) -> Iterator[Uploads]:
-    """Pull a run, and store it until the block ends, also with an error. None: another process of the run does this."""
+    """Pull a run, and store it until the block ends, also by an error. None: another process of the run does this."""
     uploads = Uploads(folder)
     try:
         yield uploads

@@ -1,4 +1,4 @@
-"""What a batch is: names, shapes and dtypes of its arrays. NumPy only.
+"""The arrays of a batch: their names, shapes and dtypes. NumPy only.
 
 A batch is a dict of int32 arrays with the names that SeqIO's feature converters give them (B rows, S and T lengths):
 
@@ -14,7 +14,7 @@ A batch is a dict of int32 arrays with the names that SeqIO's feature converters
 | encoder_segment_ids, encoder_positions | [B, S] | packed only: example's number in its row, from 1; position in it |
 | decoder_segment_ids, decoder_positions | [B, T] | packed only: the same for the targets |
 
-The `BatchLayout` of the feature converter says which of these arrays a batch has, and how long they are.
+The `BatchLayout` of the feature converter says which of these arrays a batch has, and their lengths.
 """
 
 import hashlib
@@ -62,9 +62,9 @@ class BatchLayout:
         """Raise UserError for a feature without length, a length without feature, and a stack with several lengths."""
         expected = self.task_features
         if set(task_feature_lengths) != set(expected):
-            given = ", ".join(map(repr, task_feature_lengths)) or "nothing"
+            names = ", ".join(map(repr, task_feature_lengths)) or "nothing"
             form = ", ".join(f"{feature!r}: …" for feature in expected)
-            raise UserError(f"TASK_FEATURE_LENGTHS gives lengths of {given}: expected {{{form}}}.")
+            raise UserError(f"TASK_FEATURE_LENGTHS gives lengths of {names}: expected {{{form}}}.")
         lengths = self.lengths(task_feature_lengths, packed=True)
         for stack in ("encoder_", "decoder_"):
             if len({length for name, length in lengths.items() if name.startswith(stack)}) > 1:
@@ -118,14 +118,14 @@ def layout_of(feature_converter: str) -> BatchLayout:
 
 
 def add_layout(feature_converter: str, layout: BatchLayout) -> None:
-    """Make a feature converter known by its name. Raises UserError where the name is known with another layout."""
+    """Make a feature converter known by its name. Raises UserError if the name is known with another layout."""
     if _LAYOUTS.setdefault(feature_converter, layout) != layout:
         raise UserError(f"There is a feature converter named {feature_converter!r} already, with another layout.")
 
 
 @dataclass(frozen=True)
 class BatchSpec:
-    """Shapes and dtypes of a batch. `vocab_size`, where known, bounds the token ids that `validate` lets pass."""
+    """Shapes and dtypes of a batch. vocab_size: bounds the token ids in `validate`; None if unknown."""
 
     batch_size: int
     task_feature_lengths: Mapping[str, int]
@@ -172,8 +172,8 @@ def validate(batch: Mapping[str, np.ndarray], spec: BatchSpec) -> None:
 
 
 def hash_batch(batch: Mapping[str, np.ndarray], parts: int = 1) -> str:
-    """Hex SHA-256 of a batch's names, dtypes, shapes and bytes, the same on every machine. parts: where it is above 1,
-    the rows are divided into that many equal parts, and the result is the hash of their hashes."""
+    """Hex SHA-256 of a batch's names, dtypes, shapes and bytes, the same on every machine. parts: above 1, the
+    rows are divided into that many equal parts, and the result is the hash of their hashes."""
     return hash_of_parts(hash_parts(batch, parts))
 
 
@@ -199,7 +199,7 @@ def _hash(batch: Mapping[str, np.ndarray]) -> str:
 
 
 def _limit(name: str, length: int, spec: BatchSpec) -> int | None:
-    """The number that all values of an array stay below; None where unbounded or unknown."""
+    """The number that all values of an array stay below; None if unbounded or unknown."""
     if name in spec.layout.tokens:
         return spec.vocab_size
     if name == spec.layout.weights or name == "decoder_causal_attention":
@@ -241,19 +241,19 @@ def with_targets(batch: Mapping[str, np.ndarray], targets: np.ndarray, spec: Bat
     ends = _prefix_lengths(batch)
     tokens = np.zeros_like(batch["decoder_target_tokens"])
     for row, end in enumerate(ends):
-        whole = np.concatenate([inputs[row, :end], targets[row]])[: tokens.shape[1]]
-        tokens[row, : len(whole)] = whole
+        joined = np.concatenate([inputs[row, :end], targets[row]])[: tokens.shape[1]]
+        tokens[row, : len(joined)] = joined
     return {**batch, **_decoder_arrays(tokens, ends)}
 
 
 def _prefix_lengths(batch: Mapping[str, np.ndarray]) -> np.ndarray:
-    """[B] int32. The attention has one position more: where the last prefix token is the input for the first target."""
+    """[B] int32. The causal attention covers one position more, whose input is the last token of the prefix."""
     return np.maximum(batch["decoder_causal_attention"].sum(axis=1, dtype=np.int32) - 1, 0)
 
 
-def _decoder_arrays(tokens: np.ndarray, first: np.ndarray) -> Batch:
-    """The decoder's arrays for tokens [B, T]. In each row, tokens from position `first` [B] on count in the loss."""
-    counts = (tokens != 0) & (np.arange(tokens.shape[1]) >= first[:, None])
+def _decoder_arrays(tokens: np.ndarray, first_targets: np.ndarray) -> Batch:
+    """The decoder's arrays for tokens [B, T]. In each row, tokens from `first_targets` [B] on have weight 1."""
+    counts = (tokens != 0) & (np.arange(tokens.shape[1]) >= first_targets[:, None])
     return {
         "decoder_target_tokens": tokens,
         "decoder_input_tokens": np.pad(tokens[:, :-1], ((0, 0), (1, 0))),

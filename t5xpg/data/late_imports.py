@@ -1,4 +1,4 @@
-"""Imports TensorFlow, SeqIO and t5 without the packages that they load but that a stream of batches does not use.
+"""Imports of TensorFlow, SeqIO and t5 without packages that they load and a stream of batches does not use.
 
 TensorFlow and TensorFlow Text load Keras, and TensorFlow its interface of version 1; t5 loads scikit-learn, SciPy, NLTK
 and sacrebleu for its metrics; SeqIO loads JAX and Flax for its metrics, TensorFlow Text, which byte vocabularies do not
@@ -17,22 +17,22 @@ from typing import Any
 from t5xpg.base.errors import UserError
 
 _KERAS_OF_TEXT = "tensorflow_text.python.keras"
-_OF_METRICS = ("sacrebleu", "scipy", "scipy.stats", "sklearn", "sklearn.metrics", "rouge_score.rouge_scorer")
-_OF_TENSORFLOW = ("tensorflow._api.v2.compat.v1", "tensorflow._api.v2.compat.v2.compat.v1", "requests")
-_WITH_JAX = ("clu", "clu.metrics", "seqio.metrics", "seqio.evaluation", "seqio.loggers")
+_METRIC_LIBRARIES = ("sacrebleu", "scipy", "scipy.stats", "sklearn", "sklearn.metrics", "rouge_score.rouge_scorer")
+_TENSORFLOW_PARTS = ("tensorflow._api.v2.compat.v1", "tensorflow._api.v2.compat.v2.compat.v1", "requests")
+_JAX_USERS = ("clu", "clu.metrics", "seqio.metrics", "seqio.evaluation", "seqio.loggers")
 
 
 class LateModule(types.ModuleType):
-    """Stands for a module that is imported when one of its names is asked for."""
+    """A stand-in for a module, which is imported at the first use of one of its names."""
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # asked for by the import itself
+        if name.startswith("__"):  # looked up by the import itself
             raise AttributeError(name)
         return getattr(importlib.import_module(self.__name__), name)
 
 
 class LateFunctions(LateModule):
-    """Stands for a module of functions, imported when one is called: t5 looks for some of them when it is imported."""
+    """A stand-in for a module of functions, imported when one is called: t5 looks some of them up at its import."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -42,43 +42,43 @@ class LateFunctions(LateModule):
 
 
 class LateText(LateModule):
-    """Stands for TensorFlow Text, which subword vocabularies use and byte vocabularies do not."""
+    """A stand-in for TensorFlow Text, which subword vocabularies use and byte vocabularies do not."""
 
     def __getattr__(self, name: str) -> Any:
-        with in_place({_KERAS_OF_TEXT: LateModule(_KERAS_OF_TEXT)}):
+        with stand_ins({_KERAS_OF_TEXT: LateModule(_KERAS_OF_TEXT)}):
             return super().__getattr__(name)
 
 
 def import_libraries() -> None:
-    """Import TensorFlow, SeqIO and t5 this way. Raises UserError without t5, which pip leaves out (pyproject.toml)."""
+    """Import TensorFlow, SeqIO and t5 with stand-ins. UserError without t5, which pip leaves out (pyproject.toml)."""
     if importlib.util.find_spec("t5") is None:
         raise UserError(
             "The package t5 is not installed: pip would install with it what writes over seqio. Type: "
             "pip install --no-deps t5==0.9.4"
         )
-    late = {name: LateModule(name) for name in (*_OF_TENSORFLOW, "tensorflow_datasets", "pyglove", *_WITH_JAX)}
-    late |= {name: LateFunctions(name) for name in _OF_METRICS}
+    late = {name: LateModule(name) for name in (*_TENSORFLOW_PARTS, "tensorflow_datasets", "pyglove", *_JAX_USERS)}
+    late |= {name: LateFunctions(name) for name in _METRIC_LIBRARIES}
     late["tensorflow_text"] = LateText("tensorflow_text")
     for parent, child in (("scipy", "stats"), ("sklearn", "metrics"), ("clu", "metrics")):
         setattr(late[parent], child, late[f"{parent}.{child}"])
-    # the names that SeqIO asks these modules for while it is imported
+    # the names of these modules that SeqIO uses while it is imported
     datasets: Any = late["tensorflow_datasets"]
     datasets.Split, datasets.core = types.SimpleNamespace(TRAIN="train"), types.SimpleNamespace(DatasetBuilder=object)
     late["seqio.metrics"].MetricFnCallable = Callable[..., Mapping[str, Any]]  # type: ignore[attr-defined]
     late["seqio.evaluation"].Evaluator = None  # type: ignore[attr-defined]
     # None makes an import fail: TensorFlow does without Keras's optimisers and h5py, TensorFlow Lite without JAX
-    with in_place({**late, "keras.src.optimizers": None, "h5py": None, "jax": None}):
+    with stand_ins({**late, "keras.src.optimizers": None, "h5py": None, "jax": None}):
         import t5.data  # noqa: F401
     import seqio
 
     del datasets.Split, datasets.core
     if seqio.Evaluator is None:
         del seqio.Evaluator, late["seqio.evaluation"].Evaluator
-        seqio.__getattr__ = _exported_late
+        seqio.__getattr__ = _late_export
 
 
-def _exported_late(name: str) -> Any:
-    """A name that `seqio` exports from its modules evaluation and loggers, where it was imported without them."""
+def _late_export(name: str) -> Any:
+    """A name that `seqio` exports from its modules evaluation and loggers, for an import without them."""
     if not name.startswith("_"):
         evaluation, loggers = (importlib.import_module(f"seqio.{module}") for module in ("evaluation", "loggers"))
         exported = {**vars(loggers), "loggers": loggers, "Evaluator": evaluation.Evaluator}
@@ -88,8 +88,8 @@ def _exported_late(name: str) -> Any:
 
 
 @contextlib.contextmanager
-def in_place(modules: Mapping[str, types.ModuleType | None]) -> Iterator[None]:
-    """Put modules into `sys.modules` inside the context; those there already stay. None: importing the module fails."""
+def stand_ins(modules: Mapping[str, types.ModuleType | None]) -> Iterator[None]:
+    """Put modules into `sys.modules` for the block, unless they are there already. None: importing a module fails."""
     absent = {name: module for name, module in modules.items() if name not in sys.modules}
     sys.modules.update(absent)  # type: ignore[arg-type]
     try:

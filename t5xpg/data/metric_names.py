@@ -12,23 +12,22 @@ _ARGUMENTS = (["targets", "predictions"], ["targets", "scores"])
 
 
 def metric_of(name: str) -> Callable[..., Any]:
-    """The metric function of a name, in SeqIO's signature. Raises UserError where there is none."""
+    """The metric function of a name, in SeqIO's signature. Raises UserError for an unknown name."""
     check_metric_name(name)
     module, _, function = name.rpartition(".")
     try:
-        found: Callable[..., Any] = getattr(importlib.import_module(module) if module else metrics, function)
+        metric: Callable[..., Any] = getattr(importlib.import_module(module) if module else metrics, function)
     except (ModuleNotFoundError, AttributeError) as error:
         raise UserError(f"METRICS names {name}, which Python does not find: {error}.") from error
-    if not _is_metric(found):
+    if not _is_metric(metric):
         raise UserError(f"METRICS names {name}: expected a function of (targets, predictions) or (targets, scores).")
-    return found
+    return metric
 
 
 def check_metric_name(name: str) -> None:
-    """Raise UserError, with the nearest names, for a name without a module that is none of a metric."""
+    """Raise UserError, with the nearest names, for a name without a module that is not of a metric."""
     functions = inspect.getmembers(metrics, inspect.isfunction)
-    public = ((one, function) for one, function in functions if not one.startswith("_"))
-    known = {one for one, function in public if _is_metric(function)}
+    known = {metric for metric, function in functions if not metric.startswith("_") and _is_metric(function)}
     if "." not in name and name not in known:
         raise UserError(f"METRICS names {name}, which is no function of {metrics.__name__}.{nearest(name, known)}")
 

@@ -3,7 +3,7 @@
     from t5xpg.data import metrics
     seqio.TaskRegistry.add("my_translation", …, metric_fns=[metrics.bleu, metrics.chrf])
 
-A function of (targets, predictions) gets what the task's `postprocess_fn` makes of each example, by default the text;
+A function of (targets, predictions) gets the output of the task's `postprocess_fn` for each example, by default text;
 one of (targets, scores) gets log-likelihoods in nats, one number for each example. All numbers are averages over the
 examples (BLEU, chrF, the likelihoods: over the whole split) and go from 0 to 100, as in `t5.evaluation.metrics`; only
 likelihoods have units of their own. A target is one reference or a list of several, of which the best one counts.
@@ -25,7 +25,7 @@ Target = str | Sequence[str]
 
 
 def check_pairs(targets: Sequence[Any], outputs: Sequence[Any]) -> None:
-    """Raise ValueError where there are no examples, or not as many targets as outputs."""
+    """Raise ValueError without examples, or for different numbers of targets and outputs."""
     if len(targets) != len(outputs):
         raise ValueError(f"There are {len(targets)} targets and {len(outputs)} outputs of the model.")
     if not len(targets):
@@ -33,7 +33,7 @@ def check_pairs(targets: Sequence[Any], outputs: Sequence[Any]) -> None:
 
 
 def references_of(target: Target) -> list[str]:
-    """The references of one example. Raises ValueError where there are none."""
+    """The references of one example. Raises ValueError without any."""
     references = [target] if isinstance(target, str) else list(target)
     if not references:
         raise ValueError("An example has no reference: nothing can be compared with it.")
@@ -41,7 +41,7 @@ def references_of(target: Target) -> list[str]:
 
 
 def mean_of_best(score: Callable[[str, str], float], targets: Sequence[Target], predictions: Sequence[str]) -> float:
-    """100 times the mean over the examples of `score(reference, prediction)` with the reference that suits best."""
+    """100 times the mean over the examples of `score(reference, prediction)` with the best reference."""
     check_pairs(targets, predictions)
     best = (
         max(score(reference, prediction) for reference in references_of(target))
@@ -62,7 +62,7 @@ def exact_match(targets: Sequence[Target], predictions: Sequence[str]) -> dict[s
 
 
 def token_f1(targets: Sequence[Target], predictions: Sequence[str]) -> dict[str, float]:
-    """F1 of the words, which white space divides, as they are. Two texts without words agree."""
+    """F1 of the words between white space, without normalisation. Two texts without words agree."""
     return {"token_f1": mean_of_best(_f1, targets, predictions)}
 
 
@@ -71,15 +71,15 @@ def squad(targets: Sequence[Target], predictions: Sequence[str]) -> dict[str, fl
     articles. The target of a question without an answer is ""; answers that the normalisation empties ("The") count
     last.
     """
-    return _answers(targets, predictions, _SQUAD_PUNCTUATION, only_with_text=True)
+    return _match_and_f1(targets, predictions, _SQUAD_PUNCTUATION, only_with_text=True)
 
 
 def trivia_qa(targets: Sequence[Target], predictions: Sequence[str]) -> dict[str, float]:
     """TriviaQA's exact match and F1 (Joshi et al. 2017) over the aliases, normalised as in its script (no articles)."""
-    return _answers(targets, predictions, _TRIVIA_QA_PUNCTUATION, only_with_text=False)
+    return _match_and_f1(targets, predictions, _TRIVIA_QA_PUNCTUATION, only_with_text=False)
 
 
-def _answers(
+def _match_and_f1(
     targets: Sequence[Target], predictions: Sequence[str], punctuation: Mapping[int, Any], *, only_with_text: bool
 ) -> dict[str, float]:
     def normalized(text: str) -> str:
@@ -110,7 +110,7 @@ def accuracy(targets: Sequence[Hashable], predictions: Sequence[Hashable]) -> di
     from sklearn.metrics import accuracy_score
 
     check_pairs(targets, predictions)
-    return {"accuracy": 100.0 * float(accuracy_score(*_numbered(targets, predictions)))}
+    return {"accuracy": 100.0 * float(accuracy_score(*_class_numbers(targets, predictions)))}
 
 
 def macro_f1(
@@ -122,11 +122,11 @@ def macro_f1(
 
     check_pairs(targets, predictions)
     chosen = list(dict.fromkeys(targets if labels is None else labels))
-    expected, found, numbers = _numbered(targets, predictions, chosen)
+    expected, found, numbers = _class_numbers(targets, predictions, chosen)
     return {"macro_f1": 100.0 * float(f1_score(expected, found, labels=numbers, average="macro", zero_division=0.0))}
 
 
-def _numbered(*sequences: Sequence[Hashable]) -> list[list[int]]:
+def _class_numbers(*sequences: Sequence[Hashable]) -> list[list[int]]:
     """The same number for the same class everywhere: scikit-learn mixes no types, and models predict anything."""
     numbers: dict[Hashable, int] = {}
     return [[numbers.setdefault(label, len(numbers)) for label in labels] for labels in sequences]
@@ -145,7 +145,7 @@ def _similarity(reference: str, prediction: str) -> float:
     return 1.0 - editdistance.distance(reference, prediction) / longer if longer else 1.0
 
 
-_LARGEST_EXPONENT = 700.0  # of what a float can hold
+_LARGEST_EXPONENT = 700.0  # of a finite float
 
 
 def perplexity(targets: Sequence[str], scores: Sequence[Any]) -> dict[str, float]:
@@ -153,7 +153,7 @@ def perplexity(targets: Sequence[str], scores: Sequence[Any]) -> dict[str, float
 
     targets: texts. scores: log-likelihoods in nats, summed over the tokens, the end included. The sums over the split
     are divided by its bytes or words (what white space divides). Choose lengths that hold the targets: one that is cut
-    counts with all its bytes. Raises ValueError where the targets have no byte.
+    counts with all its bytes. Raises ValueError if the targets have no byte.
     """
     check_pairs(targets, scores)
     nats = -math.fsum(float(score) for score in scores)
@@ -173,7 +173,7 @@ def perplexity(targets: Sequence[str], scores: Sequence[Any]) -> dict[str, float
     }
 
 
-_KINDS = ("rouge1", "rouge2", "rougeLsum")
+_ROUGE_KINDS = ("rouge1", "rouge2", "rougeLsum")
 
 
 def rouge(targets: Sequence[Target], predictions: Sequence[str], *, use_stemmer: bool = False) -> dict[str, float]:
@@ -182,11 +182,11 @@ def rouge(targets: Sequence[Target], predictions: Sequence[str], *, use_stemmer:
     from rouge_score.rouge_scorer import RougeScorer
 
     check_pairs(targets, predictions)
-    scorer = RougeScorer(list(_KINDS), use_stemmer=use_stemmer)
-    sums = dict.fromkeys(_KINDS, 0.0)
+    scorer = RougeScorer(list(_ROUGE_KINDS), use_stemmer=use_stemmer)
+    sums = dict.fromkeys(_ROUGE_KINDS, 0.0)
     for target, prediction in zip(targets, predictions, strict=True):
-        best = scorer.score_multi([_in_lines(one) for one in references_of(target)], _in_lines(prediction))
-        for kind in _KINDS:
+        best = scorer.score_multi([_in_lines(reference) for reference in references_of(target)], _in_lines(prediction))
+        for kind in _ROUGE_KINDS:
             sums[kind] += best[kind].fmeasure
     return {kind: 100.0 * total / len(targets) for kind, total in sums.items()}
 
@@ -202,7 +202,7 @@ def bleu(
     from sacrebleu.metrics.bleu import BLEU
 
     # force: it would warn of text that looks tokenised already
-    return _of_corpus("bleu", BLEU(tokenize=tokenize, lowercase=lowercase, force=True), targets, predictions)
+    return _corpus_metric("bleu", BLEU(tokenize=tokenize, lowercase=lowercase, force=True), targets, predictions)
 
 
 def bleu_13a(targets: Sequence[Target], predictions: Sequence[str]) -> dict[str, Any]:
@@ -214,7 +214,7 @@ def chrf(targets: Sequence[Target], predictions: Sequence[str], *, word_order: i
     """Corpus chrF2 (Popović 2015) of sacrebleu and its signature, a `seqio.metrics.Text`; word_order=2 is chrF++."""
     from sacrebleu.metrics.chrf import CHRF
 
-    return _of_corpus("chrf", CHRF(word_order=word_order), targets, predictions)
+    return _corpus_metric("chrf", CHRF(word_order=word_order), targets, predictions)
 
 
 def token_bleu(targets: Sequence[Target], predictions: Sequence[str], *, lowercase: bool = False) -> dict[str, Any]:
@@ -226,15 +226,15 @@ def token_bleu(targets: Sequence[Target], predictions: Sequence[str], *, lowerca
     from seqio.metrics import Text
 
     metric = BLEU(tokenize="none", smooth_method="none", lowercase=lowercase, force=True)
-    references = [[joined(reference) for reference in references_of(target)] for target in targets]
-    score = _corpus_score(metric, references, [joined(prediction) for prediction in predictions])
+    references = [[join_bpe(reference) for reference in references_of(target)] for target in targets]
+    score = _corpus_score(metric, references, [join_bpe(prediction) for prediction in predictions])
     precisions = "/".join(f"{precision:.1f}" for precision in score.precisions)
     lengths = f"ratio={score.ratio:.3f}, hyp_len={score.sys_len}, ref_len={score.ref_len}"
     parts = Text(f"{precisions} (BP={score.bp:.3f}, {lengths})")
     return {**_with_signature("token_bleu", metric, score), "token_bleu_parts": parts}
 
 
-def joined(text: str) -> str:
+def join_bpe(text: str) -> str:
     """A text with the pieces of BPE joined to words."""
     return f"{text} ".replace("@@ ", "")
 
@@ -248,17 +248,17 @@ def codexglue(targets: Sequence[Target], predictions: Sequence[str]) -> dict[str
     score = _corpus_score(BLEU(tokenize="none", smooth_method="none", force=True), targets, predictions)
     stripped = [[reference.strip() for reference in references_of(target)] for target in targets]
     equal = mean_of_best(_equal, stripped, [prediction.strip() for prediction in predictions])
-    return {"codexglue_bleu": one_added(score), "codexglue_exact_match": equal}
+    return {"codexglue_bleu": smoothed_bleu(score), "codexglue_exact_match": equal}
 
 
-def one_added(score: Any) -> float:
-    """BLEU of sacrebleu's counts, with 1 added to matches and n-grams of every order, that of single tokens too."""
+def smoothed_bleu(score: Any) -> float:
+    """BLEU of sacrebleu's counts, with 1 added to matches and n-grams of every order, single tokens included."""
     pairs = zip(score.counts, score.totals, strict=True)
     logs = [math.log((matches + 1.0) / (total + 1.0)) for matches, total in pairs]
     return 100.0 * float(score.bp) * math.exp(sum(logs) / len(logs))
 
 
-def _of_corpus(name: str, metric: Any, targets: Sequence[Target], predictions: Sequence[str]) -> dict[str, Any]:
+def _corpus_metric(name: str, metric: Any, targets: Sequence[Target], predictions: Sequence[str]) -> dict[str, Any]:
     return _with_signature(name, metric, _corpus_score(metric, targets, predictions))
 
 
@@ -275,5 +275,5 @@ def _corpus_score(metric: Any, targets: Sequence[Target], predictions: Sequence[
 
 
 def reference_streams(targets: Sequence[Target]) -> list[list[str | None]]:
-    """References as sacrebleu takes them: the first ones of all examples, the second ones; None where there is none."""
+    """References in sacrebleu's form: the first of all examples, then the second of all, …; None for a missing one."""
     return [list(stream) for stream in itertools.zip_longest(*map(references_of, targets))]

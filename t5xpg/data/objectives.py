@@ -1,5 +1,5 @@
-"""The pretraining objectives and their numbers, as an experiment gives them: a class has the arguments of its step.
-What each does is in `docs/objectives.md` and `tasks.steps`; lengths are in `tasks.lengths`. Standard library only."""
+"""The pretraining objectives and their settings in an experiment: a class has the arguments of the objective's step.
+`docs/objectives.md` describes them; steps are in `tasks.steps`, lengths in `tasks.lengths`. Standard library only."""
 
 import dataclasses
 import math
@@ -87,7 +87,7 @@ class MaskedLM:
 class NextLine:
     """A line of a document is predicted from those before it. For vocabularies with a token that ends lines."""
 
-    lines: int = 4  # so many of each document are asked for, at most
+    lines: int = 4  # the most lines of a document that are predicted
 
     def __post_init__(self) -> None:
         if not isinstance(self.lines, int) or isinstance(self.lines, bool) or self.lines < 1:
@@ -96,7 +96,7 @@ class NextLine:
 
 @dataclass(frozen=True)
 class Passkey:
-    """A number is found again in a long text that has it in a line of its own (Mohtashami and Jaggi 2023, arXiv
+    """A number is retrieved from a long text that has it in a line of its own (Mohtashami and Jaggi 2023, arXiv
     2305.16300). For vocabularies of bytes."""
 
     digits: int = 5  # of the number
@@ -133,7 +133,7 @@ def name_of(objective: Objective) -> str:
 
 
 def to_json(objective: Objective | None) -> dict[str, Any] | None:
-    """The JSON for `from_json`; of span corruption its numbers alone, as in positions of earlier versions."""
+    """The JSON for `from_json`; for span corruption only its numbers, as in positions of earlier versions."""
     if objective is None:
         return None
     numbers = dataclasses.asdict(objective)
@@ -143,7 +143,7 @@ def to_json(objective: Objective | None) -> dict[str, Any] | None:
 
 
 def from_json(value: Mapping[str, Any] | None) -> Objective | None:
-    """The objective that `to_json` was called on."""
+    """The inverse of `to_json`."""
     if value is None:
         return None
     numbers = dict(value)

@@ -1,4 +1,4 @@
-"""What to read: the description of one stream of batches, as an experiment gives it. Without TensorFlow."""
+"""The description of one stream of batches, as an experiment sets it. Without TensorFlow."""
 
 import dataclasses
 import functools
@@ -17,15 +17,15 @@ from t5xpg.data.objectives import Objective, SpanCorruption
 # SpanCorruption: gin files know it as `spec.SpanCorruption`
 __all__ = ["DatasetConfig", "SpanCorruption"]
 
-_BEYOND = 2**63  # no counter of the data libraries holds it
-_MOST_NUMBERS = 2**31 - 1  # the most in one array of a batch that its frameworks can index
+_COUNTER_LIMIT = 2**63  # beyond the counters of the data libraries
+_MAX_ELEMENTS = 2**31 - 1  # of one array of a batch that its frameworks can index
 # The rows of a length bucket are a multiple of gcd(BATCH_SIZE, this number), so that batches divide over devices.
-_DIVIDES = 8
+_ROWS_DIVISOR = 8
 
 
 @dataclass(frozen=True)
 class DatasetConfig:
-    """One stream of batches. The names are those of T5X's `utils.DatasetConfig` where it has one.
+    """One stream of batches. The names are those of T5X's `utils.DatasetConfig`, as far as it has them.
 
     `batch_size` is the global batch. Each of the `num_virtual_shards` shards of the data gives the same number of its
     rows, however many processes read. `num_epochs=None` repeats for ever; with a number the stream ends, its last batch
@@ -55,7 +55,10 @@ class DatasetConfig:
     metrics: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in ("mixture_or_task_name", "split"):  # they become names of files: they may not lead out of folders
+        for name in (
+            "mixture_or_task_name",
+            "split",
+        ):  # names of files are made of them: they may not lead out of folders
             value = getattr(self, name)
             if (
                 not isinstance(value, str)
@@ -87,9 +90,9 @@ class DatasetConfig:
             raise UserError(f"DatasetConfig.objective is {self.objective!r}: expected one of {names}, or None.")
         check_seed(self.seed)
         longest = max(self.task_feature_lengths.values(), default=0)
-        if self.batch_size * longest > _MOST_NUMBERS:
+        if self.batch_size * longest > _MAX_ELEMENTS:
             raise UserError(
-                f"A batch of {self.batch_size} rows of {longest} tokens would have arrays of more than {_MOST_NUMBERS} "
+                f"A batch of {self.batch_size} rows of {longest} tokens would have arrays of more than {_MAX_ELEMENTS} "
                 "numbers. Lower BATCH_SIZE or TASK_FEATURE_LENGTHS."
             )
         if self.batch_size % self.num_virtual_shards:
@@ -100,12 +103,12 @@ class DatasetConfig:
         if self.length_buckets is not None:
             object.__setattr__(self, "length_buckets", self._checked_buckets(self.length_buckets, longest))
 
-    def _checked_buckets(self, given: Any, longest: int) -> tuple[int, ...]:
-        lengths = tuple(given) if isinstance(given, tuple | list) else ()
-        whole = all(isinstance(length, int) and not isinstance(length, bool) and length > 0 for length in lengths)
-        if not whole or list(lengths) != sorted(set(lengths)) or lengths[-1:] != (longest,):
+    def _checked_buckets(self, value: Any, longest: int) -> tuple[int, ...]:
+        lengths = tuple(value) if isinstance(value, tuple | list) else ()
+        are_whole = all(isinstance(length, int) and not isinstance(length, bool) and length > 0 for length in lengths)
+        if not are_whole or list(lengths) != sorted(set(lengths)) or lengths[-1:] != (longest,):
             raise UserError(
-                f"LENGTH_BUCKETS is {given!r}: expected ascending lengths in tokens, the last one the longest of "
+                f"LENGTH_BUCKETS is {value!r}: expected ascending lengths in tokens, the last one the longest of "
                 f"TASK_FEATURE_LENGTHS, as in ({max(1, longest // 4)}, {max(1, longest // 2)}, {longest})."
             )
         if self.pack:
@@ -138,7 +141,7 @@ class DatasetConfig:
         """
         if self.length_buckets is None:
             return {max(layout_of(self.converter).lengths(self.task_feature_lengths, self.pack).values()): self}
-        multiple, tokens = math.gcd(self.batch_size, _DIVIDES), self.batch_size * self.length_buckets[-1]
+        multiple, tokens = math.gcd(self.batch_size, _ROWS_DIVISOR), self.batch_size * self.length_buckets[-1]
         return {
             bucket: dataclasses.replace(
                 self,
@@ -150,7 +153,7 @@ class DatasetConfig:
         }
 
     def of_batch(self, batch: Mapping[str, Any]) -> "DatasetConfig":
-        """The config in `buckets` for the length of a batch's longest array; this config where there is none."""
+        """The config in `buckets` for the length of a batch's longest array; this config without such a bucket."""
         return self.buckets.get(longest_array(batch), self)
 
     @property
@@ -180,17 +183,17 @@ class DatasetConfig:
         """A JSON value from which `from_json` makes an equal config."""
         lists = {name: list(getattr(self, name)) for name in ("module_import", "metrics")}
         buckets = None if self.length_buckets is None else list(self.length_buckets)
-        own = {"objective": objectives.to_json(self.objective), "length_buckets": buckets, **lists}
-        return dataclasses.asdict(self) | own
+        other = {"objective": objectives.to_json(self.objective), "length_buckets": buckets, **lists}
+        return dataclasses.asdict(self) | other
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "DatasetConfig":
-        """The config that `to_json` was called on."""
+        """The inverse of `to_json`."""
         return cls(**{**value, "objective": objectives.from_json(value["objective"])})
 
 
 def _at_least_one(name: str, value: Any) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value < _BEYOND:
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value < _COUNTER_LIMIT:
         raise UserError(f"DatasetConfig.{name} is {value!r}: it must be a whole number of at least 1 (below 2**63).")
 
 

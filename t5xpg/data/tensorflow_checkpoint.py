@@ -16,7 +16,7 @@ _Result = TypeVar("_Result")
 
 class TensorFlowCheckpoint:
     """The variables of a checkpoint, by its path without `.index`: `shapes` by name, and `read` for the numbers of one.
-    Raises UserError where files are not there, not whole or damaged (TensorFlow compares checksums)."""
+    Raises UserError for files that are missing, incomplete or damaged (TensorFlow compares checksums)."""
 
     def __init__(self, prefix: Path) -> None:
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -27,7 +27,7 @@ class TensorFlowCheckpoint:
         if not index.is_file():
             raise UserError(f"There is no {index}: expected the files of a TensorFlow checkpoint.")
         names = {file.name for file in prefix.parent.iterdir()}
-        # the number of data files stands in the name of each
+        # the name of each data file has their number
         pattern = re.compile(re.escape(prefix.name) + r"\.data-\d{5}-of-(\d{5})")
         count = max((int(match[1]) for name in names if (match := pattern.fullmatch(name))), default=1)
         expected = [f"{prefix.name}.data-{shard:05}-of-{count:05}" for shard in range(count)]
@@ -47,9 +47,9 @@ class TensorFlowCheckpoint:
         return np.asarray(array)
 
     def _checked(self, load: Callable[[], _Result], problem: str) -> _Result:
-        """What `load` returns; an error of TensorFlow's, which has many classes of them, becomes one message."""
+        """The result of `load`; an error of TensorFlow's, of whatever class, becomes a UserError."""
         try:
             return load()
         except Exception as error:
-            why = " ".join(str(error).replace(str(self._prefix), self._prefix.name).split())
-            raise UserError(f"{problem} ({why[:300]}).") from None
+            reason = " ".join(str(error).replace(str(self._prefix), self._prefix.name).split())
+            raise UserError(f"{problem} ({reason[:300]}).") from None

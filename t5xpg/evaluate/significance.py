@@ -89,13 +89,13 @@ def paired_bootstrap(
             return float(total[0]) / len(targets)
     elif signature or name == "codexglue_bleu":
         metric = _metric_of_signature(signature or "tok:none|smooth:none|case:mixed")
-        text = metrics.joined if name == "token_bleu" else str
+        text = metrics.join_bpe if name == "token_bleu" else str
         references = [[one and text(one) for one in stream] for stream in metrics.reference_streams(targets)]
         statistics = [metric._extract_corpus_statistics(list(map(text, answers)), references) for answers in both]
 
         def score(total: np.ndarray) -> float:
             bleu_or_chrf = metric._compute_score_from_stats(total.tolist())
-            return metrics.one_added(bleu_or_chrf) if name == "codexglue_bleu" else float(bleu_or_chrf.score)
+            return metrics.smoothed_bleu(bleu_or_chrf) if name == "codexglue_bleu" else float(bleu_or_chrf.score)
     else:
         return None
     arrays = [np.asarray(of_run, np.float64) for of_run in statistics]

@@ -14,7 +14,7 @@ from typing import Any
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import Closing, write_atomically
 from t5xpg.base.metric_values import Generic, Histogram, Image, is_number
-from t5xpg.data.late_imports import in_place
+from t5xpg.data.late_imports import stand_ins
 
 _FLUSH_SECONDS = 10.0  # between two flushes of events
 
@@ -74,7 +74,7 @@ class TensorBoardWriter(Closing):
     """
 
     def __init__(self, directory: Path, after_step: int | None = None) -> None:
-        with in_place({"boto3": None}):  # it would be loaded where it is installed; events are written to files here
+        with stand_ins({"boto3": None}):  # it would be loaded where it is installed; events are written to files here
             from tensorboardX.event_file_writer import EventsWriter  # late: protobuf, which records in JSON do not need
         from tensorboardX.proto.event_pb2 import SessionLog
 

@@ -93,7 +93,7 @@ def train(
             # Open: from here on an interruption is a request; before, it ends an export or a caching at once.
             request = stack.enter_context(StopRequest())
             checkpointer = stack.enter_context(
-                Checkpointer(directory.checkpoints, experiment.checkpoints, group=group, committed=uploads.soon)
+                Checkpointer(directory.checkpoints, experiment.checkpoints, group=group, committed=uploads.push_soon)
             )
             step = reached = checkpointer.latest() or 0
             stop = group.follow(request, step)

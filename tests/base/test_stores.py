@@ -165,14 +165,14 @@ def test_killed_between_the_manifest_and_its_record(
     write(folder := machine("one"), metrics="1\n", checkpoint_1="a")
     stores.push(folder)
     write(folder, metrics="1\n2\n", checkpoint_2="b")
-    write_manifest = mirror.Mirror._write
+    write_manifest = mirror.Mirror._write_manifest
 
     def then_die(self: Any, manifest: Any) -> None:
         write_manifest(self, manifest)
         write(folder, metrics="1\n2\n3\n", checkpoint_3="c")
         raise KilledError
 
-    monkeypatch.setattr(mirror.Mirror, "_write", then_die)
+    monkeypatch.setattr(mirror.Mirror, "_write_manifest", then_die)
     with pytest.raises(KilledError):
         stores.push(folder)
     now = contents(folder)
@@ -191,13 +191,13 @@ def test_killed_while_it_names_itself_as_the_trainer(
     if forgotten:
         MemoryFileSystem.store.clear()
         (folder / ".t5xpg_store.json").unlink()
-    write_manifest = mirror.Mirror._write
+    write_manifest = mirror.Mirror._write_manifest
 
     def then_die(self: Any, manifest: Any) -> None:
         write_manifest(self, manifest)
         raise KilledError
 
-    monkeypatch.setattr(mirror.Mirror, "_write", then_die)
+    monkeypatch.setattr(mirror.Mirror, "_write_manifest", then_die)
     with pytest.raises(KilledError):
         stores.Uploads(folder).begin()
     stores.pull(folder)
@@ -288,7 +288,7 @@ def test_two_that_store_one_new_name_at_once_keep_a_file_that_can_be_read(
     stores.pull(other := machine("other"))
     (one / "evaluation.log").write_text("of one")
     (other / "evaluation.log").write_text("of the other")
-    write_manifest, waiting = mirror.Mirror._write, [True]
+    write_manifest, waiting = mirror.Mirror._write_manifest, [True]
 
     def after_the_other(*arguments: Any) -> None:
         if waiting:
@@ -297,7 +297,7 @@ def test_two_that_store_one_new_name_at_once_keep_a_file_that_can_be_read(
         write_manifest(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(mirror.Mirror, "_write", after_the_other)
+        patch.setattr(mirror.Mirror, "_write_manifest", after_the_other)
         stores.push(other)
     stores.pull(fresh := machine("fresh"))
     assert contents(fresh)["evaluation.log"] == contents(other)["evaluation.log"]
@@ -318,7 +318,7 @@ def test_a_training_goes_on_without_a_network_and_ends_with_an_error(
             patch.setattr(MemoryFileSystem, "put_file", unreachable)
             for step in "12":
                 write(folder, metrics=step)
-                uploads.soon()
+                uploads.push_soon()
                 assert tried.acquire(timeout=20)
             uploads.finish()
 

@@ -153,7 +153,14 @@ def test_likelihoods_that_cannot_be_measured() -> None:
 
 def test_signatures_are_those_that_seqio_tells_metrics_by() -> None:
     functions = {name for name, _ in inspect.getmembers(metrics, inspect.isfunction) if not name.startswith("_")}
-    names = functions - {"check_pairs", "references_of", "mean_of_best", "joined", "one_added", "reference_streams"}
+    names = functions - {
+        "check_pairs",
+        "references_of",
+        "mean_of_best",
+        "join_bpe",
+        "smoothed_bleu",
+        "reference_streams",
+    }
     assert len(names) == 14
     for name in names:
         parameters = inspect.signature(getattr(metrics, name)).parameters.values()

@@ -53,7 +53,7 @@ def test_modules_are_names_or_one_text() -> None:
         ({"task_feature_lengths": {"inputs": 64.0}}, r"is 64\.0: it must be a whole number"),
         ({"batch_size": "8"}, "batch_size is '8': it must be a whole number"),
         ({"metrics": ("blue",)}, "METRICS names blue, which is no function of .*metrics. Did you mean bleu"),
-        ({"metrics": ("_answers",)}, "METRICS names _answers, which is no function"),
+        ({"metrics": ("_match_and_f1",)}, "METRICS names _match_and_f1, which is no function"),
         ({"metrics": ("mean_of_best",)}, "METRICS names mean_of_best, which is no function"),
         ({"metrics": "a b/c"}, "METRICS is 'a b/c': expected names of metrics, such as bleu"),
         ({"num_epochs": 0}, "num_epochs is 0"),

@@ -40,7 +40,7 @@ def evaluated(path: Path, said: list[str], targets: list[str] = TARGETS) -> RunD
     values: dict[str, Any] = {**metrics.codexglue(targets, said), **metrics.exact_match(targets, said)}
     tokens = BLEU(tokenize="none", smooth_method="none", force=True)  # not by metrics.token_bleu, which loads SeqIO
     for name, metric in (("bleu", BLEU(tokenize="intl", force=True)), ("chrf", CHRF()), ("token_bleu", tokens)):
-        text = metrics.joined if name == "token_bleu" else str
+        text = metrics.join_bpe if name == "token_bleu" else str
         values[name] = metric.corpus_score(list(map(text, said)), [list(map(text, targets))]).score
         values[f"{name}_signature"] = str(metric.get_signature())
     folder = run.evaluation / "test"

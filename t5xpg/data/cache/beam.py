@@ -1,4 +1,4 @@
-"""Caches tasks with SeqIO's `cache_tasks_main`, on any of Apache Beam's runners. Imports TensorFlow and Beam."""
+"""Caching of tasks with SeqIO's `cache_tasks_main`, on any of Apache Beam's runners. Imports TensorFlow and Beam."""
 
 import csv
 import io
@@ -15,12 +15,12 @@ from typing import Any
 import seqio
 import tensorflow as tf
 
-from t5xpg.data.cache.external_sort import DigestOrder, deal
+from t5xpg.data.cache.external_sort import DigestSorter, deal
 from t5xpg.data.cache.record import COMPLETED
 
 _REPORT_SECONDS = 0.2
 _RECORDS_AT_ONCE = 1000
-# What Beam leaves behind where a stage ran twice, for example because a worker was lost.
+# Files that Beam leaves behind if a stage ran twice, for example because a worker was lost.
 _TEMPORARY = "beam-temp-*"
 
 
@@ -36,32 +36,37 @@ def cache_tasks(
     """Cache tasks below `output`: runs SeqIO's script in this process, as its command line does, and counts documents.
 
     runner, options: of Beam's pipeline. modules: those that register the tasks. report: gets the number of documents
-    since the last call, and what is being done. staging: where Beam's workers and this machine do not share `output`, a
+    since the last call, and a note on the work. staging: where Beam's workers and this machine do not share `output`, a
     folder that both can write, here or in a bucket: the cache is fetched from there.
     """
-    counted = _count_documents(report)
+    unreported = _count_documents(report)
     for name in names:  # one by one: Beam's Dask runner computes what the last transform of a pipeline depends on
         folder = seqio.get_task_dir_from_name(name)
-        written = str(output) if staging is None else f"{staging.rstrip('/')}/t5xpg-{uuid.uuid4().hex}"
+        destination = str(output) if staging is None else f"{staging.rstrip('/')}/t5xpg-{uuid.uuid4().hex}"
         try:
-            _run_script(name, written, runner, options, modules)
+            _run_script(name, destination, runner, options, modules)
             if staging is not None:
                 report(0, "fetching")
-                (output / folder).mkdir(parents=True)
-                for one in tf.io.gfile.listdir(f"{written}/{folder}"):
-                    if not tf.io.gfile.isdir(f"{written}/{folder}/{one.rstrip('/')}"):
-                        tf.io.gfile.copy(f"{written}/{folder}/{one}", str(output / folder / one))
+                _fetch(f"{destination}/{folder}", output / folder)
         finally:
-            if staging is not None and tf.io.gfile.exists(written):
-                tf.io.gfile.rmtree(written)
+            if staging is not None and tf.io.gfile.exists(destination):
+                tf.io.gfile.rmtree(destination)
         if not (output / folder / COMPLETED).is_file():
             raise RuntimeError(f"cache_tasks_main ended without completing {name}")
-        for left in (output / folder).glob(_TEMPORARY):
-            shutil.rmtree(left)
+        for leftover in (output / folder).glob(_TEMPORARY):
+            shutil.rmtree(leftover)
         for split in seqio.TaskRegistry.get(name).splits:
             report(0, f"putting {split} in order")
-            _put_in_order(sorted((output / folder).glob(f"{split}.tfrecord-*-of-*")))
-    report(counted(), "written")
+            _sort_shards(sorted((output / folder).glob(f"{split}.tfrecord-*-of-*")))
+    report(unreported(), "written")
+
+
+def _fetch(source: str, folder: Path) -> None:
+    """Copy the files of a folder, which may be in a bucket, into the new `folder`."""
+    folder.mkdir(parents=True)
+    for name in tf.io.gfile.listdir(source):
+        if not tf.io.gfile.isdir(f"{source}/{name.rstrip('/')}"):
+            tf.io.gfile.copy(f"{source}/{name}", str(folder / name))
 
 
 def _run_script(name: str, output: str, runner: str, options: Sequence[str], modules: Sequence[str]) -> None:
@@ -81,7 +86,7 @@ def _run_script(name: str, output: str, runner: str, options: Sequence[str], mod
 
 
 def _count_documents(report: Callable[[int, str], None]) -> Callable[[], int]:
-    """Have documents reported as they are read; returns a function that gives the number not reported yet."""
+    """Make SeqIO report documents as it reads them; returns a function that gives the number not reported yet."""
     from seqio import beam_utils
 
     state = {"count": 0, "last": 0.0}
@@ -102,18 +107,18 @@ def _count_documents(report: Callable[[int, str], None]) -> Callable[[], int]:
     return lambda: int(state["count"])
 
 
-def _put_in_order(shards: Sequence[Path]) -> None:
-    """Deal a split's records out to its shards in the order of their digests, in bounded memory. This shuffles as well
-    as Beam, whose order depends on random numbers and timing, but the order is always the same, that of `local`."""
+def _sort_shards(shards: Sequence[Path]) -> None:
+    """Deal a split's records to its shards in the order of their digests, in bounded memory. This shuffles as well as
+    Beam, whose order depends on random numbers and timing, but the order is always the same, that of `local`."""
     if not shards:
         return
     scratch = shards[0].parent / ".order"
-    order = DigestOrder(scratch)
+    sorter = DigestSorter(scratch)
     for records in tf.data.TFRecordDataset(list(map(str, shards))).batch(_RECORDS_AT_ONCE).as_numpy_iterator():
-        order.add([tf.train.Example.FromString(one).SerializeToString(deterministic=True) for one in records])
-    dealt = [scratch.with_name(f".order-{number}") for number in range(len(shards))]
-    deal(iter(order), dealt)
-    for path, shard in zip(dealt, shards, strict=True):
+        sorter.add([tf.train.Example.FromString(record).SerializeToString(deterministic=True) for record in records])
+    sorted_shards = [scratch.with_name(f".order-{number}") for number in range(len(shards))]
+    deal(iter(sorter), sorted_shards)
+    for path, shard in zip(sorted_shards, shards, strict=True):
         path.replace(shard)
 
 

@@ -1,9 +1,10 @@
-"""Beam's Dask runner, made fit for caching: RUNNER=DaskRunner.
+"""Beam's Dask runner, corrected for caching: RUNNER=DaskRunner.
 
-Replaces what Beam 2.77 does in three places. Beam computes a side input (the temporary folder of a write, its results)
-again in each task that reads it, by a second graph whose keys can be taken for the first's: here the task depends on
-it. Beam gives all bundles of a process one list of results, read before a bundle is finished: here each has its own.
-Beam deals documents to files from a random one on: here from the first, so that a lost worker's are dealt alike again.
+It differs from Beam 2.77 in three places. Beam computes a side input (the temporary folder of a write, its results)
+again in each task that reads it, by a second graph whose keys can be taken for the first's; here the task depends on
+it. Beam gives all bundles of a process one list of results, read before a bundle is finished; here each has its own.
+Beam assigns documents to files in turn, from a random file on; here from the first file, so that a bundle that is
+repeated, because its worker was lost, goes to the same files again.
 """
 
 import functools
@@ -23,8 +24,8 @@ from dask import bag
 from dask.highlevelgraph import HighLevelGraph
 
 
-class DealtFromTheFirst(_RoundRobinKeyFn):
-    """Deals a bundle's elements out to the same files each time."""
+class RoundRobinFromFirstFile(_RoundRobinKeyFn):
+    """Assigns a bundle's elements to files in turn, from the first file on: to the same files each time."""
 
     def start_bundle(self) -> None:
         self.counter = 0
@@ -32,16 +33,16 @@ class DealtFromTheFirst(_RoundRobinKeyFn):
 
 def run_bundle(
     elements: Iterable[Any],
-    sides: list[list[list[Any]]],
+    partitions: list[list[list[Any]]],
     *,
     fn: Any,
     window_fn: Any,
     label: str,
-    given: Any,
+    arguments: Any,
     views: Any,
 ) -> list[Any]:
-    """The outputs of one bundle of a ParDo. sides: for each side input, its partitions: lists of elements. given: the
-    arguments of `fn`, with places for side inputs. views: class, options and windows of each side input."""
+    """The outputs of one bundle of a ParDo. partitions: lists of elements of each side input. arguments: of `fn`,
+    positional and named, with places for side inputs. views: class, options and windows of each side input."""
     received = transform_evaluator.OneReceiver()
     handler = _OutputHandler(
         window_fn=window_fn,
@@ -53,10 +54,10 @@ def run_bundle(
         process_batch_yields_elements=False,
     )
     side_inputs = []
-    for partitions, (kind, options, windows) in zip(sides, views, strict=True):
-        shown = [transform_evaluator.get_windowed_value(one, windows) for one in itertools.chain(*partitions)]
-        side_inputs.append(SideInputMap(kind, options, shown))
-    positional, named = given
+    for lists, (kind, options, windows) in zip(partitions, views, strict=True):
+        values = [transform_evaluator.get_windowed_value(element, windows) for element in itertools.chain(*lists)]
+        side_inputs.append(SideInputMap(kind, options, values))
+    positional, named = arguments
     invoker = DoFnInvoker.create_invoker(
         DoFnSignature(fn),
         handler,
@@ -84,24 +85,24 @@ class ParDoOnce(transform_evaluator.ParDo):
         positional, named = transform.raw_side_inputs
         main = next(iter(self.applied.main_inputs.values()))
         window_fn = main.windowing.windowfn if hasattr(main, "windowing") else None
-        fn = DealtFromTheFirst() if type(transform.fn) is _RoundRobinKeyFn else transform.fn
+        fn = RoundRobinFromFirstFile() if type(transform.fn) is _RoundRobinKeyFn else transform.fn
         windowed = input_bag.map(transform_evaluator.get_windowed_value, window_fn)
-        sides = [side._iterable.bag for side in side_inputs or ()]
+        bags = [side._iterable.bag for side in side_inputs or ()]
         run = functools.partial(
             run_bundle,
             fn=fn,
             window_fn=window_fn,
             label=transform.label,
-            given=(list(positional), dict(named)),
+            arguments=(list(positional), dict(named)),
             views=[(side._view_class, side._view_options, side._iterable.window_fn) for side in side_inputs or ()],
         )
         # sides by their keys: a bag as an argument of `map_partitions` would be optimised, and so computed, separately
-        partitions = [[(side.name, number) for number in range(side.npartitions)] for side in sides]
+        partitions = [[(side.name, number) for number in range(side.npartitions)] for side in bags]
         name = f"run_bundle-{uuid.uuid4().hex}"
         tasks: dict[Any, Any] = {
             (name, number): (run, (windowed.name, number), partitions) for number in range(windowed.npartitions)
         }
-        graph = HighLevelGraph.from_collections(name, tasks, dependencies=[windowed, *sides])
+        graph = HighLevelGraph.from_collections(name, tasks, dependencies=[windowed, *bags])
         return bag.Bag(graph, name, windowed.npartitions)
 
 

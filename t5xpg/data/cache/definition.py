@@ -1,5 +1,5 @@
-"""What determines the cache of a task, as JSON: its source, its settings and features, and the code that defines it, as
-`record.differences` compares it. Imports SeqIO inside its functions."""
+"""The definition of a task as JSON, all that determines its cache: its source, its settings and features, and the code
+of its steps, for `record.differences`. Imports SeqIO inside its functions."""
 
 import functools
 import importlib.metadata
@@ -20,7 +20,7 @@ from t5xpg.base.paths import PACKAGE, data_directory
 from t5xpg.data.cache.record import FORMAT, PACKAGES, MissingTextError
 
 Digest = Callable[[Path], str]  # the SHA-256 of a file by its path
-# The files of this package that define the tasks of the table, and those among them that decide nothing of a cache.
+# The files of this package that define the tasks of the table, and those among them that do not change a cache.
 _DEFINING = ("data/tasks/*.py", "data/vocab/*.py", "data/preprocessors.py")
 _NOT_DEFINING = (
     "feature_converters.py", "files.py", "lengths.py", "making.py", "providers.py", "token_listing.py", "training.py",
@@ -33,8 +33,8 @@ _FULLY_CACHED = "seqio.experimental.add_fully_cached_task.<locals>.wrapped_prep"
 
 
 def definition_of(task: Any, digest: Digest, modules: Sequence[str] = ()) -> dict[str, Any]:
-    """The definition of a task, as JSON. modules: those of MODULE_IMPORT. Raises UserError where files of the source
-    are missing: MissingTextError where an export would make them."""
+    """The definition of a task, as JSON. modules: those of MODULE_IMPORT. Raises UserError if files of the source
+    are missing: MissingTextError if an export would make them."""
     definition = {
         "format": FORMAT,
         "task": task.name,
@@ -46,8 +46,8 @@ def definition_of(task: Any, digest: Digest, modules: Sequence[str] = ()) -> dic
         "features": {key: _feature(feature) for key, feature in sorted(task.output_features.items())},
         "code": _users_code(task, digest, modules),
     }
-    found: dict[str, Any] = json.loads(json.dumps(definition))
-    return found
+    value: dict[str, Any] = json.loads(json.dumps(definition))
+    return value
 
 
 def package_code(task: Any, digest: Digest) -> dict[str, str]:
@@ -64,8 +64,8 @@ def package_digests(digest: Digest) -> dict[str, str]:
 
 def package_files() -> list[Path]:
     """The files of this package that define the tasks of the table."""
-    found = (path for pattern in _DEFINING for path in PACKAGE.glob(pattern))
-    return sorted(path for path in found if path.name not in _NOT_DEFINING)
+    paths = (path for pattern in _DEFINING for path in PACKAGE.glob(pattern))
+    return sorted(path for path in paths if path.name not in _NOT_DEFINING)
 
 
 def users_modules(task: Any, modules: Sequence[str]) -> dict[str, ModuleType]:
@@ -73,19 +73,19 @@ def users_modules(task: Any, modules: Sequence[str]) -> dict[str, ModuleType]:
     and what these import, as far as importer and imported are not installed packages. Empty for a task of the table."""
     if _is_of_table(task):
         return {}
-    found: dict[str, ModuleType] = {}
-    waiting = [*modules, *(function.__module__ for function in _functions_of(task))]
-    while waiting:
-        name = waiting.pop()
+    modules_by_name: dict[str, ModuleType] = {}
+    pending = [*modules, *(function.__module__ for function in _functions_of(task))]
+    while pending:
+        name = pending.pop()
         module = sys.modules.get(name)
-        if module is None or name in found or not _may_be_users(module):
+        if module is None or name in modules_by_name or not _may_be_users(module):
             continue
-        found[name] = module
+        modules_by_name[name] = module
         if not is_installed(module):
-            held = list(vars(module).values())
-            names = {one.__name__ if isinstance(one, ModuleType) else getattr(one, "__module__", "") for one in held}
-            waiting += [one for one in names if isinstance(one, str) and not is_installed(sys.modules.get(one))]
-    return dict(sorted(found.items()))
+            values = list(vars(module).values())
+            names = {one.__name__ if isinstance(one, ModuleType) else getattr(one, "__module__", "") for one in values}
+            pending += [one for one in names if isinstance(one, str) and not is_installed(sys.modules.get(one))]
+    return dict(sorted(modules_by_name.items()))
 
 
 def patterns_of(task: Any) -> list[str]:
@@ -94,16 +94,18 @@ def patterns_of(task: Any) -> list[str]:
 
     if not isinstance(task.source, seqio.FileDataSource):
         return []
-    given = task.source._split_to_filepattern.values()
-    return sorted({str(one) for pattern in given for one in ([pattern] if isinstance(pattern, str) else pattern)})
+    by_split = task.source._split_to_filepattern.values()
+    lists = ([patterns] if isinstance(patterns, str) else patterns for patterns in by_split)
+    return sorted({str(pattern) for patterns in lists for pattern in patterns})
 
 
 def vocabulary_files(task: Any) -> list[Path]:
-    """The model files of a task's vocabularies, and the records beside them, where there are any."""
+    """The model files of a task's vocabularies, and the records beside them, as far as they exist."""
     from t5xpg.data.tasks.seqio_vocabularies import model_file_of
     from t5xpg.data.vocab.record import RECORD
 
-    models = {model for one in task.output_features.values() if (model := model_file_of(one.vocabulary)) is not None}
+    vocabularies = (feature.vocabulary for feature in task.output_features.values())
+    models = {model for vocabulary in vocabularies if (model := model_file_of(vocabulary)) is not None}
     return sorted({*models, *filter(Path.is_file, {model.with_name(RECORD) for model in models})})
 
 
@@ -115,9 +117,9 @@ def _is_of_table(task: Any) -> bool:
 
 def _users_code(task: Any, digest: Digest, modules: Sequence[str]) -> dict[str, str]:
     """The SHA-256 of the files of the user's modules, and the versions of installed ones, by their names."""
-    found = users_modules(task, modules)
-    files = {name: Path(str(module.__file__)) for name, module in found.items() if not is_installed(module)}
-    installed = {name.partition(".")[0] for name in found.keys() - files.keys()}
+    users = users_modules(task, modules)
+    files = {name: Path(str(module.__file__)) for name, module in users.items() if not is_installed(module)}
+    installed = {name.partition(".")[0] for name in users.keys() - files.keys()}
     packages = importlib.metadata.packages_distributions() if installed else {}
     versions = {one: importlib.metadata.version(one) for name in installed for one in packages.get(name, ())}
     return {name: digest(file) for name, file in files.items()} | versions
@@ -125,20 +127,20 @@ def _users_code(task: Any, digest: Digest, modules: Sequence[str]) -> dict[str, 
 
 def _functions_of(task: Any) -> Iterator[Any]:
     """The functions, or types of callable objects, that make a task's examples up to the placeholder."""
-    reads = (getattr(task.source, name, None) for name in ("_dataset_fn", "_reader"))
-    waiting = [*_steps_before_cache(task), *(function for function in reads if function is not None)]
-    while waiting:
-        step = waiting.pop()
+    readers = (getattr(task.source, name, None) for name in ("_dataset_fn", "_reader"))
+    pending = [*_steps_before_cache(task), *(reader for reader in readers if reader is not None)]
+    while pending:
+        step = pending.pop()
         while isinstance(step, functools.partial):
             step = step.func
         if _name(step) == _FULLY_CACHED:
-            waiting += step.__defaults__
+            pending += step.__defaults__
         step = inspect.unwrap(step)
         yield step if hasattr(step, "__qualname__") else type(step)
 
 
 def _may_be_users(module: ModuleType) -> bool:
-    """Whether a module has a file outside Python's library, this package and the packages of `record.PACKAGES`."""
+    """True if a module has a file outside Python's library, this package and the packages of `record.PACKAGES`."""
     file = getattr(module, "__file__", None)
     if not file or Path(file).is_relative_to(PACKAGE) or module.__name__.partition(".")[0] in PACKAGES:
         return False
@@ -146,7 +148,7 @@ def _may_be_users(module: ModuleType) -> bool:
 
 
 def is_installed(module: ModuleType | None) -> bool:
-    """Whether a module was installed with a version, which then stands for its code."""
+    """True if a module belongs to an installed package, whose version then stands for its code."""
     file = getattr(module, "__file__", None)
     return bool(file) and os.path.realpath(str(file)).startswith(_PACKAGES)
 
@@ -154,19 +156,21 @@ def is_installed(module: ModuleType | None) -> bool:
 def _steps_before_cache(task: Any) -> list[Any]:
     import seqio
 
-    return list(itertools.takewhile(lambda one: not isinstance(one, seqio.CacheDatasetPlaceholder), task.preprocessors))
+    return list(
+        itertools.takewhile(lambda step: not isinstance(step, seqio.CacheDatasetPlaceholder), task.preprocessors)
+    )
 
 
 def _source(task: Any, split: str, digest: Digest) -> list[Any] | str:
-    """The sizes and digests of the files of a split, or another description of what the source reads."""
+    """The sizes and digests of the files of a split; for a source without files, another description."""
     import seqio
 
     from t5xpg.data.tasks.task_names import possible_dataset, vocabularies
 
     source = task.source
     if isinstance(source, seqio.TfdsDataSource):
-        read = source.tfds_dataset
-        return f"{read.name} {split}={(read._split_map or {}).get(split, split)}"
+        dataset = source.tfds_dataset
+        return f"{dataset.name} {split}={(dataset._split_map or {}).get(split, split)}"
     if isinstance(source, seqio.FunctionDataSource):
         return [describe(source._dataset_fn)]
     if not isinstance(source, seqio.FileDataSource):
@@ -174,23 +178,23 @@ def _source(task: Any, split: str, digest: Digest) -> list[Any] | str:
     files = [_file(name, digest) for name in source.list_shards(split)]
     if not files or None in files:
         message = f"The text of {task.name}, split {split}, is not there ({source._split_to_filepattern[split]})."
-        dataset = possible_dataset(task.name, vocabularies(data_directory())) if _is_of_table(task) else None
-        if dataset is None:
+        export = possible_dataset(task.name, vocabularies(data_directory())) if _is_of_table(task) else None
+        if export is None:
             raise UserError(message)
-        raise MissingTextError(f"{message} Type: make data DATASET={dataset}", [dataset])
+        raise MissingTextError(f"{message} Type: make data DATASET={export}", [export])
     return files
 
 
 def _file(name: str, digest: Digest) -> dict[str, Any] | None:
-    """The size and digest of a file, or the size and time of one in a bucket; None where there is none."""
+    """The size and digest of a file, or the size and time of one in a bucket; None if it is missing."""
     if "://" in name:
         import tensorflow as tf
 
         try:
-            found = tf.io.gfile.stat(name)
+            stat = tf.io.gfile.stat(name)
         except tf.errors.OpError as error:
             raise UserError(f"{name} cannot be looked at: {error}") from None
-        return None if found.is_directory else {"bytes": found.length, "modified": found.mtime_nsec}
+        return None if stat.is_directory else {"bytes": stat.length, "modified": stat.mtime_nsec}
     path = Path(name)
     return {"bytes": path.stat().st_size, "sha256": digest(path)} if path.is_file() else None
 
@@ -202,7 +206,7 @@ def describe(step: Any) -> Any:
         return inner | {"arguments": [_describe_value(v) for v in step.args] + [_describe_value(dict(step.keywords))]}
     described: dict[str, Any] = {"function": _name(step)}
     if described["function"] == _FULLY_CACHED:  # the step itself, and the lengths that it is given
-        described["wraps"] = [describe(one) for one in step.__defaults__]
+        described["wraps"] = [describe(inner) for inner in step.__defaults__]
         lengths = inspect.getclosurevars(step).nonlocals["fixed_sequence_length"]
         described["sequence_length"] = _describe_value(dict(lengths))
     return described

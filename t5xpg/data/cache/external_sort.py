@@ -7,87 +7,88 @@ from pathlib import Path
 
 import google_crc32c
 
-HELD = 64 << 20  # bytes that `DigestOrder` keeps in memory before it writes them to its files
-WRITTEN = 32 << 20  # bytes that `deal` collects before it appends them to the TFRecord files
+MEMORY_LIMIT = 64 << 20  # bytes that `DigestSorter` keeps in memory before it writes them to its files
+BUFFER_LIMIT = 32 << 20  # bytes that `deal` collects before it appends them to the TFRecord files
 _OVERHEAD = 200  # bytes that Python needs for a record besides its own
 _DIGEST = 32
 _LENGTH = struct.Struct("<Q")
 _CHECKSUM = struct.Struct("<I")
 
 
-class DigestOrder:
-    """Takes records in any order, gives them back in the order of their SHA-256: an external sort, with a file in
-    `folder` for each first byte of a digest. `folder` is empty, or not there."""
+class DigestSorter:
+    """Takes records in any order and yields them in the order of their SHA-256: an external sort, with a file in
+    `folder` for each first byte of a digest. `folder` is empty or missing. memory_limit: bytes."""
 
-    def __init__(self, folder: Path, held: int = HELD) -> None:
-        self._folder, self._limit = folder, held
-        self._held: list[tuple[bytes, bytes]] = []
+    def __init__(self, folder: Path, memory_limit: int = MEMORY_LIMIT) -> None:
+        self._folder, self._limit = folder, memory_limit
+        self._buffer: list[tuple[bytes, bytes]] = []
         self._size = 0
         self._files: set[int] = set()
 
     def add(self, records: Sequence[bytes]) -> None:
         """Take records."""
-        self._held += [(hashlib.sha256(record).digest(), record) for record in records]
+        self._buffer += [(hashlib.sha256(record).digest(), record) for record in records]
         self._size += sum(map(len, records)) + _OVERHEAD * len(records)
         if self._size > self._limit:
             self._write()
 
     def __iter__(self) -> Iterator[bytes]:
-        """The records in their order, once: their files are removed on the way."""
+        """Yields the records in their order, once: their files are removed on the way."""
         if not self._files:
-            yield from self._sorted(self._held)
+            yield from self._sorted(self._buffer)
             return
         self._write()
         for number in sorted(self._files):
             path = self._path(number)
-            held = list(_records(path))
+            records = list(_records(path))
             path.unlink()
-            yield from self._sorted(held)
+            yield from self._sorted(records)
         self._folder.rmdir()
 
-    def _sorted(self, held: list[tuple[bytes, bytes]]) -> Iterator[bytes]:
-        held.sort(key=lambda one: one[0], reverse=True)
-        while held:
-            yield held.pop()[1]
+    def _sorted(self, records: list[tuple[bytes, bytes]]) -> Iterator[bytes]:
+        records.sort(key=lambda pair: pair[0], reverse=True)
+        while records:
+            yield records.pop()[1]
 
     def _write(self) -> None:
         self._folder.mkdir(exist_ok=True)
         parts: dict[int, list[bytes]] = {}
-        for digest, record in self._held:
+        for digest, record in self._buffer:
             parts.setdefault(digest[0], []).extend((_LENGTH.pack(len(record)), digest, record))
         for number, part in parts.items():
             with self._path(number).open("ab") as file:
                 file.writelines(part)
         self._files |= parts.keys()
-        self._held, self._size = [], 0
+        self._buffer, self._size = [], 0
 
     def _path(self, number: int) -> Path:
         return self._folder / f"{number:03}"
 
 
 def _records(path: Path) -> Iterator[tuple[bytes, bytes]]:
+    """Yields the digests and records of a file of the sorter."""
     with path.open("rb") as file:
         while header := file.read(_LENGTH.size + _DIGEST):
             yield header[_LENGTH.size :], file.read(_LENGTH.unpack_from(header)[0])
 
 
-def deal(records: Iterator[bytes], paths: Sequence[Path], written: int = WRITTEN) -> None:
+def deal(records: Iterator[bytes], paths: Sequence[Path], buffer_limit: int = BUFFER_LIMIT) -> None:
     """Deal records to new TFRecord files in turn. One is open at a time, as there may be thousands."""
     for path in paths:
         path.open("xb").close()
-    waiting: list[list[bytes]] = [[] for _ in paths]
+    buffers: list[list[bytes]] = [[] for _ in paths]
     size = 0
     for number, record in enumerate(records):
-        waiting[number % len(paths)].append(framed(record))
+        buffers[number % len(paths)].append(framed(record))
         size += len(record) + _OVERHEAD
-        if size > written:
-            _append(waiting, paths)
+        if size > buffer_limit:
+            _append(buffers, paths)
             size = 0
-    _append(waiting, paths)
+    _append(buffers, paths)
 
 
-def _append(waiting: list[list[bytes]], paths: Sequence[Path]) -> None:
-    for path, records in zip(paths, waiting, strict=True):
+def _append(buffers: list[list[bytes]], paths: Sequence[Path]) -> None:
+    for path, records in zip(paths, buffers, strict=True):
         if records:
             with path.open("ab") as file:
                 file.writelines(records)
@@ -95,7 +96,7 @@ def _append(waiting: list[list[bytes]], paths: Sequence[Path]) -> None:
 
 
 def framed(record: bytes) -> bytes:
-    """A record as it stands in a TFRecord file: its length and the bytes, each with a checksum behind."""
+    """A record in the format of TFRecord files: its length and its bytes, each followed by a checksum."""
     length = _LENGTH.pack(len(record))
     return b"".join((length, _masked_crc(length), record, _masked_crc(record)))
 

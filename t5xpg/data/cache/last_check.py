@@ -1,5 +1,5 @@
-"""What the last check of a cache saw, kept in the cache folder: where nothing changed, no TensorFlow is needed. Nothing
-depends on it: if the folder `.t5xpg` is deleted, the next check starts the process that knows tasks."""
+"""The result of the last check of a cache, kept in the cache folder: while nothing changes, no TensorFlow is needed.
+The folder `.t5xpg` may be deleted: the next check then starts the process that knows tasks."""
 
 import contextlib
 import glob
@@ -20,10 +20,10 @@ _FORMAT = 2
 
 def digest(cache_dir: Path, path: Path) -> str:
     """The SHA-256 of a file in any folder, remembered in the cache folder, so that nothing is written elsewhere."""
-    found = _digests(cache_dir, [str(path)])
-    if str(path) not in found:
+    sha256s = _digests(cache_dir, [str(path)])
+    if str(path) not in sha256s:
         raise FileNotFoundError(f"{path} is not a file")
-    return found[str(path)]
+    return sha256s[str(path)]
 
 
 def digests_of_cache(cache_dir: Path, folder: Path) -> dict[str, str]:
@@ -39,7 +39,7 @@ def snapshot(
     patterns: Iterable[str],
     variables: Iterable[str],
 ) -> dict[str, dict[str, Any]]:
-    """The present state of what an answer depends on: digests of files, what matches patterns, variables, versions."""
+    """The present state of what an answer depends on: digests of files, matches of patterns, variables, versions."""
     return {
         "files": _digests(cache_dir, sorted(files)),
         "patterns": {pattern: sorted(glob.glob(pattern)) for pattern in patterns},
@@ -48,43 +48,43 @@ def snapshot(
     }
 
 
-def changes(cache_dir: Path, seen: Mapping[str, Mapping[str, Any]], environment: Mapping[str, str]) -> list[str]:
-    """The names of what has changed since `snapshot` saw it."""
-    now = snapshot(cache_dir, environment, seen["files"], seen["patterns"], seen["variables"])
-    pairs = [(seen[part], now[part]) for part in seen]
-    return [name for then, new in pairs for name in {**then, **new} if then.get(name) != new.get(name)]
+def changes(cache_dir: Path, before: Mapping[str, Mapping[str, Any]], environment: Mapping[str, str]) -> list[str]:
+    """The names of files, patterns, variables and libraries that have changed since an earlier `snapshot`."""
+    now = snapshot(cache_dir, environment, before["files"], before["patterns"], before["variables"])
+    pairs = [(before[part], now[part]) for part in before]
+    return [name for old, new in pairs for name in {**old, **new} if old.get(name) != new.get(name)]
 
 
 def remember(
     cache_dir: Path,
     question: Mapping[str, Any],
-    seen: Mapping[str, Any],
+    before: Mapping[str, Any],
     caches: Sequence[Mapping[str, Any]],
     answer: Any,
 ) -> None:
-    """Keep an answer. caches: those that were found good, {"task", "folder", "files": their digests, "ours"}."""
-    known = {"format": _FORMAT, "question": question, "seen": seen, "caches": caches, "answer": answer}
+    """Keep an answer. caches: the caches that passed, {"task", "folder", "files": their digests, "ours"}."""
+    check = {"format": _FORMAT, "question": question, "seen": before, "caches": caches, "answer": answer}
     with contextlib.suppress(OSError):  # without the answer, the next check looks at everything again
-        write_json(_path(cache_dir, question), known)
+        write_json(_path(cache_dir, question), check)
 
 
 def recall(cache_dir: Path, question: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any] | None:
-    """What `remember` kept for a question, if all that it saw is unchanged (caches are not checked); None otherwise."""
+    """The check that `remember` kept for a question, if its snapshot is unchanged (caches are not checked); or None."""
     try:
-        known = read_json(_path(cache_dir, question))
-        if known["format"] != _FORMAT or known["question"] != json.loads(json.dumps(question)):
+        check = read_json(_path(cache_dir, question))
+        if check["format"] != _FORMAT or check["question"] != json.loads(json.dumps(question)):
             return None
-        if not all(isinstance(cache["folder"], str) and isinstance(cache["files"], dict) for cache in known["caches"]):
+        if not all(isinstance(cache["folder"], str) and isinstance(cache["files"], dict) for cache in check["caches"]):
             return None
-        return known if not changes(cache_dir, known["seen"], environment) else None
+        return check if not changes(cache_dir, check["seen"], environment) else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 
 
 def _digests(cache_dir: Path, paths: Iterable[str]) -> dict[str, str]:
     names = {os.path.abspath(path).lstrip("/"): path for path in paths}
-    found = digests.digests(Path("/"), names, memory=cache_dir / FOLDER / "digests.json")
-    return {names[name]: sha256 for name, sha256 in found.items()}
+    sha256s = digests.digests(Path("/"), names, memory=cache_dir / FOLDER / "digests.json")
+    return {names[name]: sha256 for name, sha256 in sha256s.items()}
 
 
 def _path(cache_dir: Path, question: Mapping[str, Any]) -> Path:

@@ -1,4 +1,4 @@
-"""The process that caches, as the program that started it sees it. The process itself is `worker`."""
+"""The caching process, `worker`, from the side of the program that starts it."""
 
 import contextlib
 import errno
@@ -41,12 +41,12 @@ class CacheProcess:
         self._send(request)
 
     def plan(self, log: Callable[[str], None]) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
-        """What has to be done, by task, and what that depends on (`last_check.snapshot`). log: gets lines."""
+        """The plan, an entry for each task, and the `last_check.snapshot` of what it depends on. log: gets lines."""
         for message in self._messages():
             if "plan" in message:
                 return message["plan"], message["seen"]
             log(message["log"])
-        raise self._failed(self._child.wait())
+        raise self._failure(self._child.wait())
 
     def cache(self, tasks: Sequence[str]) -> Iterator[dict[str, Any]]:
         """Cache tasks of the plan; yields the progress, {"count": documents since the last message}."""
@@ -54,7 +54,7 @@ class CacheProcess:
         self._send({"cache": list(tasks)})
         yield from self._messages()
         if status := self._child.wait():
-            raise self._failed(status)
+            raise self._failure(status)
 
     def close(self) -> None:
         """End the process."""
@@ -79,27 +79,27 @@ class CacheProcess:
             if "user_error" in message:
                 raise UserError(message["user_error"])
             if message.get("no_room"):
-                raise _no_room()
+                raise _disk_full_error()
             yield message
 
     def _keep_log(self) -> None:
-        with contextlib.suppress(OSError):  # it stays where it is
+        with contextlib.suppress(OSError):  # it keeps its place
             os.replace(self._output, self._log_file)
             self._output = self._log_file
 
-    def _failed(self, status: int) -> Exception:
+    def _failure(self, status: int) -> Exception:
         self._keep_log()
         lines = last_lines(self._output, _LOG_LINES)
         if says_no_room("\n".join(lines)):
-            return _no_room()
-        what = f"Caching {self._task} failed (exit code {status})"
+            return _disk_full_error()
+        failure = f"Caching {self._task} failed (exit code {status})"
         if status < 0:
-            what = f"The process that cached {self._task} was killed by signal {-status}"
-            what += ", as the system does where memory runs out" if status == -9 else ""
-        return UserError("\n  ".join([f"{what}. The last lines of {self._output}:", *lines]))
+            failure = f"The process that cached {self._task} was killed by signal {-status}"
+            failure += ", as the system does where memory runs out" if status == -9 else ""
+        return UserError("\n  ".join([f"{failure}. The last lines of {self._output}:", *lines]))
 
 
-def _no_room() -> OSError:
+def _disk_full_error() -> OSError:
     return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
@@ -116,5 +116,5 @@ def environment_of_worker(cache_dir: Path, data_dir: Path) -> dict[str, str]:
 
 
 def says_no_room(text: str) -> bool:
-    """Whether a message of Python, TensorFlow or Beam tells of a full disk."""
+    """True for a message of Python, TensorFlow or Beam about a full disk."""
     return any(os.strerror(number) in text for number in DISK_FULL)

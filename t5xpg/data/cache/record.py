@@ -1,5 +1,5 @@
-"""The record of a cache, `t5xpg_identity.json` beside SeqIO's files: what it was made from, and what it holds. A cache
-is used only where it was made from what the task is now; `differences` says which parts differ."""
+"""The record of a cache, `t5xpg_identity.json` beside SeqIO's files: the definition of the task that it was made from,
+and the digests of its files. A cache is used only if that is the task's definition now, by `differences`."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,12 +23,12 @@ PACKAGES = {
     "tensorflow": ("tensorflow", "tensorflow-cpu"),
     "beam": ("apache-beam",),
 }
-_SHOWN = 8  # differences in a message
-_LONGEST = 60  # characters of a value in a message
+_MAX_SHOWN = 8  # differences in a message
+_MAX_LENGTH = 60  # characters of a value in a message
 
 
 class MissingTextError(UserError):
-    """Tasks of the table whose exports are not there; `datasets` are those to export."""
+    """Exports that tasks of the table need are missing; `datasets` names the datasets to export."""
 
     def __init__(self, message: str, datasets: Sequence[str]) -> None:
         super().__init__(message)
@@ -37,7 +37,7 @@ class MissingTextError(UserError):
 
 @dataclass(frozen=True)
 class Record:
-    """What a cache was made from: `definition_of` the task, `package_code`, versions, and the SHA-256 of each file."""
+    """The origin of a cache: `definition_of` the task, `package_code`, versions; and the SHA-256 of its files."""
 
     definition: dict[str, Any]
     package: dict[str, str]
@@ -50,7 +50,7 @@ class Record:
 
 
 def read(folder: Path, command: str | None = None) -> Record | None:
-    """The record in a cache; None where there is none. UserError where it cannot be read. command: to remake it."""
+    """The record in a cache; None without a record. UserError if it cannot be read. command: remakes the cache."""
     if not (folder / COMPLETED).is_file() or not (folder / IDENTITY).is_file():
         return None
     remedy = f"To make the cache again, type: {command or cache_command(folder.name, force=True)}"
@@ -61,19 +61,19 @@ def read(folder: Path, command: str | None = None) -> Record | None:
         record = Record(**value)
         if not isinstance(record.definition, dict) or not isinstance(record.definition["task"], str):
             raise ValueError("it names no task")
-        for one in (record.package, record.versions, record.files):
-            if not isinstance(one, dict) or not all(isinstance(text, str) for text in one.values()):
+        for texts in (record.package, record.versions, record.files):
+            if not isinstance(texts, dict) or not all(isinstance(text, str) for text in texts.values()):
                 raise ValueError("it is not one of this program")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(
-            f"{folder / IDENTITY}, which says what this cache was made from, cannot be read ({str(error)[:_LONGEST]}). "
-            f"{remedy}"
+            f"{folder / IDENTITY}, which says what this cache was made from, cannot be read "
+            f"({str(error)[:_MAX_LENGTH]}). {remedy}"
         ) from None
     return record
 
 
 def check_files(folder: Path, record: Record, command: str) -> None:
-    """Raise UserError, naming files, where a cache's files are not those that were written. command: what to type."""
+    """Raise UserError, naming files, if a cache's files are not those that were written. command: what to type."""
     digests.check(
         folder,
         record.files,
@@ -90,22 +90,24 @@ def versions() -> dict[str, str]:
 def other_versions(record: Record, now: Mapping[str, str]) -> list[str]:
     """The libraries whose version has changed since the cache was made: "seqio 0.0.19, now 0.0.20"."""
     then = record.versions
-    return [f"{name} {then[name]}, now {one}" for name, one in now.items() if then.get(name, one) != one]
+    return [
+        f"{name} {then[name]}, now {version}" for name, version in now.items() if then.get(name, version) != version
+    ]
 
 
 def differences(record: Record, definition: Mapping[str, Any], package: Mapping[str, str]) -> list[str]:
-    """A phrase for each part that differs from what a cache was made from. Of the user's modules, only those that both
-    sides know are compared (all if there is none), as experiments may name different modules."""
+    """A phrase for each part of a definition that differs from that in a record. Of the user's modules, only those in
+    both are compared (all if none is in both), as experiments may name different modules."""
     then, now = record.definition["code"], definition["code"]
     shared = then.keys() & now.keys() or {*then, *now}
     codes = ({name: code.get(name) for name in shared} for code in (then, now))
-    found = _phrases(_leaves(record.definition | {"code": {}}, {**definition, "code": {}}, ()))
-    return [*found, *code_differences(*codes), *package_differences(record, package)]
+    phrases = _phrases(_leaves(record.definition | {"code": {}}, {**definition, "code": {}}, ()))
+    return [*phrases, *code_differences(*codes), *package_differences(record, package)]
 
 
 def package_differences(record: Record, package: Mapping[str, str]) -> list[str]:
-    """A phrase for each file of this package whose digest differs. package: the files that decide now; earlier versions
-    recorded others beside them."""
+    """A phrase for each file of this package whose digest differs. package: the files that define tasks now; earlier
+    versions recorded others beside them."""
     return code_differences({name: record.package.get(name) for name in package}, package)
 
 
@@ -123,11 +125,11 @@ def text_differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[st
     return _phrases(_leaves(then, now, ("source", "splits")))
 
 
-def refuse(folder: Path, found: Sequence[str], command: str) -> UserError:
-    """The error for a cache that was made from something else. command: what to type."""
-    more = [f"and {len(found) - _SHOWN} more"] if len(found) > _SHOWN else []
+def refusal(folder: Path, differences: Sequence[str], command: str) -> UserError:
+    """The error for a cache that was made from another definition. differences: phrases. command: what to type."""
+    more = [f"and {len(differences) - _MAX_SHOWN} more"] if len(differences) > _MAX_SHOWN else []
     head = f"The cache in {folder} was made from something else than the task is now:"
-    listed = "\n  ".join([head, *found[:_SHOWN], *more])
+    listed = "\n  ".join([head, *differences[:_MAX_SHOWN], *more])
     return UserError(f"{listed}\nTo make it again from what there is now, type: {command}")
 
 
@@ -145,8 +147,8 @@ def _leaves(then: Any, now: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[
         for key in sorted({*then, *now}):
             yield from _leaves(then.get(key), now.get(key), (*path, key))
     elif isinstance(then, list) and isinstance(now, list) and len(then) == len(now):
-        for number, (one, other) in enumerate(zip(then, now, strict=True)):
-            yield from _leaves(one, other, path if len(then) == 1 else (*path, str(number + 1)))
+        for number, (old, new) in enumerate(zip(then, now, strict=True)):
+            yield from _leaves(old, new, path if len(then) == 1 else (*path, str(number + 1)))
     else:
         yield path, then, now
 
@@ -172,14 +174,14 @@ def _phrase(path: tuple[str, ...], then: Any, now: Any) -> str:
 
 
 def _text(value: Any) -> str:
-    """A value of a definition as messages show it."""
+    """A value of a definition for messages."""
     if value is None:
         return "none"
     if isinstance(value, str) and len(value) == 64 and set(value) <= set("0123456789abcdef"):
         return digests.short(value)
     if isinstance(value, dict) and ("function" in value or "sha256" in value):
         return _text(value.get("function", value.get("sha256")))
-    if isinstance(value, list) and value and all(isinstance(one, dict) for one in value):
+    if isinstance(value, list) and value and all(isinstance(item, dict) for item in value):
         return ", ".join(map(_text, value))
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+    return text if len(text) <= _MAX_LENGTH else f"{text[:_MAX_LENGTH]}…"

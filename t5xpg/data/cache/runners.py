@@ -1,4 +1,4 @@
-"""What can cache a task: this program itself on one machine ("local"), and the runners of Apache Beam."""
+"""The runners that can cache a task: this program itself on one machine ("local"), and those of Apache Beam."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -39,11 +39,11 @@ RUNNERS = {
 
 
 def resolve_runner(name: str, options: Sequence[str], staging: str | None) -> str:
-    """LOCAL, or Beam's name for a runner or class. UserError for an unknown one, and where it lacks what it needs."""
+    """LOCAL, or Beam's name for a runner or class. UserError for an unknown runner, a missing option or package."""
     if name == LOCAL:
         if options or staging:
-            given = f"BEAM_OPTIONS ({' '.join(options)}) are" if options else f"STAGING ({staging}) is"
-            raise UserError(f"{given} for Apache Beam. Name a runner of Beam, as RUNNER={BEAM}, too.")
+            variables = f"BEAM_OPTIONS ({' '.join(options)}) are" if options else f"STAGING ({staging}) is"
+            raise UserError(f"{variables} for Apache Beam. Name a runner of Beam, as RUNNER={BEAM}, too.")
         return LOCAL
     if "." in name:
         return name
@@ -57,9 +57,8 @@ def resolve_runner(name: str, options: Sequence[str], staging: str | None) -> st
         require_package(f"RUNNER={name}", runner.package, runner.install)
     given_names = {option.partition("=")[0] for option in options}
     if missing := [option for option in runner.options if option not in given_names]:
-        raise UserError(
-            f'RUNNER={name} needs {" and ".join(missing)}: BEAM_OPTIONS="{" ".join(f"{one}=…" for one in missing)}".'
-        )
+        form = " ".join(f"{option}=…" for option in missing)
+        raise UserError(f'RUNNER={name} needs {" and ".join(missing)}: BEAM_OPTIONS="{form}".')
     if runner.remote and not staging:
         raise UserError(
             f"The workers of RUNNER={name} see no folder of this machine: name one that they and this machine can "

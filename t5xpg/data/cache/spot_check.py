@@ -1,5 +1,6 @@
-"""Checks whether a cache made by other library versions, or by SeqIO's own script, holds what its task makes now: makes
-some documents from the source again and looks them up in the cache. Imports TensorFlow and Beam inside its functions.
+"""A check that a cache made by other library versions, or by SeqIO's own script, holds the examples that its task makes
+now: some documents of the source are preprocessed again and looked up in the cache. Imports TensorFlow and Beam inside
+its functions.
 """
 
 import itertools
@@ -22,35 +23,36 @@ _SHOWN = 60  # characters of a text in a message
 
 
 def compare(task: Any, folder: Path, command: str) -> str:
-    """Make documents of each split again and look for them in the cache in `folder`; says what was compared. Raises
-    UserError where one is not there, or the cache is damaged. command: what makes it again."""
+    """Make documents of each split again and look for them in the cache in `folder`; returns a phrase on what was
+    compared. Raises UserError if one is missing, or the cache is damaged. command: makes the cache again."""
     remedy = f"To make the cache again, type: {command}"
     compared = []
     for split in sorted(task.splits):
         shards = _shards(folder, split, remedy)
         examples = json_object_if_any(folder / f"stats.{split}.json").get("examples")
         size = sum(path.stat().st_size for path in shards)
-        whole = size <= _READ_BYTES
-        count = _DOCUMENTS if whole else min(_MOST_DOCUMENTS, math.ceil(_EXPECTED * size / _READ_BYTES))
-        made = {frozenset(example.items()): example for example in _made_again(task, split, count)}
-        held = 0
-        missing = dict(made)
-        names = {name for example in made.values() for name in example}
-        for record in _records(shards, None if whole else _READ_BYTES, remedy):
-            held += 1
+        is_whole = size <= _READ_BYTES
+        count = _DOCUMENTS if is_whole else min(_MOST_DOCUMENTS, math.ceil(_EXPECTED * size / _READ_BYTES))
+        expected = {frozenset(example.items()): example for example in _remade_examples(task, split, count)}
+        num_in_cache = 0
+        missing = dict(expected)
+        names = {name for example in expected.values() for name in example}
+        for record in _records(shards, None if is_whole else _READ_BYTES, remedy):
+            num_in_cache += 1
             missing.pop(frozenset(item for item in record.items() if item[0] in names), None)
-        if whole and examples is not None and held != examples:
+        if is_whole and examples is not None and num_in_cache != examples:
             raise UserError(
                 f"The cache of {task.name} in {folder} is damaged: stats.{split}.json says {examples:,} examples, its "
-                f"files hold {held:,}. {remedy}"
+                f"files hold {num_in_cache:,}. {remedy}"
             )
-        if made and (missing if whole else len(missing) == len(made)):
+        if expected and (missing if is_whole else len(missing) == len(expected)):
             raise UserError(
-                f"The cache in {folder} holds other examples than {task.name} makes now: of {len(made)} documents of "
-                f"the split {split} that were made again from the source, {len(missing)} are not in it, such as "
-                f"{_shown(next(iter(missing.values())))}. {remedy}"
+                f"The cache in {folder} holds other examples than {task.name} makes now: of {len(expected)} documents "
+                f"of the split {split} that were made again from the source, {len(missing)} are not in it, such as "
+                f"{_excerpt(next(iter(missing.values())))}. {remedy}"
             )
-        compared.append(f"{len(made)} documents of {split}" + ("" if whole else f" with {_READ_BYTES >> 20} MiB of it"))
+        part = "" if is_whole else f" with {_READ_BYTES >> 20} MiB of it"
+        compared.append(f"{len(expected)} documents of {split}{part}")
     return f"compared {', '.join(compared)}, made again from the source: all as in the cache"
 
 
@@ -58,12 +60,12 @@ def _shards(folder: Path, split: str, remedy: str) -> list[Path]:
     shards = sorted(folder.glob(f"{split}.tfrecord-*-of-*"))
     expected = json_object_if_any(folder / f"info.{split}.json").get("num_shards")
     if not shards or (expected is not None and len(shards) != expected):
-        wanted = "" if expected is None else f", not {expected}"
-        raise UserError(f"The cache in {folder} has {len(shards)} files of the split {split}{wanted}. {remedy}")
+        expectation = "" if expected is None else f", not {expected}"
+        raise UserError(f"The cache in {folder} has {len(shards)} files of the split {split}{expectation}. {remedy}")
     return shards
 
 
-def _made_again(task: Any, split: str, count: int) -> Iterator[dict[str, Any]]:
+def _remade_examples(task: Any, split: str, count: int) -> Iterator[dict[str, Any]]:
     """Examples as SeqIO's caching script makes them, its seeds included, from the beginning of some of the shards."""
     import seqio
     import tensorflow as tf
@@ -94,14 +96,14 @@ def _records(shards: Sequence[Path], limit: int | None, remedy: str) -> Iterator
 
 def _features(example: Any) -> dict[str, Any]:
     features = example.features.feature.items()
-    own = {name: feature for name, feature in features if not name.startswith("provenance/")}
-    return {name: feature.SerializeToString(deterministic=True) for name, feature in own.items()}
+    task_features = {name: feature for name, feature in features if not name.startswith("provenance/")}
+    return {name: feature.SerializeToString(deterministic=True) for name, feature in task_features.items()}
 
 
-def _shown(example: dict[str, Any]) -> str:
+def _excerpt(example: dict[str, Any]) -> str:
     import tensorflow as tf
 
-    name = max(sorted(example), key=lambda one: len(example[one]))
+    name = max(sorted(example), key=lambda name: len(example[name]))
     feature = tf.train.Feature.FromString(example[name])
     values = list(getattr(feature, feature.WhichOneof("kind") or "int64_list").value)
     if values and isinstance(values[0], bytes):

@@ -1,7 +1,7 @@
 """The process that caches tasks: imports TensorFlow, compares definitions, caches by itself or with Beam.
 
 `process` starts it with the number of a pipe. It reads a request (a line of JSON) from the standard input and reports
-its plan (lines of JSON) to the pipe; a second line says which tasks to cache. It ends when its standard input closes.
+its plan (lines of JSON) to the pipe; a second line of input names the tasks to cache. It ends when that input closes.
 """
 
 import atexit
@@ -40,8 +40,8 @@ def main(pipe: int) -> int:
             print(json.dumps(message), file=reports, flush=True)
 
         try:
-            plan, seen = _plan(request, lambda line: report(log=line))
-            report(plan=plan, seen=seen)
+            plan, snapshot = _plan(request, lambda line: report(log=line))
+            report(plan=plan, seen=snapshot)
             _cache(json.loads(lines.get())["cache"], request, lambda count, note: report(count=count, note=note))
         except MissingTextError as error:
             report(user_error=str(error), datasets=error.datasets)
@@ -62,7 +62,7 @@ def _read_lines(lines: queue.SimpleQueue[str]) -> None:
 
 
 def _plan(request: Mapping[str, Any], log: Callable[[str], None]) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
-    """What is to be done for each task, and `_seen`. One UserError for all caches that do not fit their tasks."""
+    """The entries of the plan, one for each task, and `_snapshot`. One UserError for all caches that do not fit."""
     if request["runner"] == LOCAL:  # not with Beam: its runners may send stand-ins to other processes
         late_imports.import_libraries()
     import t5xpg.data.tasks.registered  # noqa: F401
@@ -72,7 +72,7 @@ def _plan(request: Mapping[str, Any], log: Callable[[str], None]) -> tuple[list[
 
     import_modules(request["module_import"])
     name = request["task"]
-    # once for all tasks that share a cache
+    # each once, where tasks share a cache
     tasks = list(dict.fromkeys(map(cached_task, tasks_of(find_provider(DatasetConfig(name, {}))))))
     cacheable = [task for task in tasks if task.supports_caching]
     if not cacheable and not request["only_missing"]:
@@ -84,88 +84,109 @@ def _plan(request: Mapping[str, Any], log: Callable[[str], None]) -> tuple[list[
     errors: list[UserError] = []
     for task in cacheable:
         try:
-            plan.append(_planned(task, request, log))
+            plan.append(_plan_task(task, request, log))
         except UserError as error:
             errors.append(error)
     if missing := [error for error in errors if isinstance(error, MissingTextError)]:
         raise MissingTextError(
-            "\n".join(map(str, missing)), sorted({one for error in missing for one in error.datasets})
+            "\n".join(map(str, missing)), sorted({dataset for error in missing for dataset in error.datasets})
         )
     if errors:
         raise UserError("\n".join(map(str, errors)))
-    return plan, _seen(cacheable, request)
+    return plan, _snapshot(cacheable, request)
 
 
-def _planned(task: Any, request: Mapping[str, Any], log: Callable[[str], None]) -> dict[str, Any]:
-    """The plan for one task: what is known of it and of its existing cache. Data that is not here yet is fetched, and
-    `log` is told. Raises UserError where the cache was made from something else than the task is now."""
+def _plan_task(task: Any, request: Mapping[str, Any], log: Callable[[str], None]) -> dict[str, Any]:
+    """The entry of the plan for one task: facts about the task and its existing cache. Downloads missing data, with
+    lines for `log`. Raises UserError if the cache was made from another definition than the task has now."""
     import seqio
-    import tensorflow as tf
 
     from t5xpg.data.tasks import sources
-    from t5xpg.data.tasks.registered import TASKS
 
     sources.check_arguments(task)
     caches = Path(request["caches"])
     command = cache_command(task.name, request["module_import"], force=True)
     folder = None if request["force"] else _folder_of_cache(task, caches, request["only_missing"])
-    found = None if folder is None else record.read(folder, command)
+    cache_record = None if folder is None else record.read(folder, command)
     if folder is None:
         sources.prepare(task, log)
-    try:
-        counts = [sources.number_of_examples(task, split) for split in task.splits]
-    except KeyError:  # num_input_examples of the source has other splits alone
-        counts = [None]
     entry: dict[str, Any] = {
         "task": task.name,
         "folder": seqio.get_task_dir_from_name(task.name),
-        "examples": sum(counts) if None not in counts else None,
+        "examples": _number_of_examples(task),
         "package": {},
         "versions": record.versions(),
         "up_to_date": folder is not None,
-        "others": None if folder is None or found is not None else str(folder),
+        "others": None if folder is None or cache_record is not None else str(folder),
         "note": None,
     }
     digest = functools.partial(last_check.digest, caches)
-
-    def of_others(files: dict[str, Any], what: str, folder: Any = folder) -> dict[str, Any]:
-        note = f"the cache of {task.name} in {folder} {what}"
-        return entry | {"definition": {"task": task.name, "files": files}, "note": note}
-
-    exports = find_manifests(Path(request["data_dir"]))
     try:
-        if task.name in TASKS and (dataset := dataset_of(task.name, exports, vocabularies(Path(request["data_dir"])))):
-            read_manifest(exports[dataset]).check_files(exports[dataset])
-        defined = definition.definition_of(task, digest, request["module_import"])
+        definition_now = _checked_definition(task, request, digest)
     except UserError as error:
-        if folder is None or found is not None:
+        if folder is None or cache_record is not None:
             raise
         # a user who has only the cache may train from it
-        what = f"was made by SeqIO itself, and could not be compared with its text ({error})"
-        return of_others(last_check.digests_of_cache(caches, folder), what)
+        note = f"was made by SeqIO itself, and could not be compared with its text ({error})"
+        return entry | _cache_of_others(task, folder, last_check.digests_of_cache(caches, folder), note)
     if folder is None:
         if request["only_missing"] and not request["force"] and _REMOTE in (task.cache_dir or ""):
-            entry |= {"up_to_date": True, "others": task.cache_dir}
-            names = sorted(tf.io.gfile.listdir(task.cache_dir))
-            sizes = {name: tf.io.gfile.stat(os.path.join(task.cache_dir, name)).length for name in names}
-            return of_others(sizes, "lies on another machine and was not compared", task.cache_dir)
-        return entry | {"definition": defined, "package": definition.package_code(task, digest)}
-    if found is None:
-        what = f"was made by SeqIO itself; {spot_check.compare(task, folder, command)}"
-        return of_others(last_check.digests_of_cache(caches, folder), what)
-    record.check_files(folder, found, command)
-    if differences := record.differences(found, defined, definition.package_code(task, digest)):
-        raise record.refuse(folder, differences, command)
-    if reasons := record.other_versions(found, entry["versions"]):
+            return entry | _remote_cache(task)
+        return entry | {"definition": definition_now, "package": definition.package_code(task, digest)}
+    if cache_record is None:
+        note = f"was made by SeqIO itself; {spot_check.compare(task, folder, command)}"
+        return entry | _cache_of_others(task, folder, last_check.digests_of_cache(caches, folder), note)
+    record.check_files(folder, cache_record, command)
+    if differences := record.differences(cache_record, definition_now, definition.package_code(task, digest)):
+        raise record.refusal(folder, differences, command)
+    if reasons := record.other_versions(cache_record, entry["versions"]):
         entry["note"] = (
             f"the cache of {task.name} in {folder} was made with other versions ({', '.join(reasons)}); "
             f"{spot_check.compare(task, folder, command)}"
         )
-    return entry | {"definition": found.definition, "package": found.package}
+    return entry | {"definition": cache_record.definition, "package": cache_record.package}
+
+
+def _number_of_examples(task: Any) -> int | None:
+    """The number of examples in the source of a task; None if it is unknown for a split."""
+    from t5xpg.data.tasks import sources
+
+    try:
+        counts = [sources.number_of_examples(task, split) for split in task.splits]
+    except KeyError:  # num_input_examples of the source has other splits alone
+        return None
+    known = [count for count in counts if count is not None]
+    return sum(known) if len(known) == len(counts) else None
+
+
+def _checked_definition(task: Any, request: Mapping[str, Any], digest: definition.Digest) -> dict[str, Any]:
+    """The definition of a task. Raises UserError if the files of its source are missing or not as exported."""
+    from t5xpg.data.tasks.registered import TASKS
+
+    data_dir = Path(request["data_dir"])
+    exports = find_manifests(data_dir)
+    if task.name in TASKS and (dataset := dataset_of(task.name, exports, vocabularies(data_dir))):
+        read_manifest(exports[dataset]).check_files(exports[dataset])
+    return definition.definition_of(task, digest, request["module_import"])
+
+
+def _cache_of_others(task: Any, folder: Path | str, files: Mapping[str, Any], note: str) -> dict[str, Any]:
+    """The fields of the plan for a cache that others made: its files stand for the definition that it was made from."""
+    return {"definition": {"task": task.name, "files": files}, "note": f"the cache of {task.name} in {folder} {note}"}
+
+
+def _remote_cache(task: Any) -> dict[str, Any]:
+    """The fields of the plan for a cache on another machine, with the sizes of its files."""
+    import tensorflow as tf
+
+    names = sorted(tf.io.gfile.listdir(task.cache_dir))
+    sizes = {name: tf.io.gfile.stat(os.path.join(task.cache_dir, name)).length for name in names}
+    fields = _cache_of_others(task, task.cache_dir, sizes, "lies on another machine and was not compared")
+    return {"up_to_date": True, "others": task.cache_dir, **fields}
 
 
 def _folder_of_cache(task: Any, caches: Path, others: bool) -> Path | None:
-    """Where the cache of a task lies: in our cache folder, or, with `others`, where SeqIO finds it."""
+    """The folder of a task's cache: in our cache folder, or, with `others`, where SeqIO finds it. None without one."""
     import seqio
 
     from t5xpg.data.tasks.registered import TASKS
@@ -179,12 +200,12 @@ def _folder_of_cache(task: Any, caches: Path, others: bool) -> Path | None:
     return Path(task.cache_dir)
 
 
-def _seen(tasks: Sequence[Any], request: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The `last_check.snapshot` of what the plan depends on; None where that cannot be seen without TensorFlow. The
-    files and variables that a user's module names in its text are part of it: they may decide settings."""
+def _snapshot(tasks: Sequence[Any], request: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The `last_check.snapshot` of what the plan depends on; None if that is not visible without TensorFlow. The files
+    and variables that a user's module names in its text are part of it: they may decide settings."""
     import seqio
 
-    texts: set[Path] = set()
+    text_files: set[Path] = set()
     patterns: set[str] = set()
     files = set(definition.package_files())
     modules: dict[str, ModuleType] = {}
@@ -194,19 +215,19 @@ def _seen(tasks: Sequence[Any], request: Mapping[str, Any]) -> dict[str, Any] | 
         patterns.update(definition.patterns_of(task))
         if isinstance(task.source, seqio.FileDataSource):
             shards = (path for split in task.splits for path in task.source.list_shards(split))
-            texts.update(Path(os.path.abspath(path)) for path in shards)
+            text_files.update(Path(os.path.abspath(path)) for path in shards)
     if any(map(definition.is_installed, modules.values())):
         return None
     variables = {"PYTHONPATH"} if modules else set()
     for file in (Path(str(module.__file__)) for module in modules.values()):
         words = re.findall(r"""["']([^"'\n]{1,200})["']""", file.read_text("utf-8", errors="replace"))
-        named = {folder / word for word in words for folder in (file.parent, Path.cwd())}
-        files |= {file, *filter(os.path.isfile, named)}
+        named_files = {folder / word for word in words for folder in (file.parent, Path.cwd())}
+        files |= {file, *filter(os.path.isfile, named_files)}
         variables.update(filter(str.isidentifier, words))
-    paths = [str(path) for path in files | texts]
-    seen = last_check.snapshot(Path(request["caches"]), os.environ, paths, patterns, variables)
-    listed = {Path(os.path.abspath(path)) for found in seen["patterns"].values() for path in found}
-    return seen if listed == texts and len(seen["files"]) == len(paths) else None
+    paths = [str(path) for path in files | text_files]
+    snapshot = last_check.snapshot(Path(request["caches"]), os.environ, paths, patterns, variables)
+    matches = {Path(os.path.abspath(path)) for names in snapshot["patterns"].values() for path in names}
+    return snapshot if matches == text_files and len(snapshot["files"]) == len(paths) else None
 
 
 def _cache(names: Sequence[str], request: Mapping[str, Any], report: Callable[[int, str], None]) -> None:

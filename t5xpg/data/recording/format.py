@@ -16,8 +16,8 @@ the low bytes of all numbers, then the next bytes of all, and so on: packed, a t
 | 36 per batch | length of its record (4); its hash (32) |
 | 32 | SHA-256 of all of the above |
 
-Reading trusts nothing: the index is compared with its SHA-256 and with the size of the batches, every size is bounded
-before memory is taken for it, and a batch is handed out only where its hash is the one in the index. Each fault is a
+Reading trusts no file: the index is compared with its SHA-256 and with the size of the batches, every size is bounded
+before memory is taken for it, and a batch is returned only if its hash is the one in the index. Each fault is a
 UserError that names file and batch.
 """
 
@@ -59,14 +59,14 @@ def batches_path(folder: Path, name: str) -> Path:
 
 
 def require_one_shape(config: DatasetConfig) -> None:
-    """Raise UserError for a stream whose batches are of several shapes."""
+    """Raise UserError for a stream whose batches have several shapes."""
     if config.length_buckets is not None:
         raise UserError("A recording holds batches of one shape: it takes LENGTH_BUCKETS = None.")
 
 
 class StreamWriter(contextlib.AbstractContextManager["StreamWriter"]):
     """Writes a stream, batch by batch: a context manager. At its end the files are complete, unless there was an error.
-    Raises UserError for batches larger than MAX_BATCH_BYTES, FileExistsError where the stream exists already."""
+    Raises UserError for batches larger than MAX_BATCH_BYTES, FileExistsError if the stream exists."""
 
     def __init__(self, folder: Path, name: str, spec: BatchSpec) -> None:
         if _batch_bytes(spec) > MAX_BATCH_BYTES:
@@ -86,7 +86,7 @@ class StreamWriter(contextlib.AbstractContextManager["StreamWriter"]):
         self._batches.write(_BATCHES_MARK)
 
     def write(self, batch: Batch) -> None:
-        """Append a batch. Raises ValueError for one that is not of the spec."""
+        """Append a batch. Raises ValueError for a batch that does not fit the spec."""
         validate(batch, self.spec)
         widths, planes = [], []
         for name in self.spec.features():
@@ -142,7 +142,7 @@ class StreamReader(Closing):
         return self._entries["digest"][number].tobytes().hex()
 
     def read(self, number: int) -> Batch:
-        """A batch, verified. Raises UserError for one that is not as it was written, IndexError where there is none."""
+        """A batch, verified. Raises UserError for a batch that is not as it was written, IndexError beyond the last."""
         digest = self.digest(number)
         where = f"{self._batches}, batch {number + 1} of {len(self)}"
         length = int(self._entries["length"][number])
@@ -192,14 +192,14 @@ class StreamReader(Closing):
 
 
 def _decode(record: bytes, spec: BatchSpec) -> Batch:
-    """The batch of a record. Raises ValueError or ZstdError for anything that is not one."""
+    """The batch of a record. Raises ValueError or ZstdError for other bytes."""
     features = spec.features()
     widths, frame = record[: len(features)], record[len(features) :]
     if len(widths) != len(features) or not all(1 <= width <= _WIDTH for width in widths):
         raise ValueError("it is not a record of its arrays")
     sizes = [math.prod(shape) for shape, _ in features.values()]
     expected = sum(size * width for size, width in zip(sizes, widths, strict=True))
-    # the frame says first how much it holds: checked before the memory for it is taken
+    # the frame begins with the size of its contents: checked before the memory for them is taken
     if zstandard.frame_content_size(frame) != expected:
         raise ValueError("its zstd frame is not of the size of its arrays")
     content = zstandard.ZstdDecompressor().decompress(frame, max_output_size=expected, allow_extra_data=False)
@@ -229,7 +229,7 @@ def _spec_to_json(spec: BatchSpec) -> bytes:
 
 
 def _spec_from_json(text: bytes) -> BatchSpec:
-    """Inverse of `_spec_to_json`. Raises ValueError, KeyError or TypeError for anything else, and for huge batches."""
+    """The inverse of `_spec_to_json`. Raises ValueError, KeyError or TypeError for other text, and for huge batches."""
     value: dict[str, Any] = json.loads(text.decode("utf-8"))
     lengths, rows, vocab_size = value["task_feature_lengths"], value["batch_size"], value["vocab_size"]
     converter = value.get("feature_converter", ENC_DEC)

@@ -1,4 +1,4 @@
-"""The manifest of a recording: what was recorded, from what, and the files that hold it. Without TensorFlow.
+"""The manifest of a recording: the recorded streams, their source, and their files. Without TensorFlow.
 
 A recording is a folder, written by `make record`: manifest.json, the models of vocabularies, and for each stream the
 two files of `t5xpg.data.recording.format`. Streams are "train", "validation" and, for each task of a mixture,
@@ -22,7 +22,7 @@ from t5xpg.data.recording.format import batches_path, index_path
 
 MANIFEST = "manifest.json"
 STREAMS = ("train", "validation")
-_OF_TASK = re.compile(r"validation-[1-9][0-9]{0,4}")
+_TASK_STREAM = re.compile(r"validation-[1-9][0-9]{0,4}")
 _KIND = "recorded batches"  # manifests of other things have the same file name
 _FORMAT = 1
 _MAX_BYTES = 1 << 24
@@ -48,8 +48,8 @@ class StreamRecord:
 
 @dataclass(frozen=True)
 class Recording:
-    """What manifest.json says. source: what `experiment.prepare` knew of the data. files: "bytes", "sha256" of each.
-    gin: the overrides that were typed; older recordings do not have them."""
+    """The contents of manifest.json. source: what `experiment.prepare` knew of the data. files: "bytes" and "sha256" of
+    each. gin: the overrides that were typed; older recordings do not have them."""
 
     experiment: str  # as it is typed
     streams: Mapping[str, StreamRecord]
@@ -59,28 +59,30 @@ class Recording:
     gin: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """What manifest.json holds."""
+        """The contents of manifest.json."""
         return {"kind": _KIND, "format": _FORMAT, **dataclasses.asdict(self)}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "Recording":
-        """Inverse of `to_json`. Raises KeyError, TypeError or ValueError for anything else."""
+        """The inverse of `to_json`. Raises KeyError, TypeError or ValueError for any other value."""
         if value["format"] != _FORMAT:
             raise ValueError(f"format {value['format']!r} instead of {_FORMAT}")
         names = [*STREAMS, *(name for name in value["streams"] if name not in STREAMS)]
-        if unknown := [name for name in names if name not in STREAMS and not _OF_TASK.fullmatch(name)]:
+        if unknown := [name for name in names if name not in STREAMS and not _TASK_STREAM.fullmatch(name)]:
             raise ValueError(f"streams {', '.join(unknown)}")
         streams = {name: StreamRecord(**value["streams"][name]) for name in names}
         for name, stream in streams.items():
             numbers = (stream.batches, 0 if stream.limit is None else stream.limit)
-            texts = isinstance(stream.identity["mixture_or_task_name"], str) and isinstance(stream.description, dict)
-            if not texts or not all(type(number) is int and number >= 0 for number in numbers):
+            has_types = isinstance(stream.identity["mixture_or_task_name"], str) and isinstance(
+                stream.description, dict
+            )
+            if not has_types or not all(type(number) is int and number >= 0 for number in numbers):
                 raise ValueError(f"streams.{name}")
         if set(value["source"]) != {"data", "cache", "manifest"} or not isinstance(value["source"]["data"], dict):
             raise ValueError("source")
         needed = {path(Path(), name).name for name in names for path in (index_path, batches_path)}
-        if lacking := needed - set(value["files"]):
-            raise ValueError(f"files lacks {', '.join(sorted(lacking))}")
+        if missing := needed - set(value["files"]):
+            raise ValueError(f"files lacks {', '.join(sorted(missing))}")
         for name, file in value["files"].items():
             if Path(name).name != name or type(file["bytes"]) is not int or not isinstance(file["sha256"], str):
                 raise ValueError(f"files: {name}")
@@ -88,22 +90,22 @@ class Recording:
         return cls(str(value["experiment"]), streams, value["source"], dict(value["versions"]), value["files"], gin)
 
     def command(self, folder: Path, steps: int | str | None = None) -> str:
-        """What to type to record into `folder` anew. steps: a number, or "n"; None for as many as there are."""
+        """The command to type to record into `folder` anew. steps: a number, or "n"; None for the present number."""
         steps = self.streams["train"].batches if steps is None else steps
         name, output = shlex.quote(self.experiment), shlex.quote(shown(folder))
         gin = f" GIN={shlex.quote(self.gin)}" if self.gin else ""
         return f"make record EXP={name} STEPS={steps}{gin} OUTPUT={output} FORCE=1"
 
     def damaged(self, folder: Path, what: str) -> UserError:
-        """The error that says what is wrong with the files in `folder`, and what to do."""
+        """The error for damaged files in `folder`. what: the damage, a sentence without its full stop."""
         return UserError(f"{what}. {self.remedy(folder)}")
 
     def remedy(self, folder: Path) -> str:
-        """What to do where files in `folder` are damaged, a sentence."""
+        """A sentence that says what to do about damaged files in `folder`."""
         return f"Copy the recording again, or make it anew: {self.command(folder)}"
 
     def check_files(self, folder: Path) -> None:
-        """Raise UserError where files are missing or of another size; with T5XPG_VERIFY=1, of another SHA-256."""
+        """Raise UserError if files are missing or of another size; with T5XPG_VERIFY=1, of another SHA-256."""
         for name, file in self.files.items():
             path = folder / name
             if not path.is_file():
@@ -111,8 +113,8 @@ class Recording:
             if path.stat().st_size != file["bytes"]:
                 raise self.damaged(folder, f"{path} has {path.stat().st_size:,} bytes instead of {file['bytes']:,}")
         if digests.verifying():
-            known = {name: file["sha256"] for name, file in self.files.items()}
-            digests.check(folder, known, f"The recording {shown(folder)} is damaged", self.remedy(folder))
+            expected = {name: file["sha256"] for name, file in self.files.items()}
+            digests.check(folder, expected, f"The recording {shown(folder)} is damaged", self.remedy(folder))
 
 
 def write_recording(folder: Path, recording: Recording) -> None:
@@ -121,7 +123,7 @@ def write_recording(folder: Path, recording: Recording) -> None:
 
 
 def read_recording(folder: Path) -> Recording:
-    """The manifest of a recording. Raises UserError where there is none, or it cannot be read."""
+    """The manifest of a recording. Raises UserError if it is missing or cannot be read."""
     path = folder / MANIFEST
     if not path.is_file():
         raise UserError(
@@ -155,5 +157,5 @@ def files_of(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def model_path(folder: Path, stream: str) -> Path:
-    """Where a recording keeps the vocabulary's model of one of its streams, if that vocabulary has one."""
+    """The path of the vocabulary's model of a recorded stream, if its vocabulary has one."""
     return folder / f"{stream}.model"

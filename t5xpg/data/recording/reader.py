@@ -1,5 +1,5 @@
-"""A recording's streams of batches in the training process, without TensorFlow or a data process: `RecordedData` stands
-in for `client.DataService`, `RecordedStream` for `client.Stream`, with the same batches."""
+"""A recording's streams of batches in the training process, without TensorFlow or a data process. `RecordedData` stands
+in for `client.DataService`, and `RecordedStream` for `client.Stream`, with the same batches."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -15,16 +15,16 @@ from t5xpg.data.batch import Batch
 from t5xpg.data.recording.format import StreamReader, index_path, require_one_shape
 from t5xpg.data.recording.manifest import model_path, read_recording
 from t5xpg.data.spec import DatasetConfig
-from t5xpg.data.stream.client import BatchStream, TaskDescription, check_shards, what_differs
+from t5xpg.data.stream.client import BatchStream, TaskDescription, check_shards, stream_differences
 from t5xpg.data.vocab.files import vocabulary_of_record
 
 _ANOTHER = "record with the settings of this run into another folder: make record EXP=… STEPS=n GIN=… OUTPUT=…"
 
 
 class RecordedData(Closing):
-    """The streams of a recording: a context manager, with what `client.DataService` offers to training. UserError for a
-    folder that is no recording, or files of other sizes (T5XPG_VERIFY=1: SHA-256). Batches are verified when read.
-    """
+    """The streams of a recording: a context manager, with the methods of `client.DataService` for training.
+    UserError for a folder that is no recording, or files of other sizes (T5XPG_VERIFY=1: SHA-256). Batches are verified
+    when read."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -42,13 +42,13 @@ class RecordedData(Closing):
                 raise self.recording.damaged(folder, what)
 
     def require(self, steps: int) -> None:
-        """Raise UserError where there are fewer training batches than `steps`."""
+        """Raise UserError if there are fewer training batches than `steps`."""
         count = self.recording.streams["train"].batches
         if count < steps:
-            raise UserError(f"This run has {steps:,} steps. {self._all_of('train')}")
+            raise UserError(f"This run has {steps:,} steps. {self._too_few_batches('train')}")
 
     def describe(self, config: DatasetConfig) -> TaskDescription:
-        """What was known of the task when it was recorded. Raises UserError for a config that was not recorded."""
+        """The description of the task when it was recorded. Raises UserError for a config that was not recorded."""
         name = self._stream_of(config)
         value = self.recording.streams[name].description
         try:
@@ -59,7 +59,7 @@ class RecordedData(Closing):
             raise self.recording.damaged(self.folder, what) from None
 
     def open(self, config: DatasetConfig, shards: Sequence[int] | None = None, prefetch: int = 2) -> "RecordedStream":
-        """The stream of `config`, as `DataService.open`. UserError where it was not recorded, or has fewer batches."""
+        """The stream of `config`, as `DataService.open`. UserError if it was not recorded, or has fewer batches."""
         name = self._stream_of(config)
         record, reader = self.recording.streams[name], self._readers[name]
         limit = config.max_batches
@@ -73,7 +73,7 @@ class RecordedData(Closing):
             what = f"{index_path(self.folder, name)} holds batches of another shape than the manifest says"
             raise self.recording.damaged(self.folder, what)
         owned = check_shards(config, shards, prefetch)
-        stream = RecordedStream(reader, config, owned, prefetch, record.identity, self._all_of(name))
+        stream = RecordedStream(reader, config, owned, prefetch, record.identity, self._too_few_batches(name))
         self._streams.append(stream)
         return stream
 
@@ -85,24 +85,25 @@ class RecordedData(Closing):
             reader.close()
 
     def _stream_of(self, config: DatasetConfig) -> str:
-        """The name of the stream that was recorded with the settings of `config`; UserError where none was."""
+        """The name of the stream that was recorded with the settings of `config`; UserError if none was."""
         require_one_shape(config)
-        wanted = config.to_json() | {"feature_converter": config.converter}
+        settings = config.to_json() | {"feature_converter": config.converter}
         streams = self.recording.streams
         differing = {
-            name: sorted(key for key, value in stream.settings.items() if wanted.get(key) != value)
+            name: sorted(key for key, value in stream.settings.items() if settings.get(key) != value)
             for name, stream in streams.items()
         }
         nearest = min(streams, key=lambda name: (len(differing[name]), -streams[name].batches))
         if differing[nearest]:
-            was = streams[nearest].settings
-            listed = "; ".join(f"{key} was {was[key]}, is {wanted.get(key)}" for key in differing[nearest])
+            recorded = streams[nearest].settings
+            differences = "; ".join(f"{key} was {recorded[key]}, is {settings.get(key)}" for key in differing[nearest])
             raise UserError(
-                f"{shown(self.folder)} was recorded with other settings: {listed}. Train with those, or {_ANOTHER}"
+                f"{shown(self.folder)} was recorded with other settings: {differences}. Train with those, or {_ANOTHER}"
             )
         return nearest
 
-    def _all_of(self, name: str) -> str:
+    def _too_few_batches(self, name: str) -> str:
+        """The message for a run that asks for more batches of a stream than there are."""
         count = self.recording.streams[name].batches
         command = self.recording.command(self.folder, "n")
         return (
@@ -139,8 +140,8 @@ class RecordedStream(BatchStream):
         if len(self.shards) == self.config.num_virtual_shards:
             return batch
         rows = self.config.rows_per_shard
-        own = np.concatenate([np.arange(shard * rows, (shard + 1) * rows) for shard in self.shards])
-        return {name: array[own] for name, array in batch.items()}
+        indices = np.concatenate([np.arange(shard * rows, (shard + 1) * rows) for shard in self.shards])
+        return {name: array[indices] for name, array in batch.items()}
 
     def state(self) -> dict[str, np.ndarray]:
         """The position of the batch that `__next__` would return: its number, and the hash of the one before it."""
@@ -154,10 +155,10 @@ class RecordedStream(BatchStream):
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
         """Continue where `state` of this or the live stream was taken. UserError for a state of another stream."""
         saved = json.loads(np.asarray(state["stream"]).tobytes().decode("utf-8"))
-        if listed := what_differs(saved, self.identity):
+        if differences := stream_differences(saved, self.identity):
             raise UserError(
-                f"The saved position belongs to other batches than were recorded: {listed}. Continue with the data and "
-                "the settings that the run began with, or start a new run."
+                f"The saved position belongs to other batches than were recorded: {differences}. Continue with the "
+                "data and the settings that the run began with, or start a new run."
             )
         count = int(np.asarray(state["batches_read"]))
         if not 0 <= count <= len(self._reader):
@@ -168,7 +169,7 @@ class RecordedStream(BatchStream):
                 f"Batch {count:,} of the recording is not the one that the run has read. Continue with the recording "
                 "that the run began with, or start a new run."
             )
-        self._go_on_from(count)
+        self._seek(count)
 
     def rewind(self) -> None:
-        self._go_on_from(0)
+        self._seek(0)

@@ -33,40 +33,40 @@ from t5xpg.data.stream.remote_evaluator import RemoteEvaluator
 from t5xpg.data.tasks.lengths import SpanLengths
 from t5xpg.data.vocab.vocabulary import Vocabulary
 
-_LOOK_SECONDS = 0.2
+_POLL_SECONDS = 0.2
 
 
 @dataclass(frozen=True)
 class TaskDescription:
-    """What is known of a task or mixture before reading it."""
+    """Facts about a task or mixture, known before it is read."""
 
     name: str
-    tasks: tuple[str, ...]  # those of the mixture that have the split, or the task itself
+    tasks: tuple[str, ...]  # the tasks of the mixture that have the split, or the task itself
     splits: tuple[str, ...]
     cached: bool  # read from SeqIO caches
-    examples: Mapping[str, int | None]  # in the source, by split, where known
+    examples: Mapping[str, int | None]  # in the source, by split; None if unknown
     vocabulary: Vocabulary
-    objective: SpanLengths | None  # None where not all tasks have the same span corruption
+    objective: SpanLengths | None  # None unless all tasks have the same span corruption
     has_metrics: bool  # whether a task has metric functions of its own
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any], vocabulary: Vocabulary) -> "TaskDescription":
-        """The description from its other fields as JSON. Raises KeyError or TypeError for anything else."""
+        """The description from its other fields as JSON. Raises KeyError or TypeError for any other value."""
         names = {name: tuple(value[name]) for name in ("tasks", "splits")}
         objective = None if value["objective"] is None else SpanLengths(**value["objective"])
         return cls(**{**value, **names, "vocabulary": vocabulary, "objective": objective})
 
 
 class NoBatchYetError(Exception):
-    """A stream was told to give up waiting."""
+    """The wait for a batch was given up: see `BatchStream.gives_up`."""
 
 
 class BatchStream(Iterator[Batch]):
     """Batches of one dataset, `prefetch` of them read ahead by a thread. For one consumer. Subclasses define `_read`.
 
     shards: the virtual shards of the rows, ascending. spec: names, shapes and dtypes; with length buckets, of the
-    longest. identity: what decides the batches, as JSON. batches_read: the number that `__next__` has returned. waited:
-    the seconds that it has waited, in total. gives_up: called while it waits; true ends the waiting.
+    longest. identity: the settings and files that decide the batches, as JSON. batches_read: the number that `__next__`
+    has returned. waited: the seconds that it has waited, in total. gives_up: called while it waits; true ends the wait.
     """
 
     def __init__(
@@ -95,14 +95,14 @@ class BatchStream(Iterator[Batch]):
         """Read batch `number`, in the thread that reads ahead; None after the last batch of a finite stream."""
 
     def __next__(self) -> Batch:
-        """The next batch: `rows_per_shard` rows (of its length bucket) for each of `shards`. Raises what reading it
-        raised, and NoBatchYetError where `gives_up` returns true: the stream still stands before this batch."""
+        """The next batch: `rows_per_shard` rows (of its length bucket) for each of `shards`. Raises the error of
+        reading it, and NoBatchYetError once `gives_up` returns true: the stream then stays before this batch."""
         if self._closed:
             raise ValueError("the stream has been closed")
         self._read_ahead()
         start = time.perf_counter()
         try:
-            while not concurrent.futures.wait([self._ahead[0]], _LOOK_SECONDS).done:
+            while not concurrent.futures.wait([self._ahead[0]], _POLL_SECONDS).done:
                 if self.gives_up():
                     raise NoBatchYetError
             batch = self._ahead[0].result()
@@ -117,7 +117,7 @@ class BatchStream(Iterator[Batch]):
 
     def wait(self) -> None:
         """Wait until the next batch has been read, or it is known that none comes. Any thread may call it."""
-        with contextlib.suppress(IndexError, concurrent.futures.CancelledError):  # the consumer is setting the position
+        with contextlib.suppress(IndexError, concurrent.futures.CancelledError):  # the position is being set
             self._ahead[0].exception()
 
     def close(self) -> None:
@@ -129,7 +129,7 @@ class BatchStream(Iterator[Batch]):
         for number in range(self.batches_read + len(self._ahead), self.batches_read + self._prefetch):
             self._ahead.append(self._thread.submit(self._read, number))
 
-    def _go_on_from(self, number: int, ahead: Sequence[Batch] = (), moved: Callable[[], object] = lambda: None) -> None:
+    def _seek(self, number: int, ahead: Sequence[Batch] = (), moved: Callable[[], object] = lambda: None) -> None:
         """Set the position to `number`. ahead: batches read already. moved: called while the thread reads nothing."""
         while self._ahead and self._ahead[-1].cancel():
             self._ahead.pop()
@@ -145,7 +145,7 @@ class BatchStream(Iterator[Batch]):
 
 class Stream(BatchStream):
     """Batches from the data process, opened by `DataService.open`. `__next__` raises UserError for data that cannot be
-    read, ValueError for a batch that is not as `spec` says, DataProcessError where the process has died."""
+    read, ValueError for a batch that does not fit `spec`, DataProcessError if the process has died."""
 
     def __init__(
         self, server: DataProcess, config: DatasetConfig, shards: Sequence[int], prefetch: int, opened: dict[str, Any]
@@ -179,7 +179,7 @@ class Stream(BatchStream):
         return arrays
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
-        """Continue where `state`, which covers these shards, was taken. UserError where it is of another stream."""
+        """Continue at the position of `state`, which covers these shards. UserError for a state of another stream."""
         arrays = {name: np.asarray(value) for name, value in state.items()}
         if "last_batch" in arrays:
             raise UserError(
@@ -189,34 +189,34 @@ class Stream(BatchStream):
         saved = json.loads(arrays["stream"].tobytes().decode("utf-8"))
         if FILES in arrays:  # compared one by one in the data process, which names those that differ
             saved[FILES] = self.identity[FILES]
-        if differences := what_differs(saved, self.identity):
+        if differences := stream_differences(saved, self.identity):
             raise UserError(
                 f"The saved position belongs to another stream of {saved.get('mixture_or_task_name')}: {differences}. "
                 "Continue with the settings and the data that the run began with, or start a new run."
             )
-        if lacking := [shard for shard in self.shards if f"{shard_prefix(shard)}position" not in arrays]:
-            raise UserError(f"The saved position of the data has no virtual shard {lacking}: it is another process's.")
-        own = tuple(map(shard_prefix, self.shards))
+        if missing := [shard for shard in self.shards if f"{shard_prefix(shard)}position" not in arrays]:
+            raise UserError(f"The saved position of the data has no virtual shard {missing}: it is another process's.")
+        prefixes = tuple(map(shard_prefix, self.shards))
         iterators = {
             name: array
             for name, array in arrays.items()
-            if name == FILES or (name.startswith(own) and "-ahead_" not in name)
+            if name == FILES or (name.startswith(prefixes) and "-ahead_" not in name)
         }
-        if len({tuple(iterators[f"{prefix}position"][:1]) for prefix in own}) > 1:
+        if len({tuple(iterators[f"{prefix}position"][:1]) for prefix in prefixes}) > 1:
             raise UserError("The saved positions of the data's virtual shards were not taken after the same batch.")
         batches_read = int(arrays["batches_read"])
         ahead: list[Batch] = [
             {
-                name: np.concatenate([arrays[f"{prefix}ahead_{count:03d}-{name}"] for prefix in own])
+                name: np.concatenate([arrays[f"{prefix}ahead_{count:03d}-{name}"] for prefix in prefixes])
                 for name in self.spec.features()
             }
-            for count in range(int(iterators[f"{own[0]}position"][0]) - batches_read)
+            for count in range(int(iterators[f"{prefixes[0]}position"][0]) - batches_read)
         ]
-        self._go_on_from(batches_read, ahead, lambda: self._process.call(self._number, "restore", arrays=iterators))
+        self._seek(batches_read, ahead, lambda: self._process.call(self._number, "restore", arrays=iterators))
 
     def rewind(self) -> None:
-        """Go back to the first batch: cheaper than opening the stream again."""
-        self._go_on_from(0, moved=lambda: self._process.call(self._number, "rewind"))
+        """Go back to the first batch: cheaper than to open the stream again."""
+        self._seek(0, moved=lambda: self._process.call(self._number, "rewind"))
 
     def close(self) -> None:
         """Stop reading ahead and let the data process forget the stream."""
@@ -225,18 +225,18 @@ class Stream(BatchStream):
             self._process.request({"call": "close", "opened": self._number})
 
 
-def what_differs(saved: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """How the stream of a saved position differs from this one: "seed was 1, is 2; …"; "" where it does not."""
+def stream_differences(saved: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """The differences between the stream of a saved position and this one: "seed was 1, is 2; …"; "" without any."""
     names = [name for name in sorted({*saved, *now}) if saved.get(name) != now.get(name)]
     return "; ".join(f"{name} was {saved.get(name)}, is {now.get(name)}" for name in names)
 
 
 def check_shards(config: DatasetConfig, shards: Sequence[int] | None, prefetch: int) -> list[int]:
-    """The virtual shards to read, all of them for None. Raises ValueError for what cannot be opened."""
-    every = range(config.num_virtual_shards)
-    owned = list(every if shards is None else shards)
-    if not owned or owned != [shard for shard in every if shard in owned]:
-        raise ValueError(f"shards {owned}: expected ascending numbers from 0 to {every[-1]}")
+    """The virtual shards to read, all of them for None. Raises ValueError for wrong shards or prefetch."""
+    all_shards = range(config.num_virtual_shards)
+    owned = list(all_shards if shards is None else shards)
+    if not owned or owned != [shard for shard in all_shards if shard in owned]:
+        raise ValueError(f"shards {owned}: expected ascending numbers from 0 to {all_shards[-1]}")
     if prefetch < 1:
         raise ValueError(f"prefetch is {prefetch}: expected at least 1")
     return owned
@@ -266,13 +266,13 @@ class DataService(Closing):
         self._closed = False
 
     def describe(self, config: DatasetConfig) -> TaskDescription:
-        """What is known of the task. Raises UserError where the stream could not be read: an unknown task or split, no
+        """The facts about the task. Raises UserError if the stream cannot be read: for an unknown task or split, no
         files or cache, targets too short for the objective, fewer sentinels than spans."""
         reply = self._process.request({"call": "describe", "config": config.to_json()})
         return TaskDescription.from_json(reply, Vocabulary.from_json(reply["vocabulary"]))
 
     def fits(self, config: DatasetConfig) -> list[LengthFit]:
-        """How the first examples of each supervised task fit its lengths and vocabulary. UserError as in `describe`."""
+        """The fit of each supervised task's first examples to its lengths and vocabulary. UserError as `describe`."""
         reply = self._process.request({"call": "fits", "config": config.to_json()})
         return [LengthFit(**each) for each in reply["fits"]]
 

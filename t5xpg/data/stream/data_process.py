@@ -43,14 +43,14 @@ FILES = "files"  # the array of a saved position that describes the source files
 
 
 def shard_prefix(shard: int) -> str:
-    """What the names of the arrays of one virtual shard start with, in a saved position."""
+    """The beginning of the names of one virtual shard's arrays in a saved position."""
     return f"shard_{shard:05d}-"
 
 
 def send(
     connection: socket.socket, message: Mapping[str, Any], while_waiting: Callable[[], object] = lambda: None
 ) -> None:
-    """Send one frame: JSON with arrays anywhere in it. Raises OSError where the other side is gone."""
+    """Send one frame: JSON with arrays anywhere in it. Raises OSError if the other side has ended."""
     arrays: list[np.ndarray] = []
 
     def described(value: Any) -> dict[str, Any]:
@@ -67,23 +67,23 @@ def send(
 
 
 def receive(connection: socket.socket, while_waiting: Callable[[], object] = lambda: None) -> dict[str, Any]:
-    """Wait for one frame. Raises EOFError where the other side has closed, ValueError for bytes that are no frame.
+    """Wait for one frame. Raises EOFError if the other side has closed, ValueError for bytes that are no frame.
 
-    while_waiting: called whenever nothing has moved for _PATIENCE, also in the middle of the frame.
+    while_waiting: called whenever no byte has come for _PATIENCE, also in the middle of the frame.
     """
     length, mark = _PREFIX.unpack(_read(connection, memoryview(bytearray(_PREFIX.size)), while_waiting))
     if mark != _MARK:
         raise ValueError("not a frame: the two processes have lost step with each other")
     arrays: list[np.ndarray] = []
 
-    def made(value: Any) -> Any:
+    def with_array(value: Any) -> Any:
         if _ARRAY in value:
             dtype, shape = value[_ARRAY]
             arrays.append(value := np.empty(shape, np.dtype(dtype)))
         return value
 
     header = bytes(_read(connection, memoryview(bytearray(length)), while_waiting))
-    message: dict[str, Any] = json.loads(header, object_hook=made)
+    message: dict[str, Any] = json.loads(header, object_hook=with_array)
     for array in arrays:
         if array.nbytes:
             _read(connection, _bytes_of(array), while_waiting)
@@ -101,8 +101,8 @@ def _write(connection: socket.socket, view: memoryview, while_waiting: Callable[
         view = view[connection.send(view, socket.MSG_DONTWAIT) :]
 
 
-def _read(connection: socket.socket, whole: memoryview, while_waiting: Callable[[], object]) -> memoryview:
-    view = whole
+def _read(connection: socket.socket, target: memoryview, while_waiting: Callable[[], object]) -> memoryview:
+    view = target
     while view:
         while not select.select([connection], [], [], _PATIENCE)[0]:
             while_waiting()
@@ -112,7 +112,7 @@ def _read(connection: socket.socket, whole: memoryview, while_waiting: Callable[
         if count == 0:
             raise EOFError("the connection was closed")
         view = view[count:]
-    return whole
+    return target
 
 
 class DataProcessError(UserError):
@@ -142,23 +142,23 @@ class DataProcess:
                 process_group=0,  # Ctrl-C in the terminal does not reach it, not even while it starts
             )
         self.pid = self._process.pid
-        self._tell({"sys_path": [entry for entry in sys.path if entry]})
+        self._send({"sys_path": [entry for entry in sys.path if entry]})
 
     def print_to(self, log: Path) -> None:
-        """Send its output to the file `log`, which begins with what it has printed before."""
+        """Send its output to the file `log`, after the output so far."""
         self._outputs.insert(0, _open_log(log))
-        self._tell({"print_to": str(log.resolve())})
+        self._send({"print_to": str(log.resolve())})
 
     def request(self, message: dict[str, Any]) -> dict[str, Any]:
-        """The answer. UserError if it is one, DataProcessError if the process failed."""
+        """The answer to a request. UserError for a mistake of the user, DataProcessError if the process failed."""
         with self._lock:
             self._raise_if_closed()
             try:
-                send(self._connection, message, self._say_if_stopped)
-                reply = receive(self._connection, self._say_if_stopped)
+                send(self._connection, message, self._report_if_stopped)
+                reply = receive(self._connection, self._report_if_stopped)
             except (OSError, EOFError):
                 self._raise_if_closed()
-                raise DataProcessError(self._how_it_ended()) from None
+                raise DataProcessError(self._end_message()) from None
             except BaseException:  # Ctrl-C in the middle of a frame: what follows is no frame
                 self._connection.shutdown(socket.SHUT_RDWR)
                 raise
@@ -172,15 +172,15 @@ class DataProcess:
         """The result of a method of the stream or evaluator of this number, in the data process."""
         return self.request({"call": "call_opened", "opened": number, "method": method, **values})["result"]
 
-    def _say_if_stopped(self) -> None:
-        """Print a line where the process was stopped by a signal, as far as the system says."""
+    def _report_if_stopped(self) -> None:
+        """Print a line if the process was stopped by a signal, as far as the system says."""
         with contextlib.suppress(OSError):  # another system than Linux
             if Path(f"/proc/{self.pid}/stat").read_text(encoding="ascii").rpartition(") ")[2].startswith("T"):
                 line = f"\nwaiting for the data process, which was stopped; let it go on: kill -CONT {self.pid}"
                 print(line, file=sys.stderr, flush=True)
 
     def is_running(self) -> bool:
-        """Whether the process still runs."""
+        """True while the process runs."""
         return self._process.poll() is None
 
     def hang_up(self) -> None:
@@ -200,7 +200,7 @@ class DataProcess:
         for output in self._outputs:
             output.close()
 
-    def _tell(self, message: dict[str, Any]) -> None:
+    def _send(self, message: dict[str, Any]) -> None:
         with contextlib.suppress(OSError):  # where it has died already, the first request raises
             send(self._connection, message)
 
@@ -208,17 +208,17 @@ class DataProcess:
         if self._closed:
             raise DataProcessError("The data process has been ended.")
 
-    def _how_it_ended(self) -> str:
+    def _end_message(self) -> str:
         """Exit code or signal, what to do, and the last lines that it printed."""
-        how = "has closed its connection"
+        event = "has closed its connection"
         with contextlib.suppress(subprocess.TimeoutExpired):
             code = self._process.wait(timeout=5)
             signal = f"was ended by signal {-code}" + (" (out of memory?)" if code == -9 else "")
-            how = signal if code < 0 else f"has ended with exit code {code}"
+            event = signal if code < 0 else f"has ended with exit code {code}"
         lines = next(filter(None, (last_lines(output, _TAIL_LINES) for output in self._outputs)), [])
         last = "\n  ".join(["Its last lines:", *lines]) if lines else "It printed nothing."
         return (
-            f"The data process (python -m t5xpg.data.stream.worker, process {self.pid}) {how}. "
+            f"The data process (python -m t5xpg.data.stream.worker, process {self.pid}) {event}. "
             f"Give the same command again: training goes on from its last checkpoint. {last}"
         )
 
@@ -232,7 +232,7 @@ _early: list[DataProcess] = []
 
 
 def start_early(environment: Mapping[str, str]) -> None:
-    """Start a data process before its first request is known, so that TensorFlow loads while other things start."""
+    """Start a data process before its first request is known, so that TensorFlow loads in the meantime."""
     _early.append(DataProcess(environment))
 
 

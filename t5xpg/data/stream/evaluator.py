@@ -37,7 +37,7 @@ Outputs = Mapping[str, np.ndarray]
 
 class TaskEvaluator:
     """The tasks of `provider` that have metrics and the split of `config`, with their examples in memory, not packed:
-    at most `max_batches` batches of each. UserError for a metric of other `KINDS`, and a task without examples."""
+    at most `max_batches` batches of each. UserError for a kind of metric not in `KINDS`, a task without examples."""
 
     def __init__(self, provider: Provider, config: DatasetConfig) -> None:
         self.config = config
@@ -77,11 +77,11 @@ class TaskEvaluator:
             seqio.MixtureRegistry.remove(_NAME)
 
     def examples(self, task: str) -> int:
-        """How many examples of a task are measured."""
+        """The number of examples of a task that are measured."""
         return int(self._evaluator.cached_task_datasets[task].cardinality())
 
     def begin(self, task: str) -> None:
-        """Let `next` give the examples of a task from the first on."""
+        """Set `next` to the first examples of a task."""
         self._rows = self._evaluator.cached_model_datasets[task].as_numpy_iterator()
 
     def next(self) -> Batch | None:
@@ -92,20 +92,20 @@ class TaskEvaluator:
     def measure(
         self, outputs: Mapping[str, Outputs], step: int, inferences: str | None = None
     ) -> dict[str, dict[str, Any]]:
-        """{task: `pack` of its metrics} of the model's outputs for its examples: see `RemoteEvaluator.measure`."""
+        """{task: `pack` of its metrics} from the model's outputs for its examples: see `RemoteEvaluator.measure`."""
         if not self.tasks:
             return {}
         datasets = {id(dataset): task for task, dataset in self._evaluator.cached_model_datasets.items()}
 
         def model(kind: str) -> Callable[[tf.data.Dataset], Any]:
-            def made(dataset: tf.data.Dataset) -> Any:
+            def outputs_of(dataset: tf.data.Dataset) -> Any:
                 arrays = outputs[datasets[id(dataset)]]
-                found = list(enumerate(arrays["score" if kind == "score" else "prediction"].tolist()))
-                # the name that T5X gives them
+                pairs = list(enumerate(arrays["score" if kind == "score" else "prediction"].tolist()))
+                # "scores": their name in T5X
                 aux = {"scores": arrays["prediction_scores"].tolist()} if kind == "prediction_with_aux" else None
-                return found if aux is None else (found, aux)
+                return pairs if aux is None else (pairs, aux)
 
-            return made
+            return outputs_of
 
         try:
             metrics, _ = self._evaluator.evaluate(
@@ -117,24 +117,25 @@ class TaskEvaluator:
             where = traceback.extract_tb(cause.__traceback__)[-1]
             raise UserError(f"{error} ({type(cause).__name__} in {where.filename}, line {where.lineno})") from error
         if inferences is not None:
-            (found,) = self._evaluator.loggers
+            (inferences_logger,) = self._evaluator.loggers
             for name, task in self.tasks.items():
-                _write_inferences(Path(inferences, f"{name.replace(':', '_')}.jsonl"), task, *found.of_task[name])
+                path = Path(inferences, f"{name.replace(':', '_')}.jsonl")
+                _write_inferences(path, task, *inferences_logger.of_task[name])
         return {
-            task: pack({name: _neutral(f"The metric {name} of {task}", value) for name, value in values.items()})
+            task: pack({name: _metric_value(f"The metric {name} of {task}", value) for name, value in values.items()})
             for task, values in metrics.result().items()
         }
 
     def trivial(self) -> dict[str, dict[str, dict[str, float]]]:
         """The metrics of answers that need no model: see `RemoteEvaluator.trivial`."""
-        found = {}
+        metrics = {}
         for name, task in self.tasks.items():
             try:
-                found[name] = self._trivial(task)
+                metrics[name] = self._trivial(task)
             except Exception:  # of any type: functions of users' tasks may take the answers of models alone
                 if name in ROWS:
                     raise
-        return {name: answers for name, answers in found.items() if answers}
+        return {name: ways for name, ways in metrics.items() if ways}
 
     def _trivial(self, task: seqio.Task) -> dict[str, dict[str, float]]:
         if not task.predict_metric_fns:
@@ -147,31 +148,32 @@ class TaskEvaluator:
             pairs = zip(texts, examples, strict=True)
             return [task.postprocess_fn(text, example=example, is_target=is_target) for text, example in pairs]
 
-        targets, right = answers(texts, is_target=True), answers(texts)
-        ((most_frequent, _),) = Counter(map(repr, right)).most_common(1)  # an answer may be of any type
-        said = {"majority": [right[list(map(repr, right)).index(most_frequent)]] * len(right)}
+        targets, correct = answers(texts, is_target=True), answers(texts)
+        ((most_frequent, _),) = Counter(map(repr, correct)).most_common(1)  # an answer may be of any type
+        predictions_by_way = {"majority": [correct[list(map(repr, correct)).index(most_frequent)]] * len(correct)}
         if "inputs" in task.output_features:
             inputs = [_text_of(task, example) for example in examples]
-            said = {"copy": answers([row.copied(text) if row else text for text in inputs]), **said}
+            copies = answers([row.copied(text) if row else text for text in inputs])
+            predictions_by_way = {"copy": copies, **predictions_by_way}
         return {
             way: {
                 name: number
                 for metric in task.predict_metric_fns
                 for name, value in metric(targets, predictions).items()
-                if is_number(number := _neutral(f"The metric {name} of {task.name}", value))
+                if is_number(number := _metric_value(f"The metric {name} of {task.name}", value))
             }
-            for way, predictions in said.items()
+            for way, predictions in predictions_by_way.items()
         }
 
 
 def _kinds(task: seqio.Task) -> list[str]:
-    wanted = {metric.model_output_type for metric in task.metric_objs}
-    if others := sorted(Kind(kind).name for kind in wanted - set(KINDS.values())):
+    kinds = {metric.model_output_type for metric in task.metric_objs}
+    if others := sorted(Kind(kind).name for kind in kinds - set(KINDS.values())):
         raise UserError(
             f"A metric of {task.name} is of {' and '.join(others)}, which is not computed here: there are metrics of "
             f"{', '.join(kind.name for kind in KINDS.values())}."
         )
-    return [name for name, kind in KINDS.items() if kind in wanted]
+    return [name for name, kind in KINDS.items() if kind in kinds]
 
 
 class _Inferences(seqio.loggers.Logger):
@@ -186,33 +188,33 @@ class _Inferences(seqio.loggers.Logger):
 
 
 def _write_inferences(path: Path, task: seqio.Task, dataset: Any, targets: Any, inferences: Any) -> None:
-    found = {"target": targets, "prediction": inferences.get("prediction"), "score": inferences.get("score")}
-    columns = {name: values for name, values in found.items() if values is not None}
+    columns = {"target": targets, "prediction": inferences.get("prediction"), "score": inferences.get("score")}
+    columns = {name: values for name, values in columns.items() if values is not None}
     with write_atomically(path) as file:
         for number, example in enumerate(dataset.as_numpy_iterator()):
             line = {"inputs": _text_of(task, example)} | {name: values[number] for name, values in columns.items()}
-            file.write((json.dumps(_json(line), ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace"))
+            file.write((json.dumps(_to_json(line), ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace"))
 
 
 def _text_of(task: seqio.Task, example: Mapping[str, Any], feature: str = "inputs") -> str:
-    """A feature as text: the text before tokenisation, if the example has it; else decoded, with sentinels by name."""
+    """A feature as text: the text before tokenisation, if the example has it; else decoded, with named sentinels."""
     if isinstance(text := example.get(f"{feature}_pretokenized"), bytes):
         return text.decode("utf-8", "replace")
     vocabulary, ids = task.output_features[feature].vocabulary, [int(token) for token in example[feature]]
     try:
         return from_seqio(vocabulary).decode(ids)
-    except UserError:  # of a kind that is not known here
+    except UserError:  # a kind of vocabulary that is not known here
         return str(vocabulary.decode(ids))
 
 
-def _json(value: Any) -> Any:
+def _to_json(value: Any) -> Any:
     """A postprocessor's output as JSON: non-finite floats become None, other values that JSON lacks their text."""
     if isinstance(value, Mapping):
-        return {str(key): _json(inner) for key, inner in value.items()}
+        return {str(key): _to_json(inner) for key, inner in value.items()}
     if isinstance(value, np.ndarray | np.generic):
-        return _json(value.tolist())
+        return _to_json(value.tolist())
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):
-        return [_json(inner) for inner in value]
+        return [_to_json(inner) for inner in value]
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     if isinstance(value, float) and not np.isfinite(value):
@@ -220,8 +222,8 @@ def _json(value: Any) -> Any:
     return value if isinstance(value, str | int | float | bool) or value is None else str(value)
 
 
-def _neutral(what: str, value: Any) -> MetricValue:
-    """A metric's value without SeqIO's types. Raises UserError, naming the metric, for what records cannot hold."""
+def _metric_value(what: str, value: Any) -> MetricValue:
+    """A metric's value without SeqIO's types. UserError for a value that records cannot hold. what: the metric."""
     if isinstance(value, seqio.metrics.Scalar):
         value = value.value
     elif isinstance(value, seqio.metrics.Text):
@@ -260,5 +262,5 @@ def _image(what: str, value: Any) -> Image:
             f"{what} is an image of shape {list(pictures.shape)} and type {pictures.dtype}: expected [number, height, "
             "width, channels] with 1, 3 or 4 channels, as tf.summary.image takes it."
         )
-    most, dtype = (1.0, np.float32) if pictures.dtype.kind == "f" else (255, np.uint8)
-    return Image(np.clip(pictures, 0, most).astype(dtype), value.max_outputs)
+    maximum, dtype = (1.0, np.float32) if pictures.dtype.kind == "f" else (255, np.uint8)
+    return Image(np.clip(pictures, 0, maximum).astype(dtype), value.max_outputs)

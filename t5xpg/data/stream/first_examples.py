@@ -19,14 +19,14 @@ def measure(provider: Provider, config: DatasetConfig) -> list[dict[str, Any]]:
     Tasks with a pretraining objective are left out: they divide their text and cut nothing. So are tasks whose steps
     fail without lengths.
     """
-    found = []
+    fits = []
     for task in tasks_of(provider):
         if config.split in task.splits and objective_of(task) is None:
             try:
-                found.append(_measure(task, config))
+                fits.append(_measure(task, config))
             except Exception:  # of steps of the user's that need lengths: whatever they raise
                 continue
-    return found
+    return fits
 
 
 def _measure(task: seqio.Task, config: DatasetConfig) -> dict[str, Any]:
@@ -53,11 +53,11 @@ def _measure(task: seqio.Task, config: DatasetConfig) -> dict[str, Any]:
 def _padding(lengths: Mapping[str, Sequence[int]], config: DatasetConfig) -> tuple[float, float]:
     """The share of padding in rows of examples with these lengths: in their buckets, and all in the longest bucket."""
     sizes = config.task_feature_lengths
-    kept = np.stack([np.minimum(lengths[name], sizes[name]) for name in lengths])
+    lengths_cut = np.stack([np.minimum(lengths[name], sizes[name]) for name in lengths])
     buckets = np.array(list(config.buckets))
-    of_example = buckets[np.searchsorted(buckets, kept.max(axis=0))]
+    of_example = buckets[np.searchsorted(buckets, lengths_cut.max(axis=0))]
 
     def share(bucket: np.ndarray) -> float:
-        return float(1 - kept.sum() / max(1, sum(np.minimum(bucket, sizes[name]).sum() for name in lengths)))
+        return float(1 - lengths_cut.sum() / max(1, sum(np.minimum(bucket, sizes[name]).sum() for name in lengths)))
 
     return share(of_example), share(np.full_like(of_example, buckets[-1]))

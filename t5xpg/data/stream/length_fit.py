@@ -1,4 +1,4 @@
-"""How the examples of a supervised task fit the lengths of a stream and its vocabulary. Without TensorFlow."""
+"""The fit of a supervised task's examples to the lengths of a stream and its vocabulary. Without TensorFlow."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -39,20 +39,20 @@ class LengthFit:
             f"{self.longest[feature]}), {self.share_unknown(feature):.2%} unknown"
             for feature in self.cut
         ]
-        much = [max(self.share_cut(name), self.share_unknown(name)) > _WARNED_OF for name in self.cut]
+        is_large = [max(self.share_cut(name), self.share_unknown(name)) > _WARNED_OF for name in self.cut]
         text = f"{self.task}, {config.split}, the first {self.examples:,}: {'; '.join(parts)}"
         if self.padding is not None:
-            bucketed, whole = self.padding
-            text += f"; padding {bucketed:.0%}, {whole:.0%} without length buckets"
-        return f"WARNING: {text}" if any(much) else text
+            bucketed, unbucketed = self.padding
+            text += f"; padding {bucketed:.0%}, {unbucketed:.0%} without length buckets"
+        return f"WARNING: {text}" if any(is_large) else text
 
-    def problems(self, config: DatasetConfig, most: float) -> Iterator[str]:
-        """What keeps a run from training on these examples: a larger share of them than `most` would be cut."""
+    def problems(self, config: DatasetConfig, max_share: float) -> Iterator[str]:
+        """Yields a message for each feature that would be cut in a larger share of the examples than `max_share`."""
         for feature, length in config.task_feature_lengths.items():
-            if feature in self.cut and self.share_cut(feature) > most:
+            if feature in self.cut and self.share_cut(feature) > max_share:
                 yield (
                     f"{self.share_cut(feature):.0%} of the examples of {self.task}, {config.split}, would be cut: "
                     f"their {feature} are longer than {length} tokens (the longest of the first {self.examples:,} has "
                     f"{self.longest[feature]}). Raise TASK_FEATURE_LENGTHS, or, to train on parts of examples, "
-                    f"MAX_CUT_SHARE (now {most:g}): --gin.MAX_CUT_SHARE=1.0"
+                    f"MAX_CUT_SHARE (now {max_share:g}): --gin.MAX_CUT_SHARE=1.0"
                 )

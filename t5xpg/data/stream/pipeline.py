@@ -40,7 +40,7 @@ from t5xpg.data.stream.source_files import SourceFiles
 from t5xpg.data.tasks.feature_converters import feature_converter
 from t5xpg.data.tasks.providers import Provider, map_tasks, source_of, tasks_of
 
-PATIENCE = 5.0  # seconds for the rows of a batch, before the tasks are looked at
+PATIENCE = 5.0  # seconds for the rows of a batch, before the tasks are examined
 THREADS = 2  # of each pipeline; the training process computes on the same cores
 _CHECKPOINT = "position"  # the name of TensorFlow's checkpoint of an iterator
 # Its files, by the names of the arrays that hold their bytes in a saved position.
@@ -58,7 +58,7 @@ class ShardedBatches:
         self._datasets = {shard: _dataset(provider, config, shard) for shard in self.shards}
         self._features = config.batch_spec(config.rows_per_shard).features()
         self._zeros = {name: np.zeros(shape, dtype) for name, (shape, dtype) in self._features.items()}
-        self._length: int | None = None  # batches of the whole stream, once counted
+        self._length: int | None = None  # the number of batches of the whole stream, once counted
         self._may_wait = isinstance(provider, seqio.Mixture)  # False once all its tasks are seen to have examples
         self._files = SourceFiles(provider, config)
         self.identity = stream_identity(config, self._files)
@@ -71,11 +71,11 @@ class ShardedBatches:
         self._index = 0
 
     def next(self) -> Batch | None:
-        """The next batch; None at the end. Raises UserError where a file is seen to have changed."""
+        """The next batch; None at the end. Raises UserError for a file that has changed."""
         try:
             batch = self._next()
         except Exception as error:
-            self._files.check()  # a file that was changed is the reason that a user can mend
+            self._files.check()  # a changed file is a cause that the user can correct
             self._files.find_damage(error)
             raise
         if batch is None:
@@ -89,27 +89,27 @@ class ShardedBatches:
         if config.max_batches is not None and self._index >= config.max_batches:
             return None
         parts = [self._next_rows(shard) for shard in self.shards]
-        if all(rows is None for rows in parts) and self._index >= self._whole_length():
+        if all(rows is None for rows in parts) and self._index >= self._num_batches():
             return None
         self._index += 1
         present = [self._zeros if rows is None else rows for rows in parts]
         return {name: np.concatenate([rows[name] for rows in present]) for name in self._features}
 
     def save(self) -> dict[str, np.ndarray]:
-        """The position, as arrays; those of one virtual shard are named `shard_<index>-…`. Raises UserError where a
-        file has changed since the stream was opened: what was read since may be other data."""
+        """The position, as arrays; those of one virtual shard are named `shard_<index>-…`. Raises UserError if a
+        file has changed since the stream was opened: the data read since may be other data."""
         arrays: dict[str, np.ndarray] = {FILES: self._files.to_array()}
         for shard in self.shards:
-            own = {"position": np.array([self._index, self._ended[shard]], np.int64)}
+            position = {"position": np.array([self._index, self._ended[shard]], np.int64)}
             if not self._ended[shard]:
-                own |= _iterator_state(self._iterators[shard])
-            arrays |= {shard_prefix(shard) + name: array for name, array in own.items()}
+                position |= _iterator_state(self._iterators[shard])
+            arrays |= {shard_prefix(shard) + name: array for name, array in position.items()}
         self._files.check()
         return arrays
 
     def restore(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Restore a position that `save` gave for the same config and at least these shards. Raises UserError where it
-        was saved with other files."""
+        """Restore a position that `save` gave for the same config and at least these shards. Raises UserError if it was
+        saved with other files."""
         self._files.check()
         if FILES in arrays:  # not in positions of earlier versions
             self._files.compare(arrays[FILES])
@@ -119,14 +119,14 @@ class ShardedBatches:
             self._index, self._ended[shard] = index, bool(ended)
             self._iterators[shard] = iter(self._datasets[shard])
             if not ended:
-                own = {name[len(prefix) :]: value for name, value in arrays.items() if name.startswith(prefix)}
-                _restore_iterator(self._iterators[shard], own)
+                state = {name[len(prefix) :]: value for name, value in arrays.items() if name.startswith(prefix)}
+                _restore_iterator(self._iterators[shard], state)
 
     def _next_rows(self, shard: int) -> Batch | None:
         rows = None if self._ended[shard] else self._read_rows(shard)
         if rows is None:
             if self.config.num_epochs is None:
-                raise UserError(_no_examples(self.config, shard))
+                raise UserError(_no_examples_message(self.config, shard))
             self._ended[shard] = True
             return None
         arrays = {name: np.asarray(value) for name, value in rows.items()}
@@ -136,9 +136,9 @@ class ShardedBatches:
 
     def _read_rows(self, shard: int) -> Mapping[str, Any] | None:
         """The next rows of one shard; None at its end. SeqIO repeats a source before the steps that make examples:
-        where these leave no example, it reads for ever, and a mixture waits for ever for a task that has none. So a
+        if these leave no example, it reads for ever, and a mixture waits for ever for a task without examples. So a
         thread reads the first rows, and all those of a mixture; if none have come after PATIENCE, one pass over each
-        task shows which has none.
+        task finds the task without examples.
         """
         iterator = self._iterators[shard]
         if self.config.num_epochs is not None or (self._index > 0 and not self._may_wait):
@@ -163,12 +163,12 @@ class ShardedBatches:
             if self.config.split in task.splits and rate_of(task):
                 once = dataclasses.replace(self.config, mixture_or_task_name=task.name, num_epochs=1)
                 if _count(_dataset(task, once, shard), 1) == 0:
-                    raise UserError(_no_examples(once, shard))
+                    raise UserError(_no_examples_message(once, shard))
         else:
             self._may_wait = False
         return reading.result()
 
-    def _whole_length(self) -> int:
+    def _num_batches(self) -> int:
         """The number of batches of the whole stream. To count them, the shards that are not owned are read once."""
         if self._length is None:
             others = [shard for shard in range(self.config.num_virtual_shards) if shard not in self.shards]
@@ -179,7 +179,7 @@ class ShardedBatches:
 
 
 def stream_identity(config: DatasetConfig, files: SourceFiles) -> dict[str, Any]:
-    """What must be equal for a position to be valid: the settings, and the names and sizes of the files."""
+    """The values that must be equal for a position to be valid: the settings, and the names and sizes of the files."""
     settings = config.to_json()
     for name in ("max_batches", "module_import", "metrics"):
         del settings[name]
@@ -203,7 +203,9 @@ def with_relocatable_paths(provider: Provider) -> Provider:
     def relocated_task(task: seqio.Task) -> seqio.Task:
         copied = copy.copy(task)
         copied._source = relocated(task.source)
-        copied._get_cached_source = lambda *given, **named: relocated(task._get_cached_source(*given, **named))
+        copied._get_cached_source = lambda *arguments, **options: relocated(
+            task._get_cached_source(*arguments, **options)
+        )
         return copied
 
     open_folders()
@@ -212,7 +214,7 @@ def with_relocatable_paths(provider: Provider) -> Provider:
 
 def _dataset(provider: Provider, config: DatasetConfig, shard: int) -> tf.data.Dataset:
     """Batches of `rows_per_shard` rows of one virtual shard; the last, or the last of each bucket, may have fewer."""
-    several = config.num_virtual_shards > 1
+    is_sharded = config.num_virtual_shards > 1
     arguments: dict[str, Any] = {"log_mixing_proportions": False} if isinstance(provider, seqio.Mixture) else {}
 
     def examples() -> tf.data.Dataset:
@@ -222,7 +224,7 @@ def _dataset(provider: Provider, config: DatasetConfig, shard: int) -> tf.data.D
             use_cached=config.use_cached,
             shuffle=config.shuffle,
             seed=_shard_seed(provider, config, shard),
-            shard_info=seqio.ShardInfo(shard, config.num_virtual_shards) if several else None,
+            shard_info=seqio.ShardInfo(shard, config.num_virtual_shards) if is_sharded else None,
             num_epochs=config.num_epochs,
             try_in_mem_cache=False,
             **arguments,
@@ -256,19 +258,21 @@ def _by_length(examples: tf.data.Dataset, config: DatasetConfig) -> tf.data.Data
     rows = tf.constant([bucket.batch_size for bucket in config.buckets.values()], tf.int64)
 
     def bucket_of(example: Mapping[str, tf.Tensor]) -> tf.Tensor:
-        ends = [tf.reduce_max(tf.where(array != 0)[:, 0] + 1) for array in example.values()]  # of no number: the least
+        ends = [
+            tf.reduce_max(tf.where(array != 0)[:, 0] + 1) for array in example.values()
+        ]  # of an array of zeros: the least number
         return tf.searchsorted(lengths, [tf.reduce_max(ends)], out_type=tf.int64)[0]
 
-    def batch_of(bucket: tf.Tensor, waiting: tf.data.Dataset) -> tf.data.Dataset:
+    def batch_of(bucket: tf.Tensor, bucket_examples: tf.data.Dataset) -> tf.data.Dataset:
         cut = lambda batch: {name: array[:, : lengths[bucket]] for name, array in batch.items()}  # noqa: E731
-        return waiting.batch(rows[bucket]).map(cut)
+        return bucket_examples.batch(rows[bucket]).map(cut)
 
     return examples.group_by_window(bucket_of, batch_of, window_size_func=lambda bucket: rows[bucket])
 
 
 def without_autograph(build: Callable[[], tf.data.Dataset]) -> tf.data.Dataset:
-    """The dataset that `build` makes, where possible without AutoGraph, which takes five seconds to rewrite Python
-    functions. A step with a Python `if` on a tensor needs AutoGraph, and gets it."""
+    """The dataset that `build` makes, if possible without AutoGraph, which takes five seconds to rewrite Python
+    functions. A step with a Python `if` on a tensor needs AutoGraph: `build` is then called again with it."""
     try:
         return tf.autograph.experimental.do_not_convert(build)()
     except UserError:
@@ -278,9 +282,9 @@ def without_autograph(build: Callable[[], tf.data.Dataset]) -> tf.data.Dataset:
 
 
 def _shard_seed(provider: Provider, config: DatasetConfig, shard: int) -> int:
-    """The seed of one virtual shard. Where a source has fewer files than there are shards, SeqIO shuffles it and then
-    deals out its examples: all shards must shuffle alike, or two would read the same examples. A single file has no
-    order that is shuffled; what a function gives may have."""
+    """The seed of one virtual shard. If a source has fewer files than there are shards, SeqIO shuffles it and then
+    divides its examples: all shards must shuffle alike, or two would read the same examples. A single file has no
+    order to shuffle; the examples of a function may have one."""
 
     def is_shuffled_whole(source: seqio.DataSource) -> bool:
         in_files = isinstance(source, seqio.FileDataSource | seqio.TfdsDataSource)
@@ -297,7 +301,7 @@ def _count(dataset: tf.data.Dataset, limit: int | None) -> int:
     return sum(1 for _ in itertools.islice(dataset, limit))
 
 
-def _no_examples(config: DatasetConfig, shard: int) -> str:
+def _no_examples_message(config: DatasetConfig, shard: int) -> str:
     name, split, number = config.mixture_or_task_name, config.split, config.num_virtual_shards
     if number > 1:
         return (
@@ -316,14 +320,14 @@ def _iterator_state(iterator: Any) -> dict[str, np.ndarray]:
         try:
             tf.train.Checkpoint(iterator=iterator).write(os.path.join(folder, _CHECKPOINT))
         except tf.errors.OpError as error:
-            if folder not in error.message:  # of the iterator, not of the file
+            if folder not in error.message:  # an error of the iterator, not of the file
                 raise
-            raise _no_room(error.message.rpartition("; ")[2].partition(" [Op")[0]) from error
+            raise _position_error(error.message.rpartition("; ")[2].partition(" [Op")[0]) from error
         contents = {name: Path(folder, file).read_bytes() for name, file in _CHECKPOINT_FILES.items()}
     return {name: np.frombuffer(content, np.uint8) for name, content in contents.items()}
 
 
-def _no_room(reason: str) -> UserError:
+def _position_error(reason: str) -> UserError:
     return UserError(
         f"The position of the data cannot be written into {tempfile.gettempdir()} ({reason}). Make room there, or name "
         "another folder with TMPDIR=…"
@@ -336,14 +340,14 @@ def _restore_iterator(iterator: Any, arrays: Mapping[str, np.ndarray]) -> None:
             for name, file in _CHECKPOINT_FILES.items():
                 Path(folder, file).write_bytes(arrays[name].tobytes())
         except OSError as error:
-            raise _no_room(str(error.strerror)) from error
+            raise _position_error(str(error.strerror)) from error
         try:
             checkpoint = tf.train.Checkpoint(iterator=iterator)
             checkpoint.read(os.path.join(folder, _CHECKPOINT)).assert_existing_objects_matched()
         except tf.errors.NotFoundError as error:
-            if (found := re.search(r"from checkpoint: (.*?); No such file", error.message)) is None:
+            if (match := re.search(r"from checkpoint: (.*?); No such file", error.message)) is None:
                 raise
             raise UserError(
-                f"The saved position of the data was taken while reading {found.group(1)}, which is not there. "
+                f"The saved position of the data was taken while reading {match.group(1)}, which is not there. "
                 "Put the file back to where it lay (a link will do)."
             ) from error

@@ -16,12 +16,14 @@ _FIRST_DESCRIPTOR = 900
 
 
 def relocatable(paths: Sequence[str]) -> list[str]:
-    """The names by which files are to be opened; files outside the two folders keep their names."""
-    opened = {f"{folder}/": f"{_DESCRIPTORS}/{number}/" for number, folder in _folders() if _is_open(number, folder)}
+    """The names under which to open files; files outside the two folders keep their names."""
+    descriptor_paths = {
+        f"{folder}/": f"{_DESCRIPTORS}/{number}/" for number, folder in _folders() if _is_open(number, folder)
+    }
 
     def name_of(path: str) -> str:
-        folder = next((folder for folder in opened if path.startswith(folder)), None)
-        return path if folder is None else opened[folder] + path.removeprefix(folder)
+        folder = next((folder for folder in descriptor_paths if path.startswith(folder)), None)
+        return path if folder is None else descriptor_paths[folder] + path.removeprefix(folder)
 
     return [name_of(str(path)) for path in paths]
 
@@ -34,7 +36,7 @@ def readable(text: str) -> str:
 
 
 def open_folders() -> None:
-    """Open each folder that is there under its descriptor, so that `relocatable` has names for the files in it."""
+    """Open each existing folder under its descriptor, so that `relocatable` has names for the files in it."""
     for number, folder in _folders():
         if not folder.is_dir() or not _DESCRIPTORS.is_dir() or _is_open(number, folder):
             continue

@@ -1,4 +1,4 @@
-"""The metrics of tasks, as the training process asks the data process for them. No TensorFlow here."""
+"""The metrics of tasks for the training process, which gets them from the data process. No TensorFlow here."""
 
 import contextlib
 from collections.abc import Iterator, Mapping
@@ -20,7 +20,7 @@ Trivial = Mapping[str, Mapping[str, float]]  # {"copy", "majority": {metric: num
 
 @dataclass(frozen=True)
 class EvaluatedTask:
-    """A task with metrics, the number of its examples, and what the metrics need of the model. kinds: "prediction"
+    """A task with metrics, the number of its examples, and the kinds of outputs that they need: "prediction"
     (tokens), "prediction_with_aux" (and their log-likelihoods), "score" (the log-likelihood of the targets)."""
 
     name: str
@@ -42,11 +42,11 @@ class RemoteEvaluator(Closing):
     def batches(self, task: str) -> Iterator[tuple[Batch, int]]:
         """The batches of a task, each with its number of examples: the last batch is filled up with rows of zeros."""
         self._process.call(self._number, "begin", task=task)
-        while found := self._process.call(self._number, "next"):
-            rows = len(next(iter(found.values())))
+        while arrays := self._process.call(self._number, "next"):
+            rows = len(next(iter(arrays.values())))
             missing = self.spec.batch_size - rows
             batch = {
-                name: np.pad(found[name].astype(dtype, copy=False), ((0, missing), (0, 0)))
+                name: np.pad(arrays[name].astype(dtype, copy=False), ((0, missing), (0, 0)))
                 for name, (_, dtype) in self.spec.features().items()
             }
             validate(batch, self.spec)
@@ -55,21 +55,21 @@ class RemoteEvaluator(Closing):
     def measure(
         self, outputs: Mapping[str, Mapping[str, np.ndarray]], step: int, inferences: Path | None = None
     ) -> dict[str, dict[str, MetricValue]]:
-        """{task: {metric: value}}: what `seqio.Evaluator` makes of the model's outputs.
+        """{task: {metric: value}}: the metrics of `seqio.Evaluator` for the model's outputs.
 
         outputs: {task: {"prediction": int32 [examples, T], "score", "prediction_scores": float32 [examples]}} in the
         order of `batches`, as the task's `kinds` need. inferences: a folder for texts, predictions and scores: one file
-        of JSON lines per task. Raises UserError where a metric fails, or gives what records cannot hold.
+        of JSON lines per task. Raises UserError if a metric fails, or gives a value that records cannot hold.
         """
         folder = None if inferences is None else str(inferences.resolve())
-        found = self._process.call(self._number, "measure", outputs=outputs, step=step, inferences=folder)
-        return {task: metric_values.unpack(values) for task, values in found.items()}
+        metrics = self._process.call(self._number, "measure", outputs=outputs, step=step, inferences=folder)
+        return {task: metric_values.unpack(values) for task, values in metrics.items()}
 
     def trivial(self) -> dict[str, Trivial]:
         """{task: {"copy", "majority": {metric: number}}}: the prediction metrics of two answers without a model.
 
-        "copy" is the inputs without the task's prompt (user's own tasks: all of the inputs) or, where the next line of
-        code is asked for, the line before it. "majority" is always the most frequent target of the split. The user's
+        "copy" is the inputs without the task's prompt (user's own tasks: all of the inputs) or, for tasks of the next
+        line of code, the line before it. "majority" is always the most frequent target of the split. The user's
         own tasks are left out if their functions do not take such answers but, for example, ids.
         """
         return dict(self._process.call(self._number, "trivial"))

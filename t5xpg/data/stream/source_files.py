@@ -31,11 +31,11 @@ _PAUSES = 50  # and at least this many times the duration of a check
 # digested: full verification is left to exports and caches, which keep records of their digests.
 _DIGESTED = 64 << 20
 _BLOCK = 64 << 10
-_SHOWN = 5  # files that one message names
+_MAX_SHOWN = 5  # files that one message names
 
 
 class _Stat(NamedTuple):
-    """What the file system says of a file."""
+    """A file's entry in the file system."""
 
     size: int
     modified: int  # nanoseconds since 1970
@@ -54,7 +54,7 @@ class _File:
 
 
 class SourceFiles:
-    """The files of the split of `config` that `provider` reads, as they are now."""
+    """The files that `provider` reads for the split of `config`, with their present state."""
 
     def __init__(self, provider: Provider, config: DatasetConfig) -> None:
         self._config = config
@@ -83,21 +83,21 @@ class SourceFiles:
         return f"{len(files)} files, {hashlib.sha256(json.dumps(files).encode()).hexdigest()[:16]}"
 
     def check(self) -> None:
-        """Raise UserError, naming the files, if one is no longer what it was when the stream was opened."""
+        """Raise UserError, naming the files, if some have changed since the stream was opened."""
         began = time.monotonic()
-        found = [(file, change) for n, file in enumerate(self._files) if (change := self._change(n, file)) is not None]
+        changes = [(file, change) for n, file in enumerate(self._files) if (change := self._change(n, file))]
         ended = time.monotonic()
         self._next_check = ended + max(_PERIOD, _PAUSES * (ended - began))
-        if found:
-            self._refuse("The data has changed while it was being read", found)
+        if changes:
+            self._raise_changed("The data has changed while it was being read", changes)
 
     def check_in_passing(self) -> None:
-        """`check`, unless that was done a moment ago."""
+        """`check`, unless the last one was a moment ago."""
         if time.monotonic() >= self._next_check:
             self.check()
 
     def find_damage(self, error: Exception) -> None:
-        """Raise UserError with the name of the file whose records are damaged, where `error` came from such a file."""
+        """Raise UserError with the name of the file whose records are damaged, if `error` came from such a file."""
         if not isinstance(error, tf.errors.DataLossError):
             return
         for file in self._files:
@@ -106,7 +106,7 @@ class SourceFiles:
                 for _ in tf.data.TFRecordDataset(file.path) if file.cached else ():
                     number += 1
             except tf.errors.OpError:
-                self._refuse("The data is damaged", [(file, f"cannot be read after {number:,} examples")])
+                self._raise_changed("The data is damaged", [(file, f"cannot be read after {number:,} examples")])
 
     def to_array(self) -> np.ndarray:
         """The description of the files for a saved position: JSON as uint8."""
@@ -114,27 +114,27 @@ class SourceFiles:
         return np.frombuffer(json.dumps(entries).encode("utf-8"), np.uint8)
 
     def compare(self, saved: np.ndarray) -> None:
-        """Raise UserError, naming the files, where these are not what `to_array` gave when a position was saved."""
+        """Raise UserError, naming the files, if they differ from those of a saved position, described by `to_array`."""
         before = {(task, name): (size, digest) for task, name, size, digest in json.loads(saved.tobytes())}
         now = {self._key(file): file for file in self._files if file.stat}
-        found: list[tuple[_File, str]] = []
+        changes: list[tuple[_File, str]] = []
         for key, (size, _) in before.items():
             if key not in now:  # shown in the folder of its task's other files, if there are any
                 task, name = key
                 cached = any(file.cached for file in self._files if file.task == task)
-                gone = _File(task, self._folders.get(task, f"{task}: ") + name, cached)
-                found.append((gone, "is not there any more"))
+                missing_file = _File(task, self._folders.get(task, f"{task}: ") + name, cached)
+                changes.append((missing_file, "is not there any more"))
             elif (stat := now[key].stat) and stat.size != size:
-                found.append((now[key], f"has {stat.size:,} bytes and had {size:,}"))
-        found += [(file, "was not there then") for key, file in now.items() if key not in before]
-        if not found:  # the digests are comparable: how much of a file is digested depends on the number of files
-            other = "holds other data, of the same size"
-            found = [(now[key], other) for key, (_, digest) in before.items() if now[key].digest != digest]
-        if found:
-            self._refuse("The data has changed since the position was saved", found)
+                changes.append((now[key], f"has {stat.size:,} bytes and had {size:,}"))
+        changes += [(file, "was not there then") for key, file in now.items() if key not in before]
+        if not changes:  # as many files: of each, the same part was digested
+            change = "holds other data, of the same size"
+            changes = [(now[key], change) for key, (_, digest) in before.items() if now[key].digest != digest]
+        if changes:
+            self._raise_changed("The data has changed since the position was saved", changes)
 
     def _change(self, number: int, file: _File) -> str | None:
-        """What has become of a file, as the end of a sentence; None where nothing has."""
+        """The change of a file, as the end of a sentence; None without a change."""
         if file.stat is None:
             return None
         stat = _stat(file.path)
@@ -145,10 +145,10 @@ class SourceFiles:
         if stat.inode == file.stat.inode:
             if stat.modified == file.stat.modified:
                 return None
-            # nobody knows what was read of it while it was written
+            # it may have been read while it was written
             when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(stat.modified / 1e9))
             return f"was written to (at {when})"
-        # Another file in its place: the same data exported again, or what some network file systems do now and then.
+        # Another file in its place: the same data exported again, or an effect of some network file systems.
         known_whole = _is_whole(stat.size, self._share) or stat.modified == file.stat.modified
         if not known_whole or _digest(file.path, stat.size, self._share) != file.digest:
             return "was replaced by another file of the same size"
@@ -156,29 +156,31 @@ class SourceFiles:
         return None
 
     def _key(self, file: _File) -> tuple[str, str]:
-        """Which file it is, wherever the folders of the data lie: its task, and its name in the task's folder."""
+        """The identity of a file, wherever the data lies: its task, and its name in the task's folder."""
         return file.task, file.path.removeprefix(self._folders[file.task])
 
-    def _refuse(self, what: str, found: Sequence[tuple[_File, str]]) -> None:
-        shown = [f"{file.path} {change}" for file, change in found[:_SHOWN]]
-        if len(found) > _SHOWN:
-            shown.append(f"{len(found) - _SHOWN} more files differ")
+    def _raise_changed(self, what: str, changes: Sequence[tuple[_File, str]]) -> None:
+        phrases = [f"{file.path} {change}" for file, change in changes[:_MAX_SHOWN]]
+        if len(changes) > _MAX_SHOWN:
+            phrases.append(f"{len(changes) - _MAX_SHOWN} more files differ")
         commands, exports = set(), find_manifests(data_directory())
-        for file, _ in found:
+        for file, _ in changes:
             if file.cached:
                 commands.add(cache_command(file.task, self._config.module_import, force=True))
             elif dataset := dataset_of(file.task, exports, vocabularies(data_directory())):
                 commands.add(read_manifest(exports[dataset]).command(force=True))
-        again = f", or make the same again ({', '.join(sorted(commands))})" if commands else ""
-        raise UserError(f"{what}: {'; '.join(shown)}. Put back what was there{again}, and give the command once more.")
+        alternative = f", or make the same again ({', '.join(sorted(commands))})" if commands else ""
+        raise UserError(
+            f"{what}: {'; '.join(phrases)}. Put back what was there{alternative}, and give the command once more."
+        )
 
 
 def _stat(path: str) -> _Stat | None:
-    """What a file is now; None where there is none."""
+    """A file's present entry; None if it is missing."""
     try:
         if "://" not in path:
-            found = os.stat(path)
-            return _Stat(found.st_size, found.st_mtime_ns, found.st_ino) if os.path.isfile(path) else None
+            local = os.stat(path)
+            return _Stat(local.st_size, local.st_mtime_ns, local.st_ino) if os.path.isfile(path) else None
         remote = tf.io.gfile.stat(path)
         return None if remote.is_directory else _Stat(int(remote.length), int(remote.mtime_nsec), 0)
     except (FileNotFoundError, NotADirectoryError, tf.errors.NotFoundError):

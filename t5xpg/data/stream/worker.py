@@ -29,13 +29,13 @@ from t5xpg.data.tasks.lengths import span_numbers
 def main() -> None:
     """Answer requests until the other side closes."""
     garbage.collect_seldom()
-    # This process ends with its connection. Where all processes of a job are stopped at once, the trainer still needs
-    # it to save the position of the data.
+    # This process ends with its connection. If all processes of a job are stopped at once, the trainer still needs it
+    # to save the position of the data.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     faulthandler.enable()
     folder = None
-    with contextlib.suppress(OSError):  # where it cannot be made, TensorFlow says what it cannot do
+    with contextlib.suppress(OSError):  # without the folder, TensorFlow says what it cannot do
         # TensorFlow's AutoGraph leaves the source of each function that it converts
         folder = tempfile.tempdir = tempfile.mkdtemp(prefix="t5xpg-data-process-")
     connection = socket.socket(fileno=int(sys.argv[1]))
@@ -79,7 +79,7 @@ class Answers:
         self._numbers = itertools.count()
 
     def describe(self, config: dict[str, Any]) -> dict[str, Any]:
-        """What is known of a task or mixture before reading it."""
+        """Facts about a task or mixture, known before it is read."""
         from t5xpg.data.tasks import providers
         from t5xpg.data.tasks.seqio_vocabularies import from_seqio
 
@@ -105,7 +105,7 @@ class Answers:
         }
 
     def fits(self, config: dict[str, Any]) -> dict[str, Any]:
-        """How the first examples of each supervised task fit its lengths and vocabulary."""
+        """The fit of each supervised task's first examples to its lengths and vocabulary."""
         from t5xpg.data.stream import first_examples
 
         dataset, provider = _find_provider(config)
@@ -164,7 +164,7 @@ def _find_provider(config: dict[str, Any]) -> tuple[DatasetConfig, Any]:
 
 
 def _has_empty_cache(task: Any, dataset: DatasetConfig) -> bool:
-    """Whether a task is read from a cache whose split has no examples: SeqIO does not say what form they have."""
+    """True for a task that is read from a cache whose split has no examples: SeqIO does not say what form they have."""
     from t5xpg.data.tasks.providers import reads_cache
 
     try:
@@ -190,7 +190,7 @@ def _vocabulary_size(provider: Any, dataset: DatasetConfig) -> int:
 
 
 def _examples(provider: Any, split: str) -> int | None:
-    """The number of examples in the sources; None where one is unknown. A source that tasks share counts once."""
+    """The number of examples in the sources; None if one is unknown. A source that tasks share counts once."""
     from t5xpg.data.tasks import sources
     from t5xpg.data.tasks.providers import tasks_of
 
@@ -207,14 +207,14 @@ def _failure(error: Exception) -> dict[str, Any]:
     """An error as a message: a mistake of the user, damaged data, or a fault of the program with its traceback."""
     if isinstance(error, UserError):
         return {"error": "user", "text": readable(str(error))}
-    tensorflow = sys.modules.get("tensorflow")  # the error may be that it cannot be imported
+    tensorflow = sys.modules.get("tensorflow")  # absent if its import is the error
     if tensorflow is not None and hasattr(tensorflow, "errors") and isinstance(error, tensorflow.errors.OpError):
-        return {"error": "user", "text": readable(f"The data cannot be read: {_without_machinery(error.message)}")}
+        return {"error": "user", "text": readable(f"The data cannot be read: {_short_message(error.message)}")}
     return {"error": "failure", "text": f"{type(error).__name__}: {error}", "detail": traceback.format_exc()}
 
 
-def _without_machinery(message: str) -> str:
-    """The first line of a TensorFlow error without names of nodes and iterators; of an assertion, its own words."""
+def _short_message(message: str) -> str:
+    """The first line of a TensorFlow error without names of nodes and iterators; of an assertion, only its message."""
     lines = [re.sub(r"^\{\{.*?\}\}\s*", "", line) for line in message.strip().splitlines()]
     text = next(filter(None, lines), "no reason was given")
     text = re.sub(r"^Error in user-defined function passed to .*?Iterator::Root\S*: ", "", text)

@@ -1,12 +1,11 @@
-"""The datasets that are known by name, and where their text comes from."""
+"""The datasets that are known by name, with the sources of their text."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from t5xpg.data.text import package_documents
 from t5xpg.data.text.labelled import LABELLED, TEXT
-from t5xpg.data.text.manifest import BUILT_IN_MIN_CHARACTERS
-from t5xpg.data.text.sources import HuggingFace, PackageText, Source
+from t5xpg.data.text.sources import BUILT_IN_MIN_CHARACTERS, HuggingFace, PackageText, Source
 from t5xpg.data.text.wheels import CODE_WHEELS, DOCUMENTATION_WHEELS
 
 
@@ -40,7 +39,7 @@ def built_in() -> dict[str, Dataset]:
                 "test": "f2ab8db0100719dc0ade26d3846b2d3070088aec2ab50a94f658bef3dc14c04d",
             },
         ),
-        # which package is this docstring of?
+        # the task: which package is this docstring of?
         "pypackages": Dataset(
             PackageText(DOCUMENTATION_WHEELS, package_documents.texts_and_packages, extraction=1),
             sha256={

@@ -1,4 +1,4 @@
-"""Export a dataset: its text as JSON lines by split, with a manifest."""
+"""The export of a dataset: its text as JSON lines by split, with a manifest."""
 
 import dataclasses
 import os
@@ -22,7 +22,7 @@ from t5xpg.data.text.manifest import (
     split_path,
     write_manifest,
 )
-from t5xpg.data.text.sources import OF_FILES, HuggingFace, LocalFiles, Selection
+from t5xpg.data.text.sources import FILE_SOURCES, HuggingFace, LocalFiles, Selection
 from t5xpg.data.text.splits import write_splits
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
@@ -51,12 +51,11 @@ def export_dataset(
     texts, in the user's files or on the hub, are left out (None: no limit; datasets known by name have their own rule).
     select: export only the text of chosen files, as `exported_name`. limit, max_bytes (of UTF-8): export only the first
     rows of each split, or of a source without splits. on_bad_line: what to do with a line of the files that cannot be
-    used; "skip" leaves it out. Rows left out are counted by reason, in the manifest and for the user. force: export
-    again what is up to date, and replace an export of another text. log: gets lines for the user.
+    used; "skip" leaves it out. Rows left out are counted by reason, in the manifest and for the user. force: replace
+    an export that is up to date or of another text. log: gets lines for the user.
 
-    The folder is replaced when all is written. Raises UserError for a wrong name, limit, selection or file, something
-    else in the folder's place, text that cannot be had, a split without rows, no room, and a digest that is not the
-    expected one.
+    The folder is replaced once all is written. Raises UserError for a wrong name, limit, selection or file, for other
+    files in the folder's place, text that is not available, a split without rows, no room, and an unexpected digest.
     """
     if on_bad_line != "error" and files is None:
         raise UserError(f"ON_BAD_LINE={on_bad_line} is for the lines of FILES=…: {name} is not made of any.")
@@ -67,29 +66,19 @@ def export_dataset(
     name = exported_name(name, select)
     _check_limits(name, dataset, limit, max_bytes)
     folder = _destination(data_dir, name)
-    kept: dict[str, Any] = {"min_characters": dataset.min_characters if dataset.fields == TEXT else 1}
+    rules: dict[str, Any] = {"min_characters": dataset.min_characters if dataset.fields == TEXT else 1}
     if left_out.skip_malformed:
-        kept["on_bad_line"] = on_bad_line
-    wanted = Manifest(name, dataset.source.describe(), kept, limit, 0, {}, max_bytes, dataset.fields)
-    there = read_manifest(folder) if (folder / MANIFEST).is_file() and not force else None
-    if there is not None:
-        if there.identity == dict(dataset.sha256):  # the same text, whatever its source was
-            there = dataclasses.replace(there, source=wanted.source)
-        _check_same(folder, there, wanted)
-        if there.files_are_whole(folder):
-            log(f"{name} is up to date: {there.summary()}")
-            return there
-
+        rules["on_bad_line"] = on_bad_line
+    requested = Manifest(name, dataset.source.describe(), rules, limit, 0, {}, max_bytes, dataset.fields)
+    if not force and (existing := _existing_export(folder, requested, dataset)) is not None:
+        log(f"{name} is up to date: {existing.summary()}")
+        return existing
     remedy = "Make room, or name another place with T5XPG_DATA_DIR."
     with room_for(f"the export of {name}", folder.parent, remedy), directory_atomically(folder) as new:
-        manifest = write_splits(wanted, dataset.source, new, left_out)
+        manifest = write_splits(requested, dataset.source, new, left_out)
         if left_out.counts:
-            kept["left_out"] = {"counts": dict(left_out.counts), "first": left_out.first}
-        if limit is None and max_bytes is None and dataset.sha256 and manifest.identity != dict(dataset.sha256):
-            raise UserError(
-                f"The text of {name} is not the one that every machine should get: its sha256 is {manifest.identity}, "
-                f"expected {dict(dataset.sha256)}. It is read otherwise now."
-            )
+            rules["left_out"] = {"counts": dict(left_out.counts), "first": left_out.first}
+        _check_digests(manifest, dataset)
         write_manifest(new, manifest)
         _carry_over(folder, new)
     log(f"{name}: {manifest.summary()}")
@@ -100,20 +89,43 @@ def export_dataset(
     return manifest
 
 
-def _check_same(folder: Path, there: Manifest, wanted: Manifest) -> None:
-    """Raise UserError, with what differs, where an export is of another text than the one that is wanted."""
-    rules = {name: value for name, value in there.filter.items() if name != "left_out"}
-    there = dataclasses.replace(there, name=wanted.name, filter=rules)
+def _existing_export(folder: Path, requested: Manifest, dataset: Dataset) -> Manifest | None:
+    """The manifest in the folder if its export is whole; else None. Raises UserError for an export of another text."""
+    if not (folder / MANIFEST).is_file():
+        return None
+    existing = read_manifest(folder)
+    if existing.identity == dict(dataset.sha256):  # the same text, whatever its source was
+        existing = dataclasses.replace(existing, source=requested.source)
+    _check_same(folder, existing, requested)
+    return existing if existing.files_are_whole(folder) else None
+
+
+def _check_digests(manifest: Manifest, dataset: Dataset) -> None:
+    """Raise UserError if a full export has another text than on other machines, where that is known."""
+    is_full = manifest.limit is None and manifest.max_bytes is None
+    if is_full and dataset.sha256 and manifest.identity != dict(dataset.sha256):
+        raise UserError(
+            f"The text of {manifest.name} is not the one that every machine should get: its sha256 is "
+            f"{manifest.identity}, expected {dict(dataset.sha256)}. It is read otherwise now."
+        )
+
+
+def _check_same(folder: Path, existing: Manifest, requested: Manifest) -> None:
+    """Raise UserError, with the differences, if an export is of another text than the requested one."""
+    rules = {name: value for name, value in existing.filter.items() if name != "left_out"}
+    existing = dataclasses.replace(existing, name=requested.name, filter=rules)
     names = ("source", "filter", "limit", "max_bytes", "fields")
-    changed = [name for name in names if _without_paths(getattr(there, name)) != _without_paths(getattr(wanted, name))]
+    changed = [
+        name for name in names if _without_paths(getattr(existing, name)) != _without_paths(getattr(requested, name))
+    ]
     if not changed:
         return
-    then, now = there.command(), wanted.command()
+    then, now = existing.command(), requested.command()
     ways = f"  made by  {then}\n  now      {now}" if then != now else "  its source has another content now"
     raise UserError(
         f"{folder} holds another export of this name ({', '.join(changed)} changed):\n{ways}\nIts vocabularies, caches "
         f"and runs are of that text. To keep it, choose another name, DATASET=…; to replace it, type: "
-        f"{wanted.command(force=True)}"
+        f"{requested.command(force=True)}"
     )
 
 
@@ -125,16 +137,16 @@ def _without_paths(value: Any) -> Any:
     return [_without_paths(one) for one in value] if isinstance(value, list | tuple) else value
 
 
-def check_source(name: str, *, limit: int | None, max_bytes: int | None, **given: Any) -> None:
-    """Raise UserError for what `export_dataset` would refuse before it reads a text. Nothing is read or written.
+def check_source(name: str, *, limit: int | None, max_bytes: int | None, **source: Any) -> None:
+    """Raise UserError for arguments that `export_dataset` refuses before it reads a text. Nothing is read or written.
 
-    given: its `files`, `fields`, `hub` and `min_characters`.
+    source: its `files`, `fields`, `hub` and `min_characters`.
     """
-    _check_limits(name, _dataset(name, left_out=LeftOut(), **given), limit, max_bytes)
+    _check_limits(name, _dataset(name, left_out=LeftOut(), **source), limit, max_bytes)
 
 
 def exported_name(name: str, select: Selection | None) -> str:
-    """What the export of a selection of a dataset is called: `pycode_a` for `a*` of `pycode`."""
+    """The name of the export of a selection of a dataset: `pycode_a` for `a*` of `pycode`."""
     return name if select is None else f"{name}_{select.suffix}"
 
 
@@ -165,7 +177,9 @@ def _dataset(
     known = built_in()
     if name not in known:
         close, (whole, _, suffix) = nearest(name, known), name.rpartition("_")
-        if whole in known and isinstance(known[whole].source, OF_FILES) and suffix.isalnum():  # the name of a selection
+        if (
+            whole in known and isinstance(known[whole].source, FILE_SOURCES) and suffix.isalnum()
+        ):  # the name of a selection
             close = f" A piece of {whole}: make data DATASET={whole} SELECT='{suffix}*'."
         raise UserError(
             f"There is no dataset {name!r}.{close} To make one of your own text: "
@@ -175,11 +189,13 @@ def _dataset(
 
 
 def _selected(name: str, dataset: Dataset, select: Selection) -> Dataset:
-    if not isinstance(dataset.source, OF_FILES) or dataset.fields != TEXT:
-        able = [known for known, one in built_in().items() if isinstance(one.source, OF_FILES) and one.fields == TEXT]
+    if not isinstance(dataset.source, FILE_SOURCES) or dataset.fields != TEXT:
+        names = [
+            known for known, one in built_in().items() if isinstance(one.source, FILE_SOURCES) and one.fields == TEXT
+        ]
         raise UserError(
             f"SELECT={select} chooses files by their names, and the text of {name} is not of files with names. "
-            f"It can be of {', '.join(able)}, or of FILES=…"
+            f"It can be of {', '.join(names)}, or of FILES=…"
         )
     if len(exported_name(name, select)) > _LONGEST_NAME:
         raise UserError(f"DATASET={name} is too long a name for a selection of it.")
@@ -200,28 +216,26 @@ def _check_limits(name: str, dataset: Dataset, limit: int | None, max_bytes: int
 
 
 def _destination(data_dir: Path, name: str) -> Path:
-    """The folder of an export, links followed. Refuses to replace what is no export."""
-    given = data_dir / name
-    folder = Path(os.path.realpath(given))
-    remove_abandoned(folder.parent)  # and put back what a killed export had moved away
-    if given.is_symlink() and not folder.is_dir():
-        raise UserError(
-            f"{given} is a link to {folder}, where there is no folder: remove the link, or make the folder."
-        )
+    """The folder of an export, links followed. Raises UserError if it holds files that are not of an export."""
+    path = data_dir / name
+    folder = Path(os.path.realpath(path))
+    remove_abandoned(folder.parent)  # and put back the folder that a killed export had moved away
+    if path.is_symlink() and not folder.is_dir():
+        raise UserError(f"{path} is a link to {folder}, where there is no folder: remove the link, or make the folder.")
     if folder.exists() and not folder.is_dir():
-        raise UserError(f"{given} is no folder: move it away, or choose another name, DATASET=….")
+        raise UserError(f"{path} is no folder: move it away, or choose another name, DATASET=….")
     if not (folder / MANIFEST).exists():
-        files = [split_path(given, split) for split in SPLITS]
-        if others := [path.name for path in files if os.path.lexists(path)]:
+        files = [split_path(path, split) for split in SPLITS]
+        if others := [file.name for file in files if os.path.lexists(file)]:
             raise UserError(
-                f"{given} holds {', '.join(others)} and no {MANIFEST}: no export made that, so it is not replaced. "
+                f"{path} holds {', '.join(others)} and no {MANIFEST}: no export made that, so it is not replaced. "
                 "Move it away, or choose another name, DATASET=…."
             )
     return folder
 
 
 def _carry_over(old: Path, new: Path) -> None:
-    """Copy what else stands in the folder that is being replaced: files, folders, and links as links."""
+    """Copy the other contents of the folder that is being replaced: files, folders, and links as links."""
     exported = {MANIFEST, MEMORY, *(split_path(old, split).name for split in SPLITS)}
     for path in sorted(old.iterdir()) if old.is_dir() else []:
         if path.name in exported:

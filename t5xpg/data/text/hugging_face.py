@@ -23,13 +23,13 @@ def splits(
     """The texts of each split of a dataset (a name on the hub, or a local folder), and their number. Without a network,
     the copy in the cache of `datasets` is used.
 
-    streamed: texts are read as they come, without a copy or a number; where not all three splits exist, only train,
-    under the name None. UserError where the dataset cannot be had, or lacks splits or columns, at once or at a row.
+    streamed: texts are read as they come, without a copy or a number; if not all three splits exist, only train,
+    under the name None. UserError if the dataset is not available, or lacks splits or columns: at once, or at a row.
     """
     loaded = load(path, configuration, revision=revision, streaming=streamed)
-    whole = not streamed or set(SPLITS) <= set(loaded)
-    names: dict[str | None, str] = {split: split for split in SPLITS} if whole else {None: "train"}
-    found: dict[str | None, tuple[Iterator[str], int | None]] = {}
+    has_splits = not streamed or set(SPLITS) <= set(loaded)
+    names: dict[str | None, str] = {split: split for split in SPLITS} if has_splits else {None: "train"}
+    texts: dict[str | None, tuple[Iterator[str], int | None]] = {}
     for split, name in names.items():
         if name not in loaded:
             raise UserError(f"{path} has no split {name!r}: it has {', '.join(map(str, loaded))}.")
@@ -37,12 +37,12 @@ def splits(
         if not streamed and "text" not in data.column_names:
             raise UserError(f'{path} has no column "text": it has {", ".join(data.column_names)}.')
         batches = data.iter(1) if streamed else data.select_columns("text").iter(_ROWS_AT_ONCE)
-        found[split] = (_texts(batches, f"{path} {name}"), None if streamed else len(data))
-    return found
+        texts[split] = (_texts(batches, f"{path} {name}"), None if streamed else len(data))
+    return texts
 
 
 def _texts(batches: Iterator[Mapping[str, list[Any]]], name: str) -> Iterator[str]:
-    """The column "text". Raises UserError at a row that is no text, or cannot be read."""
+    """Yields the column "text". Raises UserError at a row that is no text, or cannot be read."""
     row = 0
     while True:
         try:
@@ -61,7 +61,7 @@ def _texts(batches: Iterator[Mapping[str, list[Any]]], name: str) -> Iterator[st
 
 
 def load(path: str, configuration: str | None, **options: Any) -> Any:
-    """What `datasets.load_dataset` gives. Raises UserError where the dataset cannot be had."""
+    """The result of `datasets.load_dataset`. Raises UserError if the dataset is not available."""
     import datasets
 
     # no retries and hints in the log; the library's progress bars (download, conversion) only on a terminal
@@ -88,8 +88,8 @@ def _reason(error: Exception) -> str:
 
 @contextlib.contextmanager
 def _offline_where_unreachable() -> Iterator[bool]:
-    """Have the hub's client use only its cache where the hub cannot be reached, instead of retrying for minutes. Yields
-    whether it was reached."""
+    """Let the hub's client use only its cache if the hub is unreachable, instead of retrying for minutes. Yields True
+    if it was reached."""
     import datasets
     import huggingface_hub
 

@@ -1,4 +1,4 @@
-"""Supervised tasks: what inputs and targets are made of, and how predictions are measured. Without TensorFlow.
+"""Supervised tasks: the fields of inputs and targets, and the metrics of predictions. Without TensorFlow.
 
 The fields of an export of records (`make data FIELDS=…`) say which tasks it has: languages (en,de) give
 `<dataset>_translate_en_de` and back, `text,label` gives `<dataset>_classify`, `inputs,targets` gives
@@ -20,7 +20,7 @@ TRANSLATE, CLASSIFY, TEXT_TO_TEXT = "translate", "classify", "text_to_text"
 TRIVIA_QA = "trivia_qa_open"
 
 _LANGUAGE = re.compile(r"[a-z]{2}")
-# What the names of tasks of records end in, before the vocabulary.
+# The endings of the names of tasks of records, before the vocabulary.
 ENDING = re.compile(rf"{TRANSLATE}_(?P<source>[a-z]{{2}})_(?P<target>[a-z]{{2}})|{CLASSIFY}|{TEXT_TO_TEXT}")
 _EXPECTED = (
     "Expected two languages or more (FIELDS=en,de), FIELDS=text,label, or FIELDS=inputs,targets; where the files call "
@@ -30,7 +30,7 @@ _EXPECTED = (
 
 @dataclass(frozen=True)
 class Supervised:
-    """A task whose targets are what its inputs ask for. kind: TRANSLATE, CLASSIFY, TEXT_TO_TEXT, or a name in
+    """A task whose targets are the answers to its inputs. kind: TRANSLATE, CLASSIFY, TEXT_TO_TEXT, or a name in
     TFDS_TASKS. inputs, targets: the fields that they are made of. metrics: functions of `t5xpg.data.metrics`."""
 
     kind: str
@@ -39,7 +39,7 @@ class Supervised:
     targets: str = ""
 
     def prompt(self, dataset: str | None) -> str:
-        """What the task of a dataset puts in front of a field to make the inputs; "" for nothing."""
+        """The text that the task of a dataset puts in front of a field to make the inputs; may be ""."""
         if _are_languages((self.inputs, self.targets)):
             from babel import Locale  # as t5's preprocessor of translations names languages
 
@@ -79,18 +79,18 @@ TFDS_TASKS: Mapping[str, TfdsTask] = {
 }
 
 
-def parse_fields(given: str) -> dict[str, str]:
+def parse_fields(option: str) -> dict[str, str]:
     """The fields of `FIELDS=`: name in the export to name in the files. Raises UserError for fields without a task."""
     fields: dict[str, str] = {}
-    for word in given.replace(",", " ").split():
-        name, _, called = word.partition("=")
+    for word in option.replace(",", " ").split():
+        name, _, column = word.partition("=")
         if name in fields:
-            raise UserError(f"FIELDS={given}: {name} is given twice.")
-        fields[name] = called or name
+            raise UserError(f"FIELDS={option}: {name} is given twice.")
+        fields[name] = column or name
     if len(set(fields.values())) < len(fields):
-        raise UserError(f"FIELDS={given}: one field of the files is given for two.")
+        raise UserError(f"FIELDS={option}: one field of the files is given for two.")
     if not endings(tuple(fields)):
-        raise UserError(f"FIELDS={given}: there is no task of such records. {_EXPECTED}")
+        raise UserError(f"FIELDS={option}: there is no task of such records. {_EXPECTED}")
     if _are_languages(tuple(fields)):
         from babel import Locale, UnknownLocaleError  # as t5's preprocessor of translations names languages
 
@@ -98,7 +98,7 @@ def parse_fields(given: str) -> dict[str, str]:
             try:
                 Locale(code)
             except UnknownLocaleError:
-                raise UserError(f"FIELDS={given}: {code} is no language (ISO 639-1). {_EXPECTED}") from None
+                raise UserError(f"FIELDS={option}: {code} is no language (ISO 639-1). {_EXPECTED}") from None
     return fields
 
 
@@ -108,7 +108,7 @@ def question_of(fields: Sequence[str]) -> str:
 
 
 def endings(fields: Sequence[str]) -> list[str]:
-    """What the names of the tasks of records with such fields end in; none for an export of text."""
+    """The endings of the names of the tasks of records with these fields; none for an export of text."""
     for kind, names in ((CLASSIFY, LABELLED), (TEXT_TO_TEXT, PAIRS)):
         if set(fields) == set(names):
             return [kind]

@@ -7,15 +7,15 @@ from typing import IO, Any
 
 from t5xpg.base.errors import UserError, nearest
 
-# A longer line is no document but something else (a device, a file without line ends), and would fill the memory.
+# A longer line is no document (but a device, or a file without line ends), and would fill the memory.
 LONGEST_LINE = 64 * 2**20
 # Deeper JSON can be read, but may not be written again where the call stack is deeper.
-_DEEPEST = 100
-_SHOWN = 5
+_MAX_DEPTH = 100
+_MAX_SHOWN = 5
 
 
 class BadLineError(UserError):
-    """One line cannot be used; the lines after it can."""
+    """A line that cannot be used; later lines can."""
 
 
 MALFORMED, EMPTY = "malformed", "empty"  # reasons to leave a row out
@@ -24,7 +24,7 @@ MALFORMED, EMPTY = "malformed", "empty"  # reasons to leave a row out
 class LeftOut:
     """The rows that an export leaves out, counted by reason, and what was wrong with the first malformed ones.
 
-    skip_malformed: whether those are left out; otherwise they are errors.
+    skip_malformed: True if malformed rows are left out; otherwise they are errors.
     """
 
     def __init__(self, skip_malformed: bool = False) -> None:
@@ -33,11 +33,11 @@ class LeftOut:
         self.first: list[str] = []
 
     def add_malformed(self, error: BadLineError) -> None:
-        """Leave a malformed line out. Raises the error where that is not wanted."""
+        """Count a malformed line as left out; raise the error unless `skip_malformed`."""
         if not self.skip_malformed:
             raise error
         self.counts[MALFORMED] += 1
-        if len(self.first) < _SHOWN:
+        if len(self.first) < _MAX_SHOWN:
             self.first.append(str(error))
 
     def summary(self) -> str:
@@ -63,7 +63,7 @@ def bounded_lines(file: IO[bytes], longest: int = LONGEST_LINE) -> Iterator[byte
 
 
 def text_of_line(line: bytes | None, where: str) -> str:
-    """A line as text, without line end and BOM. BadLineError where it is too long, not UTF-8, or has a zero byte."""
+    """A line as text, without line end and BOM. BadLineError if it is too long, not UTF-8, or has a zero byte."""
     if line is None:
         raise BadLineError(
             f"{where} is longer than {LONGEST_LINE >> 20} MiB. Expected a document a line: is this a text file?"
@@ -81,7 +81,7 @@ def text_of_line(line: bytes | None, where: str) -> str:
 
 
 def json_object(line: str, where: str, example: str) -> dict[str, Any]:
-    """The JSON object that a line holds; `example` says what was expected. Raises BadLineError for anything else."""
+    """The JSON object in a line. example: of an object, for the message. Raises BadLineError for any other line."""
     try:
         value = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -90,17 +90,17 @@ def json_object(line: str, where: str, example: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise BadLineError(f"{where} holds a JSON {type(value).__name__}. Expected one {example} a line.")
     is_nested = not {dict, list}.isdisjoint(map(type, value.values()))
-    level: list[Any] = [value] if is_nested and line.count("[") + line.count("{") > _DEEPEST else []
-    for _ in range(_DEEPEST + 1):
+    level: list[Any] = [value] if is_nested and line.count("[") + line.count("{") > _MAX_DEPTH else []
+    for _ in range(_MAX_DEPTH + 1):
         if not level:
             return value
         inside = [item.values() if isinstance(item, dict) else item for item in level]
         level = [item for items in inside for item in items if isinstance(item, dict | list)]
-    raise BadLineError(f"{where} is nested more than {_DEEPEST} deep. Expected one {example} a line.")
+    raise BadLineError(f"{where} is nested more than {_MAX_DEPTH} deep. Expected one {example} a line.")
 
 
 def string_in(value: dict[str, Any], name: str, where: str) -> str:
-    """The string `name` of a JSON object. Raises BadLineError where there is none, or something else."""
+    """The string `name` of a JSON object. Raises BadLineError if it is missing or no string."""
     if name not in value:
         raise BadLineError(f'{where} has no "{name}".{nearest(name, value)}')
     if not isinstance(value[name], str):

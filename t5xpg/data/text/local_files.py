@@ -1,4 +1,4 @@
-"""The user's files: found by what FILES= says, unpacked, and read by lines or by rows of parquet."""
+"""The user's files: found by FILES=, unpacked, and read by lines or by rows of parquet."""
 
 import bz2
 import glob
@@ -27,7 +27,7 @@ _BROKEN = (OSError, EOFError, zlib.error, lzma.LZMAError)
 
 
 def _open_zstandard(path: Path) -> IO[bytes]:
-    """All frames of a file: parallel compressors write many. OSError where the last one is cut off."""
+    """All frames of a file: parallel compressors write many. OSError if the last one is cut off."""
     import pyarrow
 
     return io.BufferedReader(pyarrow.input_stream(str(path), compression="zstd"), 1 << 17)
@@ -43,17 +43,17 @@ _OPENERS: dict[str, Callable[[Path], Any]] = {
 }
 
 
-def parse_files(given: str | Sequence[str]) -> dict[str | None, list[Path]]:
-    """The files of `FILES=`: split to paths, in the order given; the key None for files that name no split.
+def parse_files(option: str | Sequence[str]) -> dict[str | None, list[Path]]:
+    """The files of `FILES=`: split to paths, in their order; the key None for files without a split.
 
-    `given`: words, or a shell's line of them: `train=a.txt b.txt test=c.txt`. A file without a split belongs to the
-    split before it. Patterns (`*`, `?`, `**`) give sorted files. Raises UserError for a file that is not there or given
+    option: words, or a shell's line of them: `train=a.txt b.txt test=c.txt`. A file without a split belongs to the
+    split before it. Patterns (`*`, `?`, `**`) give sorted files. Raises UserError for a file that is missing or named
     twice, and a wrong split.
     """
     try:
-        words = shlex.split(given) if isinstance(given, str) else list(given)
+        words = shlex.split(option) if isinstance(option, str) else list(option)
     except ValueError as error:
-        raise UserError(f"FILES={given}: {error}. Expected {_EXAMPLE}.") from None
+        raise UserError(f"FILES={option}: {error}. Expected {_EXAMPLE}.") from None
     files: dict[str | None, list[Path]] = {}
     split: str | None = None
     for index, word in enumerate(words):
@@ -95,26 +95,26 @@ def _matching(pattern: str) -> list[Path]:
             raise UserError(f"FILES: {pattern} is a link to {path.readlink()}, which is not there.")
         if path.exists():
             raise UserError(f"FILES: {pattern} is no regular file (a pipe or a device). Write it to a file first.")
-        found = [Path(name) for name in sorted(glob.glob(str(path), recursive=True))]
+        paths = [Path(name) for name in sorted(glob.glob(str(path), recursive=True))]
     except (ValueError, OSError, RuntimeError) as error:  # a zero byte, too long a name, ~ of an unknown user
         raise UserError(f"FILES: {pattern} cannot be looked up: {getattr(error, 'strerror', None) or error}.") from None
-    found = [path for path in found if path.is_file()]
-    if not found:
+    matches = [path for path in paths if path.is_file()]
+    if not matches:
         raise UserError(f"FILES: there is no file {pattern}")
-    return found
+    return matches
 
 
 def form_of(path: Path) -> str:
-    """The ending that says what a file holds, such as ".jsonl", without that of its compression; "" if none."""
+    """The ending for a file's format, such as ".jsonl", without that of its compression; "" without an ending."""
     suffixes = ["", *(suffix.lower() for suffix in path.suffixes)]
     return suffixes[-2] if suffixes[-1] in _OPENERS else suffixes[-1]
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[bytes | None, str]]:
-    """The lines of a file, unpacked, and where each stands: "a.txt.gz:3". UserError where it cannot be read on."""
+    """Yields the lines of a file, unpacked, and their places: "a.txt.gz:3". UserError if it cannot be read on."""
     line_number = 0
     try:
-        with _opened(path) as file:
+        with _open(path) as file:
             for line_number, line in enumerate(bounded_lines(file), 1):
                 yield line, f"{path}:{line_number}"
     except _BROKEN as error:
@@ -122,10 +122,10 @@ def numbered_lines(path: Path) -> Iterator[tuple[bytes | None, str]]:
 
 
 def parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[tuple[Any, ...] | None, str]]:
-    """Columns of a parquet file by rows, and where each stands. UserError for missing columns and damage.
+    """Yields columns of a parquet file by rows, and the rows' places. UserError for missing columns and damage.
 
     None for a row that is alone in its row group and too long by the metadata: it is not read. Other rows are at most
-    as long as their whole row group, which bounds how many are read at once. Arrow also holds whole pages (each up to 2
+    as long as their whole row group, which bounds the number read at once. Arrow also holds whole pages (each up to 2
     GiB, by the format); their sizes, and errors in the metadata, are not known before they are read.
     """
     # imported here: Arrow takes a while to load, and most exports do without
@@ -133,10 +133,10 @@ def parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[tuple[Any
     import pyarrow.parquet
 
     try:
-        with _opened(path) as file:
+        with _open(path) as file:
             # parquet is read from its end, which a compressed stream is slow or unable to reach
-            packed = path.suffix.lower() in _OPENERS
-            source = io.BytesIO(file.read()) if packed else file
+            is_packed = path.suffix.lower() in _OPENERS
+            source = io.BytesIO(file.read()) if is_packed else file
             table = pyarrow.parquet.ParquetFile(source, buffer_size=2**20, pre_buffer=False)
             names = table.schema_arrow.names
             for column in columns:
@@ -157,15 +157,15 @@ def _rows(table: Any, columns: Sequence[str]) -> Iterator[tuple[Any, ...] | None
     for number in range(table.num_row_groups):
         group = table.metadata.row_group(number)
         chunks = [group.column(index) for index in range(group.num_columns)]
-        size = sum(one.total_uncompressed_size for one in chunks if f"{one.path_in_schema}.".startswith(paths))
+        size = sum(chunk.total_uncompressed_size for chunk in chunks if f"{chunk.path_in_schema}.".startswith(paths))
         if group.num_rows == 1 and size > 4 * LONGEST_LINE * len(columns):  # characters have up to four bytes
             yield None
             continue
         for batch in table.iter_batches(max(1, min(1024, _BATCH // max(1, size))), [number], list(columns)):
-            yield from zip(*(batch.column(one).to_pylist() for one in columns), strict=True)
+            yield from zip(*(batch.column(name).to_pylist() for name in columns), strict=True)
 
 
-def _opened(path: Path) -> Any:
+def _open(path: Path) -> Any:
     opener = _OPENERS.get(path.suffix.lower())
     return opener(path) if opener else path.open("rb")
 

@@ -1,4 +1,4 @@
-"""Texts and records out of the user's files: lines of text, parallel files of text, TSV, JSON lines and parquet."""
+"""Texts and records of the user's files: lines of text, parallel files of text, TSV, JSON lines and parquet."""
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
@@ -14,37 +14,38 @@ TSV = ".tsv"
 # The files that give records together: one file, or one for each field.
 Part: TypeAlias = tuple[Path, ...]
 Record: TypeAlias = tuple[str, ...]  # the text of each field
-Line: TypeAlias = tuple[bytes | None, str]  # as `numbered_lines` gives it: its bytes, and where it stands
+Line: TypeAlias = tuple[bytes | None, str]  # as `numbered_lines` yields it: its bytes and its place
 
 
 def parts_of(paths: Sequence[Path], fields: Sequence[str]) -> list[Part]:
     """The files of a split in parts, in order. The names of text files end in their field; the first files of all
-    fields go together, … Raises UserError for a text file of no field, and fields with different numbers of files."""
+    fields form a part, then the second ones, and so on. Raises UserError for a text file without a field, and for
+    fields with different numbers of files."""
     if tuple(fields) == TEXT:
         return [(path,) for path in paths]
     texts: dict[str, list[Path]] = {field: [] for field in fields}
     for path in paths:
         form = form_of(path)
-        field = next((one for one in fields if f".{one}".lower() == form), None)
+        field = next((name for name in fields if f".{name}".lower() == form), None)
         if field is not None:
             texts[field].append(path)
         elif form not in (TSV, PARQUET, *JSON_LINES):
             stem = path.name.partition(".")[0]
-            example = " ".join(f"{stem}.{one}" for one in fields)
+            example = " ".join(f"{stem}.{name}" for name in fields)
             raise UserError(
                 f"FILES: of which field is {path}? Files of text end in it: {example} (packed: {stem}.{fields[0]}.gz). "
                 "Others are .tsv, .jsonl or .parquet."
             )
-    if len({len(found) for found in texts.values()}) > 1:
-        counts = ", ".join(f"{len(found)} end in .{field}" for field, found in texts.items())
+    if len(set(map(len, texts.values()))) > 1:
+        counts = ", ".join(f"{len(files)} end in .{field}" for field, files in texts.items())
         raise UserError(f"FILES: {counts}. Each file of text needs one of every other field, in the same order.")
     parallel = {part[0]: part for part in zip(*texts.values(), strict=True)}
-    beside = {path for part in parallel.values() for path in part[1:]}
-    return [parallel.get(path, (path,)) for path in paths if path not in beside]
+    later_files = {path for part in parallel.values() for path in part[1:]}
+    return [parallel.get(path, (path,)) for path in paths if path not in later_files]
 
 
 def records(part: Part, fields: Sequence[str] = TEXT, left_out: LeftOut | None = None) -> Iterator[Record]:
-    """The texts of `fields` (their names in the files), record by record.
+    """Yields the texts of `fields` (their names in the files), record by record.
 
     The format comes from the name: `.jsonl`, `.json`, `.ndjson` (an object a line), `.parquet`, for records `.tsv`
     (columns between tabs, in the order of `fields` or named by a first line); else text in UTF-8, a document a line;
@@ -69,7 +70,7 @@ def records(part: Part, fields: Sequence[str] = TEXT, left_out: LeftOut | None =
 
 
 def _items_and_parser(part: Part, fields: Sequence[str]) -> tuple[Iterator[Any], Callable[[Any], Record | None]]:
-    """The items of a part, and the function that makes a record of an item: None for one without text."""
+    """The items of a part, and the function from an item to its record: None for one without text."""
     form = form_of(part[0])
     if len(part) > 1:
         return _parallel_lines(part), lambda lines: _complete(
@@ -86,7 +87,7 @@ def _items_and_parser(part: Part, fields: Sequence[str]) -> tuple[Iterator[Any],
 
 
 def _parallel_lines(part: Part) -> Iterator[Sequence[Line]]:
-    """The lines of several files beside each other. Raises UserError where one has more than another."""
+    """Yields the lines of several files side by side. Raises UserError if one has more lines than another."""
     for lines in itertools.zip_longest(*map(numbered_lines, part)):
         if None in lines:
             counts = [f"{path} has {sum(1 for _ in numbered_lines(path)):,} lines" for path in part]
@@ -117,16 +118,16 @@ def _columns(line: tuple[bytes | None, str, Sequence[str]], fields: Sequence[str
             f"{where} has {len(values)} column{'s' if len(values) > 1 else ''}, expected {len(columns)}: "
             f"{', '.join(columns)}. (Columns of other names, or in another order, are named by a first line.)"
         )
-    found = dict(zip(columns, values, strict=True))
-    return _complete(tuple(found[field] for field in fields), fields, where)
+    record = dict(zip(columns, values, strict=True))
+    return _complete(tuple(record[field] for field in fields), fields, where)
 
 
 def _object(line: Line, fields: Sequence[str], example: str) -> Record | None:
     text, where = text_of_line(*line), line[1]
     if not text.strip():
         return None
-    found = json_object(text, where, example)
-    return _complete(tuple([string_in(found, field, where) for field in fields]), fields, where)
+    value = json_object(text, where, example)
+    return _complete(tuple([string_in(value, field, where) for field in fields]), fields, where)
 
 
 def _cells(row: tuple[Sequence[Any] | None, str], fields: Sequence[str]) -> Record | None:
@@ -144,7 +145,7 @@ def _cells(row: tuple[Sequence[Any] | None, str], fields: Sequence[str]) -> Reco
 def _complete(values: Record, names: Sequence[str], where: str = "") -> Record | None:
     """The record if all its fields have text, or it has one field; None if none has text. names: for the message."""
     empty = [name for name, value in zip(names, values, strict=True) if not value.strip()]
-    if not empty or len(values) == 1:  # too short a text is left out by the export
+    if not empty or len(values) == 1:  # the export leaves out short texts
         return values
     if len(empty) == len(values):
         return None

@@ -1,4 +1,4 @@
-"""What an exported dataset is: where it came from, how it was filtered, what is in it.
+"""The manifest of an exported dataset: its source, its filter, its splits.
 
 An export is a folder `<data folder>/<name>/` with one `<split>.jsonl` a split and a `manifest.json`. A line of a split
 is exactly `{"text": "…"}` as `json.dumps(…, ensure_ascii=False)` writes it, in UTF-8, or for records
@@ -6,10 +6,9 @@ is exactly `{"text": "…"}` as `json.dumps(…, ensure_ascii=False)` writes it,
 """
 
 import contextlib
-import hashlib
 import re
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from json.encoder import encode_basestring
 from pathlib import Path
@@ -41,8 +40,8 @@ class SplitRecord:
 
 @dataclass(frozen=True)
 class Manifest:
-    """The record of an export: where the text came from, which rows were kept (`filter`), what a split was cut to
-    (`limit` rows, `max_bytes` of text), how many rows were looked at, and what a line holds (`fields`)."""
+    """The record of an export: the source of the text, the rule for rows (`filter`), the most that a split may hold
+    (`limit` rows, `max_bytes` of text), the number of rows read, and the `fields` of a line."""
 
     name: str
     source: Mapping[str, Any]
@@ -54,7 +53,7 @@ class Manifest:
     fields: tuple[str, ...] = TEXT
 
     def to_json(self) -> dict[str, Any]:
-        """What manifest.json holds."""
+        """The contents of manifest.json."""
         return {
             "format": _FORMAT,
             "name": self.name,
@@ -69,17 +68,17 @@ class Manifest:
 
     @classmethod
     def from_json(cls, value: Any) -> "Manifest":
-        """The manifest that `to_json` was called on. Raises ValueError, saying what is wrong, for anything else."""
+        """The inverse of `to_json`. Raises ValueError, saying what is wrong, for any other value."""
         if _checked(value, {"format": int})["format"] != _FORMAT:
             raise ValueError(f"format {value['format']}")
-        found = _checked(value, _KINDS | {name: kind for name, kind in _OPTIONAL.items() if name in value})
-        splits, fields = found["splits"], tuple(found.get("fields", TEXT))
+        entries = _checked(value, _KINDS | {name: kind for name, kind in _OPTIONAL.items() if name in value})
+        splits, fields = entries["splits"], tuple(entries.get("fields", TEXT))
         if not splits or not set(splits) <= set(SPLITS):
             raise ValueError(f"splits are {', '.join(map(repr, splits)) or 'none'}")
         if not fields or not all(isinstance(field, str) and field.isidentifier() for field in fields):
             raise ValueError(f"fields is {str(fields)[:_SHOWN]!r}")
-        records = {name: SplitRecord(**_checked(one, _KINDS_OF_SPLIT)) for name, one in splits.items()}
-        return cls(**found | {"splits": records, "fields": fields})
+        records = {name: SplitRecord(**_checked(split, _KINDS_OF_SPLIT)) for name, split in splits.items()}
+        return cls(**entries | {"splits": records, "fields": fields})
 
     @property
     def identity(self) -> dict[str, str]:
@@ -87,11 +86,11 @@ class Manifest:
         return {name: split.sha256 for name, split in self.splits.items()}
 
     def files_are_whole(self, folder: Path) -> bool:
-        """Whether every split's file is, by its digest, the one that was exported."""
+        """True if every split's file is, by its digest, the one that was exported."""
         return not digests.differences(folder, self._files)
 
     def check_files(self, folder: Path) -> None:
-        """Raise UserError, with what to type, where a split's file is not the one that was exported."""
+        """Raise UserError, with the command to type, if a split's file is not the one that was exported."""
         digests.check(
             folder,
             self._files,
@@ -105,24 +104,24 @@ class Manifest:
         return {split_path(Path(), name).name: split.sha256 for name, split in self.splits.items()}
 
     def command(self, force: bool = False) -> str:
-        """What to type to export this text."""
-        source, chosen = self.source, self.source.get("select")
-        words = [f"make data DATASET={source.get('of', self.name) if chosen else self.name}"]
+        """The command to type to export this text."""
+        source, selection = self.source, self.source.get("select")
+        words = [f"make data DATASET={source.get('of', self.name) if selection else self.name}"]
         if source.get("kind") == "files":
-            words += _files_given(source)
+            words += _files_options(source)
         if source.get("kind") == "hugging face" and source.get("streamed"):
-            given = {"HUB": "path", "CONFIG": "configuration", "REVISION": "revision"}
-            words += [f"{name}={shlex.quote(str(source[key]))}" for name, key in given.items() if source.get(key)]
-        words += [f"SELECT={one_word(str(chosen))}"] if chosen else []
-        least = self.filter.get("min_characters", 1)
-        of_ones_own = source.get("kind") == "files" or any(word.startswith("HUB=") for word in words)
-        words += [f"MIN_CHARACTERS={least}"] if least > 1 and of_ones_own else []
+            keys = {"HUB": "path", "CONFIG": "configuration", "REVISION": "revision"}
+            words += [f"{name}={shlex.quote(str(source[key]))}" for name, key in keys.items() if source.get(key)]
+        words += [f"SELECT={one_word(str(selection))}"] if selection else []
+        minimum = self.filter.get("min_characters", 1)
+        is_users = source.get("kind") == "files" or any(word.startswith("HUB=") for word in words)
+        words += [f"MIN_CHARACTERS={minimum}"] if minimum > 1 and is_users else []
         words += ["ON_BAD_LINE=skip"] if self.filter.get("on_bad_line") == "skip" else []
         return " ".join([*words, *self.limits, *(["FORCE=1"] if force else [])])
 
     @property
     def limits(self) -> list[str]:
-        """LIMIT= and MAX_MB= as they were typed."""
+        """The limits as options: LIMIT= and MAX_MB=."""
         limit = [] if self.limit is None else [f"LIMIT={self.limit}"]
         return limit + ([] if self.max_bytes is None else [f"MAX_MB={self.max_bytes / 1e6:.12g}"])
 
@@ -163,7 +162,7 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """The manifest of an export's folder. Raises UserError where there is none, or it cannot be read."""
+    """The manifest of an export's folder. Raises UserError if it is missing or cannot be read."""
     path = folder / MANIFEST
     if not path.is_file():
         known = find_manifests(folder.parent)
@@ -201,11 +200,11 @@ def _checked(value: Any, kinds: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value[name] for name in kinds}
 
 
-def _files_given(source: Mapping[str, Any]) -> list[str]:
-    """FIELDS= and FILES= of an export of the user's files, as far as the record says; paths are as they were typed."""
+def _files_options(source: Mapping[str, Any]) -> list[str]:
+    """FIELDS= and FILES= of an export of the user's files, as far as the record has them; paths are as typed."""
     words, paths = [], []
     with contextlib.suppress(TypeError, KeyError, AttributeError):
-        fields = [name if name == called else f"{name}={called}" for name, called in source.get("fields", {}).items()]
+        fields = [name if name == column else f"{name}={column}" for name, column in source.get("fields", {}).items()]
         words += [f"FIELDS={','.join(fields)}"] if fields else []
         for split, entries in source["files"].items():
             first, *more = [shlex.quote(str(entry["path"])) for entry in entries] or [""]
@@ -214,41 +213,5 @@ def _files_given(source: Mapping[str, Any]) -> list[str]:
 
 
 def one_word(text: str) -> str:
-    """The text in quotes, as a shell reads it."""
+    """The text in quotes, as one word of a shell."""
     return shlex.quote(text) if set(text) & set('"$`\\!') else f'"{text}"'
-
-
-BUILT_IN_MIN_CHARACTERS = 101  # of the texts of datasets that are known by name
-# One text in _HELD_OUT_OF goes into validation, another into test, up to _MAX_HELD_OUT texts each.
-_HELD_OUT_OF = 25
-_MAX_HELD_OUT = 10_000
-
-
-@dataclass(frozen=True)
-class HeldOut:
-    """Validation has the hashes up to `last_validation`, test the next ones up to `last_test`, train the rest."""
-
-    last_validation: int
-    last_test: int
-
-    @classmethod
-    def of(cls, hashes: Iterable[int], what: str = "documents") -> "HeldOut":
-        """The division for the content hashes of all documents. Raises UserError where fewer than three differ. what:
-        the word for documents in the message."""
-        ordered = sorted(set(hashes))
-        if len(ordered) < len(SPLITS):
-            raise UserError(
-                f"{len(ordered)} different {what} cannot be split into "
-                'train, validation and test: give more text, or name the splits, FILES="train=… validation=… test=…".'
-            )
-        count = min(max(1, len(ordered) // _HELD_OUT_OF), _MAX_HELD_OUT)
-        return cls(ordered[count - 1], ordered[2 * count - 1])
-
-    def split_of(self, content: int) -> str:
-        """The split of a document with this content hash."""
-        return "validation" if content <= self.last_validation else "test" if content <= self.last_test else "train"
-
-
-def content_hash(text: str) -> int:
-    """64 bits of the SHA-256 of a text: the same everywhere."""
-    return int.from_bytes(hashlib.sha256(text.encode("utf-8", errors="replace")).digest()[:8], "big")

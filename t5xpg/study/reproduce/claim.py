@@ -92,7 +92,7 @@ def _clone(commit: str, checkout: Path) -> None:
     print(f"cloning commit {commit[:12]} into {shown(checkout)}", flush=True)
     with directory_atomically(checkout) as new:
         output = environment.git("clone", "--quiet", "--no-checkout", str(paths.REPOSITORY), str(new))
-        if output is None or environment.git("checkout", "--quiet", commit, within=new) is None:
+        if output is None or environment.git("checkout", "--quiet", commit, folder=new) is None:
             shallow = environment.git("rev-parse", "--is-shallow-repository") == "true"
             raise UserError(
                 f"Commit {commit}, of which the results are, is not in this checkout. "

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 
-from t5xpg.data.cache.external_sort import DigestOrder, deal
+from t5xpg.data.cache.external_sort import DigestSorter, deal
 
 
 def some_records(count: int) -> list[bytes]:
@@ -19,13 +19,13 @@ def some_records(count: int) -> list[bytes]:
 @pytest.mark.parametrize("held", [1, 5_000, 1 << 30], ids=["every batch in files", "many files", "in memory"])
 def test_records_come_in_the_order_of_their_digests(tmp_path: Path, held: int) -> None:
     records = some_records(300)
-    order = DigestOrder(tmp_path / "order", held)
+    order = DigestSorter(tmp_path / "order", held)
     for first in range(0, len(records), 7):
         order.add(records[first : first + 7])
     assert (tmp_path / "order").exists() == (held < 1 << 30)
     assert list(order) == sorted(records, key=lambda record: hashlib.sha256(record).digest())
     assert not (tmp_path / "order").exists()
-    assert list(DigestOrder(tmp_path / "order", held)) == []
+    assert list(DigestSorter(tmp_path / "order", held)) == []
 
 
 @pytest.mark.parametrize(("count", "written"), [(0, 1 << 30), (3, 1), (200, 2_000), (200, 1 << 30)])

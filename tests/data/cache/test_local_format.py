@@ -142,7 +142,7 @@ def test_tokens_are_counted_as_seqio_counts_them() -> None:
     rows = [{"é": [5, 1, 0, 0, 7, 8], "a": [0, 1], "é.": [b"text"], "b": 0}, {"é": [], "a": [3], "é.": [], "b": 4}]
     for row in rows:
         stats.add(batch_of([row]), 1)
-    together = Stats(stats.unused)
+    together = Stats(stats.special_ids)
     together.add(batch_of(rows), 2)
     assert stats == together
     assert stats.to_json() == {

@@ -122,7 +122,7 @@ def test_says_that_a_record_cannot_be_read(tmp_path: Path, content: str) -> None
 
 
 def test_one_message_for_all(tmp_path: Path) -> None:
-    error = cache_record.refuse(tmp_path, [f"part {number}" for number in range(10)], "make it")
+    error = cache_record.refusal(tmp_path, [f"part {number}" for number in range(10)], "make it")
     first, *parts, more, last = str(error).splitlines()
     assert first == f"The cache in {tmp_path} was made from something else than the task is now:"
     assert parts == [f"  part {number}" for number in range(8)]

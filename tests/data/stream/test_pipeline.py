@@ -229,7 +229,7 @@ def test_the_number_of_examples_of_some_splits_alone(tmp_path: Path) -> None:
     task = seqio.Task("counted", source, {}, [seqio.CacheDatasetPlaceholder()])
     assert [worker._examples(task, split) for split in splits] == [40, None]
     request = {"caches": str(tmp_path), "data_dir": "", "module_import": [], "only_missing": False, "force": True}
-    assert cache_worker._planned(task, request, print)["examples"] is None
+    assert cache_worker._plan_task(task, request, print)["examples"] is None
 
 
 def test_a_module_that_is_not_there() -> None:

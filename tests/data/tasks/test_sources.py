@@ -238,7 +238,7 @@ def test_a_function_whose_place_cannot_be_saved_trains_from_a_cache_alone() -> N
     # nor is one without a seed cached
     request = {"caches": "", "data_dir": "", "module_import": [], "only_missing": False, "force": False}
     with pytest.raises(UserError, match=r"without_seed\(split, shuffle_files, seed=None\)"):
-        worker._planned(seqio.TaskRegistry.get("source_without_seed"), request, print)
+        worker._plan_task(seqio.TaskRegistry.get("source_without_seed"), request, print)
 
 
 @pytest.mark.usefixtures("folder")

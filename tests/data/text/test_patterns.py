@@ -31,9 +31,9 @@ def lines(folder: Path, split: str) -> list[str]:
 )
 def test_patterns(given: str, names: list[str], suffix: str) -> None:
     selection = Selection.parse(given)
-    assert all(selection.takes(name) for name in names)
-    assert not selection.takes("other.py")
-    assert not selection.takes("lib/absl/app.py")
+    assert all(selection.matches(name) for name in names)
+    assert not selection.matches("other.py")
+    assert not selection.matches("lib/absl/app.py")
     assert Selection.parse(str(selection)) == selection
     assert selection.suffix == suffix
 
