@@ -273,18 +273,15 @@ def _runs(options: Namespace) -> int:
 
     folder, patterns = paths.runs_directory(), arguments.words(options.remove or "", "REMOVE")
     stores.pull_all(folder, (lambda name: True) if options.gc else RunDirectory.is_record)
-    known = [run.name for run in listing.list_runs(folder)] if patterns else []
     if patterns and options.gc:
         raise UserError("REMOVE=… deletes runs and GC=1 checkpoints of those that stay: give one of them.")
     if not patterns and not options.gc:
         listing.print_runs(folder, as_json=options.json)
         return 0
-    yes = options.yes
+    runs, yes = [folder / run.name for run in listing.list_runs(folder)], options.yes
     code = listing.remove(folder, patterns, yes=yes) if patterns else listing.remove_checkpoints(folder, yes=yes)
-    for name in known:
-        if not (folder / name).exists():
-            stores.remove(folder / name)
-    stores.push_all(folder)
+    for run in runs:
+        (stores.push if run.exists() else stores.remove)(run)
     return code
 
 

@@ -27,9 +27,9 @@ TIERS = {
 SLOW_SECONDS = 10.0
 # Files of tests that take minutes each, the longest first: begun last, one of them would run while other workers wait.
 LONGEST = (
-    "docs/test_commands.py", "benchmarks/test_gpu.py", "study/test_sweep.py", "distributed/test_partitioning.py",
+    "docs/test_commands.py", "benchmarks/test_gpu.py", "study/sweep/test_sweep.py", "distributed/test_partitioning.py",
     "evaluate/test_evaluation.py", "test_chain.py", "faults/test_faults.py", "train/test_adapters.py",
-    "study/test_matrix.py",
+    "study/matrix/test_matrix.py",
 )  # fmt: skip
 # Events of the interpreter (sys.addaudithook) that start a process.
 _STARTS = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system", "multiprocessing"}

@@ -101,5 +101,7 @@ def with_block(text: str, new: str, begin: str, end: str, file: Path) -> str:
     """The page with the block `new`, markers included, in place of its own, or at its end under "Results". Raises
     UserError for broken markers."""
     old = block_of(text, begin, end, file)
-    heading = "## Results"
-    return text.replace(old, new) if old else f"{text.rstrip().removesuffix(heading).rstrip()}\n\n{heading}\n\n{new}\n"
+    if old:
+        return text.replace(old, new)
+    text = text.rstrip().removesuffix("\n## Results").rstrip()
+    return f"{text}\n\n## Results\n\n{new}\n"

@@ -38,7 +38,7 @@ _RECORD, _MANIFESTS = ".t5xpg_store.json", "manifests"
 _LOCAL = re.compile(r"\..*|\d+\.(unfinished|removed|orbax).*|damaged")
 _IMMUTABLE = "checkpoints/"  # their files never change
 _KEPT_MANIFESTS = 3  # so that none gets the number of one that was removed
-_ORPHANED = timedelta(days=1)  # the age at which an object that no manifest names is left from an interrupted push
+_ORPHANED = timedelta(days=1)  # an older object that no manifest names is left from an interrupted push
 _TRIES, _TRANSFERS = 5, 8
 
 

@@ -37,13 +37,8 @@ def text(lock: str, hardware: Mapping[str, Any], versions: Mapping[str, str | No
         if requirement.marker is None or requirement.marker.evaluate(environment):
             name, version = canonicalize_name(requirement.name), str(requirement.specifier).removeprefix("==")
             purl = f"pkg:pypi/{name}@{version.replace('+', '%2B')}"
-            component: dict[str, Any] = {
-                "type": "library",
-                "bom-ref": purl,
-                "name": name,
-                "version": version,
-                "purl": purl,
-            }
+            component: dict[str, Any] = {"type": "library", "bom-ref": purl, "name": name}
+            component |= {"version": version, "purl": purl}
             # the lock takes any of the files of a version, which are for different machines
             hashes = [{"alg": "SHA-256", "content": digest} for digest in re.findall(r"sha256:([0-9a-f]{64})", entry)]
             if package_licences := licences.get((name, version)):

@@ -76,7 +76,7 @@ class Uploads:
             self._thread.start()
 
     def push_soon(self) -> None:
-        """Store the current state in the background. Raises SupersededError if an earlier push found another one."""
+        """Store the current state in the background. Raises SupersededError if a push has found another trainer."""
         if self._superseded is not None:
             raise self._superseded
         self._push_due.set()

@@ -37,13 +37,13 @@ def estimate(loaded: LoadedConfig, price_per_hour: float | None, *, as_json: boo
     on made-up batches. price_per_hour: of the machine, in any currency. Raises UserError as training does.
     """
     experiment = loaded.experiment
-    startup = _seconds_since_program_start()
-    start_time = time.perf_counter()
+    before_main = _seconds_since_program_start()
+    began = time.perf_counter()
     assembly = assemble(experiment)
     batches, (train_step, eval_step) = _start_as_training(assembly)
     state = assembly.state_to_time()
     jax.block_until_ready(state)
-    start = startup + time.perf_counter() - start_time
+    start = before_main + time.perf_counter() - began
 
     update, state = _time_updates(assembly, train_step, state)
     save = _time_save(experiment, state)
@@ -167,7 +167,7 @@ def _token_bytes(assembly: Assembly) -> jax.Array:
 
 
 def _seconds_since_program_start() -> float:
-    """The seconds since the program started, which read the configuration; 0 on systems other than Linux."""
+    """The seconds since the program was started; 0 on systems other than Linux."""
     try:
         ticks = int(Path("/proc/self/stat").read_text(encoding="ascii").rpartition(")")[2].split()[19])
         return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK"))

@@ -106,7 +106,7 @@ class Group:
         """Return when all processes have called it."""
 
     def follow(self, request: StopRequest, step: int) -> Stop:
-        """The stop of this run. request: the signals to this process. step: updates begun so far."""
+        """What says when this run stops. request: the signals to this process. step: updates begun so far."""
         return request
 
 

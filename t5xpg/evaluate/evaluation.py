@@ -37,7 +37,7 @@ from t5xpg.experiment.experiment import Experiment
 from t5xpg.experiment.identity import data_config, run_identity
 from t5xpg.run import metrics
 from t5xpg.run.directory import RunDirectory
-from t5xpg.run.records import TensorBoardWriter, json_line, read_jsonl, to_json
+from t5xpg.run.records import TensorBoardWriter, read_jsonl, record_line, to_json
 from t5xpg.run.results import PREDICTED, SIGNIFICANCE, TRIVIAL, decoding_text, filled_rows, replaced_metrics
 
 _WHILE_TRAINING = (
@@ -132,7 +132,7 @@ def _evaluate(
         write_json(directory.samples_json, sample_records)
     write_json(file, to_json(result))
     subject = f"{loaded.name} after step {checkpoint_step:,} on {config.split}{f' of {task}' if task else ''}"
-    _print_result(subject, result, unigram, measured, replaced)
+    _print_result(subject, result, measured, replaced)
     print(f"written to {shown(file)}", flush=True)
     return result
 
@@ -160,14 +160,10 @@ def _losses(
 
 
 def _print_result(
-    subject: str,
-    result: Mapping[str, Any],
-    unigram: Mapping[str, Any] | None,
-    measured: Sequence[TaskMetrics],
-    replaced: Sequence[str],
+    subject: str, result: Mapping[str, Any], measured: Sequence[TaskMetrics], replaced: Sequence[str]
 ) -> None:
     print(f"{subject}: {metrics.format_line(result)}, {result['target_tokens']:,} target tokens")
-    if unigram is not None and unigram["target_tokens"]:
+    if (unigram := result.get("unigram")) and unigram["loss"] is not None:
         loss, accuracy = unigram["loss"], unigram["accuracy"]
         print(f"  the frequencies of tokens alone: loss {loss:.3f} nats per target token, accuracy {accuracy:.3f}")
     tables = [*_losses_table(result.get("tasks", {})), *_metrics_table(measured, result.get("trivial", {}))]
@@ -232,7 +228,7 @@ def _write_history(
         one for one in read_jsonl(history) if (one["step"], one.get("mean_of_checkpoints", 0)) != (step, mean_of)
     ]
     with write_atomically(history) as file:
-        file.writelines(map(json_line, [*earlier, *records]))
+        file.writelines(map(record_line, [*earlier, *records]))
     events = directory.tensorboard / folder.relative_to(directory.path)
     # where later steps are recorded already, TensorBoard is to hide none of them
     after_step = None if any(record["step"] > step for record in earlier) else step - 1
@@ -253,20 +249,13 @@ def _losses_table(by_task: Mapping[str, Summary]) -> list[str]:
 def _metrics_table(measured: Sequence[TaskMetrics], trivial: Mapping[str, Trivial]) -> list[str]:
     baselines = [baseline for baseline in TRIVIAL if any(baseline in by_baseline for by_baseline in trivial.values())]
     rows = [
-        [task_metrics.task, f"{task_metrics.examples:,}", name, metric_values.format_value(value)]
-        + [
-            metric_values.format_value(trivial.get(task_metrics.task, {}).get(baseline, {}).get(name))
-            for baseline in baselines
-        ]
-        for task_metrics in measured
-        for name, value in task_metrics.metrics.items()
+        [one.task, f"{one.examples:,}", name, metric_values.format_value(value)]
+        + [metric_values.format_value(trivial.get(one.task, {}).get(baseline, {}).get(name)) for baseline in baselines]
+        for one in measured
+        for name, value in one.metrics.items()
     ]
     table = aligned(["task", "examples", "metric", "value", *(TRIVIAL[baseline] for baseline in baselines)], rows)
-    return table + [
-        f"{task_metrics.task} was predicted by {decoding_text(task_metrics.decoding)}"
-        for task_metrics in measured
-        if task_metrics.decoding
-    ]
+    return table + [f"{one.task} was predicted by {decoding_text(one.decoding)}" for one in measured if one.decoding]
 
 
 def check_and_prepare(loaded: LoadedConfig, directory: RunDirectory, config: DatasetConfig) -> prepare.DataIdentity:

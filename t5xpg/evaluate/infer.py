@@ -137,13 +137,8 @@ def _write(predictor: Predictor, source: Source, file: BinaryIO, num_done: int) 
 
 def _record(row: Row, answer: Answer) -> dict[str, object]:
     best = answer.texts[0]
-    alternatives = {"predictions": list(answer.texts), "scores": answer.scores} if len(answer.texts) > 1 else {}
-    return {
-        **row.content,
-        "prediction": best,
-        **({"filled": fill(row.text, best)} if row.fills else {}),
-        **alternatives,
-    }
+    others = {"predictions": list(answer.texts), "scores": answer.scores} if len(answer.texts) > 1 else {}
+    return {**row.content, "prediction": best, **({"filled": fill(row.text, best)} if row.fills else {}), **others}
 
 
 def _output_file(target: Path | None) -> Path | None:

@@ -93,7 +93,7 @@ class LikelihoodScorer:
     def rolling(self, texts: Sequence[str], window: int) -> list[float]:
         """The log-likelihood in nats of whole texts of any length; only for language models.
 
-        window: how many tokens the model reads at once, at least 2. A longer text is counted in pieces of window - 1
+        window: how many tokens the model reads at once, at least 2. A longer text is scored in pieces of window - 1
         tokens, each after the token before it, the last one after as many as fit. Raises UserError for other models.
         """
         if self._converter != LM:

@@ -53,11 +53,11 @@ def compare(run: RunDirectory, other: RunDirectory, split: str | None = None) ->
         predictions = [[line.get("prediction") for line in of_run] for of_run in (lines, other_lines)]
         for name, value in values.items() if "prediction" in lines[0] else ():
             signature, targets = values.get(f"{name}_signature"), [line["target"] for line in lines]
-            compared = paired_bootstrap(name, signature, targets, *predictions)
-            published = value, other_metrics.get(task, {}).get(name)
-            if compared is None or None in published:
+            compared = paired_bootstrap(name, signature, targets, predictions)
+            recorded = value, other_metrics.get(task, {}).get(name)
+            if compared is None or None in recorded:
                 continue
-            if np.allclose(published, (compared["score"], compared["other_score"]), 0, 1e-6):
+            if np.allclose(recorded, (compared["score"], compared["other_score"]), 0, 1e-6):
                 tasks.setdefault(task, {})[name] = compared
     if not tasks:
         raise UserError(f"{file} has no metric that can be resampled: BLEU, chrF, {', '.join(_MEANS)}.")
@@ -69,20 +69,15 @@ def compare(run: RunDirectory, other: RunDirectory, split: str | None = None) ->
 
 
 def paired_bootstrap(
-    name: str,
-    signature: str | None,
-    targets: Sequence[Any],
-    predictions: Sequence[Any],
-    other_predictions: Sequence[Any],
+    name: str, signature: str | None, targets: Sequence[Any], predictions: Sequence[Sequence[Any]]
 ) -> dict[str, Any] | None:
     """The bootstrap of a metric: {"score", "other_score", "mean", …}; None for a metric that is not known here.
 
-    signature: sacrebleu's, for a corpus metric. "mean", "other_mean" and "difference" (this run minus the other) are
-    over the draws, each as [mean, lower end, upper end of the middle 95%].
+    signature: sacrebleu's, for a corpus metric. predictions: of both runs. "mean", "other_mean" and "difference" (this
+    run minus the other) are over the draws, each as [mean, lower end, upper end of the middle 95%].
     """
-    both = (predictions, other_predictions)
     if (mean := _MEANS.get(name)) is not None:
-        pairs = [zip(targets, answers, strict=True) for answers in both]
+        pairs = [zip(targets, answers, strict=True) for answers in predictions]
         statistics = [[[mean([target], [answer])[name]] for target, answer in of_run] for of_run in pairs]
 
         def score(total: np.ndarray) -> float:
@@ -91,7 +86,9 @@ def paired_bootstrap(
         metric = _metric_of_signature(signature or "tok:none|smooth:none|case:mixed")
         text = metrics.join_bpe if name == "token_bleu" else str
         references = [[one and text(one) for one in stream] for stream in metrics.reference_streams(targets)]
-        statistics = [metric._extract_corpus_statistics(list(map(text, answers)), references) for answers in both]
+        statistics = [
+            metric._extract_corpus_statistics(list(map(text, answers)), references) for answers in predictions
+        ]
 
         def score(total: np.ndarray) -> float:
             bleu_or_chrf = metric._compute_score_from_stats(total.tolist())

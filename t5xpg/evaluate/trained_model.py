@@ -95,12 +95,8 @@ def chosen_step(checkpointer: Checkpointer, experiment: Experiment, step: Step) 
         return checkpointer.latest() if step is None else step
     best = checkpointer.best()
     if best is None:
-        selection = experiment.checkpoints.best
-        why = (
-            f"{selection.metric} was measured of none of them"
-            if selection.keep
-            else "none is kept as the best (KEEP_BEST)"
-        )
+        rule = experiment.checkpoints.best
+        why = f"{rule.metric} was measured of none of them" if rule.keep else "none is kept as the best (KEEP_BEST)"
         raise UserError(f"STEP=best: {why}; there are: {checkpointer.steps()}.")
     return best
 

@@ -45,8 +45,10 @@ encoder_decoder.T5Config:
 
 
 def experiment_gin(name: str, folder: Path, model: Model, vocabulary: Vocabulary, source: str) -> tuple[str, str]:
-    """An experiment to evaluate the checkpoint, and to answer prompts; and the command that evaluates it, on one line.
-    folder: the run directory."""
+    """The gin file of an experiment that evaluates the checkpoint and answers prompts, and the command to evaluate it.
+
+    folder: the run directory. The command is on one line.
+    """
     inputs, targets = (1024, 189) if vocabulary.kind == BYTES else (512, 114)
     lengths = {"inputs": inputs, "targets": targets}
     objective, is_alone = SPAN_CORRUPTION, isinstance(model, DecoderOnlyModel)

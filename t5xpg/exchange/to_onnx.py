@@ -192,11 +192,9 @@ def log_likelihood(folder: Path, inputs: np.ndarray, targets: np.ndarray) -> flo
     for source, target in zip(inputs[:, None].astype(np.int64), targets[:, None].astype(np.int64), strict=True):
         mask = (source != 0).astype(np.int64)
         (hidden,) = encoder.run(None, {"input_ids": source, "attention_mask": mask})
-        arguments = {"encoder_hidden_states": hidden, "encoder_attention_mask": mask}
-        arguments["input_ids"] = np.pad(target[:, :-1], ((0, 0), (1, 0)))
-        logits = decoder.run(["logits"], {**first_call, **arguments})[0].astype(
-            np.float64
-        )  # of one row: V may be large
+        feeds = {"encoder_hidden_states": hidden, "encoder_attention_mask": mask}
+        feeds["input_ids"] = np.pad(target[:, :-1], ((0, 0), (1, 0)))
+        logits = decoder.run(["logits"], {**first_call, **feeds})[0].astype(np.float64)  # of one row: V may be large
         logits -= logits.max(axis=-1, keepdims=True)
         chosen = np.take_along_axis(logits, target[..., None], axis=-1)[..., 0]
         total += float((chosen - np.log(np.exp(logits).sum(axis=-1)))[target != 0].sum())

@@ -92,10 +92,8 @@ def export(loaded: LoadedConfig, path: Path, output: Path | None = None) -> Path
         write_json(folder / CONFIG, config)
         save_file(tensors, folder / TENSORS, metadata={"format": "pt"})
         (folder / TENSORS).chmod((folder / CONFIG).stat().st_mode)  # save_file lets only the owner read it
-        revision_argument = f', revision="{revision}"' if revision else ""
-        card = _CARD.format(
-            name=loaded.name, rank=adapter.rank, base=base_name, of_revision=revision_argument, step=step
-        )
+        of_revision = f', revision="{revision}"' if revision else ""
+        card = _CARD.format(name=loaded.name, rank=adapter.rank, base=base_name, of_revision=of_revision, step=step)
         write_text(folder / to_transformers.CARD, card)
         comparison = _check(folder, experiment, base, built.model_params(trained, base), vocabulary)
     print(f"{loaded.name} after step {step:,} for peft: {shown(target)}")

@@ -44,7 +44,7 @@ def export(loaded: LoadedConfig, path: Path, output: Path | None = None) -> Path
     t5x_params = in_t5x(experiment.model, params)
     own_states = _own_param_states(directory, experiment, built, step)
     states, updates = own_states or (new_param_states(t5x_params), step)
-    optimizer_note = "its Adafactor" if own_states else "zeros for T5X's Adafactor"
+    note = "its Adafactor" if own_states else "zeros for T5X's Adafactor"
     with directory_atomically(target) as folder:
         checkpoint = write_checkpoint(folder, t5x_params, updates, states)
         write_json(folder / RECORD, record_of(experiment.model.config, vocabulary))
@@ -55,9 +55,7 @@ def export(loaded: LoadedConfig, path: Path, output: Path | None = None) -> Path
             folder / MODEL_FILE,
             model_gin(experiment.model, vocabulary, target, comment, experiment.eval_dataset.converter),
         )
-    print(
-        f"{loaded.name} after step {step:,} as a checkpoint of {network.module}, with {optimizer_note}: {shown(target)}"
-    )
+    print(f"{loaded.name} after step {step:,} as a checkpoint of {network.module}, with {note}: {shown(target)}")
     print(f"restored by T5X with utils.RestoreCheckpointConfig.path = '{target / checkpoint.name}'", flush=True)
     return target
 

@@ -172,7 +172,7 @@ def row_of(task: str, needs: Sequence[Need] = ()) -> task_names.Row | None:
 
 
 def unknown_task(task: str) -> str:
-    """What is said of a task that is not in the table: the nearest names, and what to type."""
+    """The message about a task that is not in the table: the nearest names, and what to type."""
     entries, fields = vocabularies(), dataset_fields()
     rows = [row for name in fields for row in task_names.rows(name, entries, fields[name])]
     known = [row.name for row in [*rows, *task_names.tfds_rows(entries)]]

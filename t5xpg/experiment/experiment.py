@@ -34,11 +34,11 @@ class Experiment:
     largest share of the examples of a supervised task that may be cut because they are longer than its feature lengths.
     infer_eval_period: updates between computations of the tasks' metrics, on predictions for `infer_eval_steps` batches
     of each task (None: all); None for never. decoding: the way of making predictions, from checkpoints of this run and
-    others. initial: the checkpoint that the run starts from; None for new parameters. adapter: the parameters that are
-    trained in addition to that checkpoint's; None to train the latter. teacher: the model whose probabilities are
-    learned from; None for the targets alone. selection: which evaluation is the best; None for the lowest validation
-    loss at a checkpoint that is written anyway. loggers: receive the records, besides TensorBoard; they change nothing.
-    needs: exports and vocabularies to make first, if the task's name does not determine them.
+    others. initial: the checkpoint that the run starts from; None for new parameters. adapter: what is trained in place
+    of that checkpoint's parameters, which then stay as they are; None to train these. teacher: the model whose
+    probabilities are learned from; None for the targets alone. selection: which evaluation is the best; None for the
+    lowest validation loss at a checkpoint that is written anyway. loggers: receive the records, besides TensorBoard;
+    they change nothing. needs: exports and vocabularies to make first, if the task's name does not determine them.
     """
 
     model: Model

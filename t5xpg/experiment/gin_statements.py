@@ -51,7 +51,7 @@ class Include:
 
 
 @dataclass(frozen=True)
-class Binding:
+class BoundValue:
     """A binding of a macro ("", "", NAME), or of a parameter (scope, "module.Class", parameter), to a value."""
 
     scope: str
@@ -68,7 +68,7 @@ class Binding:
         return f"{scope}{selector}{self.parameter} = {self.value!r}"
 
 
-Statement = Import | Include | Binding
+Statement = Import | Include | BoundValue
 
 
 def statements(
@@ -98,7 +98,7 @@ def statements(
                 yield from statements(other, resolve, (*including, file.resolve()))
         elif isinstance(one, config_parser.BindingStatement):
             selector, parameter = (one.selector, one.arg_name) if one.arg_name else ("", one.selector)
-            yield Binding(one.scope or "", selector, parameter, one.value, place)
+            yield BoundValue(one.scope or "", selector, parameter, one.value, place)
 
 
 class _AsWritten(config_parser.ParserDelegate):

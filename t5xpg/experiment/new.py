@@ -76,7 +76,7 @@ def write(name: str, task: str, model: str, optimizer: str) -> Path:
 
 
 def _is_supervised(task: str) -> bool:
-    """Whether a task has inputs and targets of its own, by its name where its text or its vocabulary is not there."""
+    """True if a task has inputs and targets of its own; its name tells where its text or its vocabulary is missing."""
     if (row := data_state.row_of(task)) is not None:
         return row.supervised is not None
     dataset = possible_dataset(task, data_state.vocabularies())

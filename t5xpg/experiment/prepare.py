@@ -65,7 +65,7 @@ def prepare(config: DatasetConfig, needs: Sequence[Need] = ()) -> DataIdentity:
                 copy_vocabulary(vocabulary.dataset, file, name=vocabulary.name, **options)
     if state.row is not None and state.row.dataset is not None:
         manifest = manifests[state.row.dataset]
-        if warning := _partial_export_warning(state.row.dataset, manifest):
+        if warning := _export_warning(state.row.dataset, manifest):
             print(warning, flush=True)
         cache_identity = _require_cache(config) if config.use_cached else None
         return DataIdentity(identity_of_text(state.row, manifest), cache_identity, manifest.to_json())
@@ -202,17 +202,17 @@ def _require_export(need: Data) -> Manifest:
     return manifest
 
 
-def _digest(files: Any) -> str:
-    """The SHA-256 of a split's file; of several files, that of their description."""
-    if isinstance(files, list) and len(files) == 1 and "sha256" in files[0]:
-        return str(files[0]["sha256"])
-    return hashlib.sha256(json.dumps(files, sort_keys=True).encode("utf-8")).hexdigest()
+def _digest(source: Any) -> str:
+    """The SHA-256 of a split's file; of any other source, that of its description."""
+    if isinstance(source, list) and len(source) == 1 and "sha256" in source[0]:
+        return str(source[0]["sha256"])
+    return hashlib.sha256(json.dumps(source, sort_keys=True).encode("utf-8")).hexdigest()
 
 
-def _partial_export_warning(dataset: str, manifest: Manifest) -> str | None:
-    """A warning that the export is only a part of the named dataset, or an older text; None if it is complete."""
-    if files := manifest.source.get("select"):
-        return f"data: {dataset} is a piece of {manifest.source.get('of')}, the files {files}"
+def _export_warning(dataset: str, manifest: Manifest) -> str | None:
+    """A warning that the export is a part of the named dataset, or of another source or definition; None if neither."""
+    if pattern := manifest.source.get("select"):
+        return f"data: {dataset} is a piece of {manifest.source.get('of')}, the files {pattern}"
     definition = built_in().get(dataset)
     if manifest.limits:
         whole = replace(manifest, limit=None, max_bytes=None).command(force=True)

@@ -28,9 +28,9 @@ class T5Config:
     logits_via_embedding: True ties the output matrix to the embedding (the first T5), False makes it a separate one.
     dtype: of the activations; parameters are always float32.
     float32_attention_logits: multiply queries and keys in float32 even where dtype has 16 bits.
-    attention_chunk_size: the number of queries that attention computes at a time. Memory then grows with the length,
-        not with its square; results are equal but for rounding. For 4,096 tokens and more, or where memory is short.
-        None: all queries at once.
+    attention_chunk_size: the number of queries that attention computes at a time. Its memory then grows with the
+        length, not with its square; results are equal but for rounding. For 4,096 tokens and more, or where memory is
+        short. None: all queries at once.
     attention_kernel: "fused" uses GPU kernels that store no array of all pairs of positions; results are equal but for
         rounding. Without a GPU it is "dot_product". On a mesh of several GPUs it is refused. See `attention.fused`.
     relpos_bias_in_every_layer: every layer has its own table of relative positions (umT5, T5X's scalable_t5); otherwise

@@ -119,7 +119,7 @@ def parameter(key: jax.Array, init: Initializer, shape: tuple[int, ...], axes: t
 @functools.lru_cache(maxsize=256)
 def _compiled_init(init: Initializer, shape: tuple[int, ...]) -> Callable[[jax.Array], jax.Array]:
     """An initialiser as a small compiled program, for all parameters of one kind and shape. One program for all kinds
-    would give the same bits, and takes much longer to compile."""
+    would give the same bits, and would take much longer to compile."""
     return jax.jit(lambda key: init(key, shape, jnp.dtype("float32")))
 
 

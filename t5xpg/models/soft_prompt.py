@@ -57,7 +57,7 @@ def prepend_prompt(tokens: jax.Array, length: int, segment_ids: jax.Array | None
 
 
 def soft_prompt_embed(modules: Any) -> Embed | SoftPromptEmbed:
-    """The embedding for a model's `prepend_prompt` tokens."""
+    """The embedding for the tokens that `prepend_prompt` returns."""
     embed = modules.token_embedder
     prompt = getattr(modules, "prompt", None)  # an architecture of one's own need not have any
     return embed if prompt is None else SoftPromptEmbed(embed, prompt)

@@ -158,11 +158,11 @@ class DecoderLayer(DecoderOnlyLayer):
         if self.is_merged:
             y = apply_norm(self, "pre", "self_attention", x)
             keys = jnp.concatenate([self.self_attention.project_keys_values(y, geometry.keys)[0], keys], axis=1)
-            weights = self.self_attention.weights(y, keys, geometry.merge(cross).whole, geometry.queries)
+            weights = self.self_attention.weights(y, keys, geometry.merge(cross).dense, geometry.queries)
             return weights[..., x.shape[1] :]
         x = self_attention(self, "self_attention", x, geometry, OFF)
         y = apply_norm(self, "pre", "cross_attention", x)
-        return self.encoder_decoder_attention.weights(y, keys, cross.whole, cross.queries)
+        return self.encoder_decoder_attention.weights(y, keys, cross.dense, cross.queries)
 
 
 class Source(NamedTuple):
@@ -216,13 +216,11 @@ class Encoder(LayerStack):
         positions: jax.Array | None = None,
     ) -> jax.Array:
         """x [B, S, D] through some layers. positions: [B, S], where they are not simply 0, 1, 2 and so on."""
-        pairs = AttentionPattern(tokens.shape[1], tokens, segment_ids, segment_ids)
-        tokens_seen, size = None, self.config.encoder_global_block
+        pattern = AttentionPattern(tokens.shape[1], tokens, segment_ids, segment_ids)
+        sums, size = None, self.config.encoder_global_block
         if size is not None and tokens.shape[1] >= size:
-            tokens_seen = global_tokens(tokens, segment_ids, size, self.global_relpos_bias)
-        geometry = self_geometries(
-            self.config, pairs, self.config.encoder_window, self.relpos_bias, positions, tokens_seen
-        )
+            sums = global_tokens(tokens, segment_ids, size, self.global_relpos_bias)
+        geometry = self_geometries(self.config, pattern, self.config.encoder_window, self.relpos_bias, positions, sums)
         return self.run_layers(
             x, lambda x, layer, dropout, index: layer(x, geometry(layer, index), dropout), dropout, layers
         )
@@ -285,13 +283,15 @@ class Decoder(_DecoderStack):
     ) -> tuple[Callable[[DecoderLayer, int | jax.Array], Geometry], Callable[[int | jax.Array], Geometry]]:
         """The geometry of self attention, by layer and index, and of the attention over the source, by index."""
         length, (_, encoder_tokens, encoder_segment_ids, _) = target_tokens.shape[1], source
-        pattern = AttentionPattern(length, target_tokens, segment_ids, segment_ids, is_causal=True)
-        pairs = AttentionPattern(length, encoder_tokens, segment_ids, encoder_segment_ids)
-        bias = pairs.make_bias(config.attention_chunk_size, kernel=config.attention_kernel)
+        self_pattern = AttentionPattern(length, target_tokens, segment_ids, segment_ids, is_causal=True)
+        source_pattern = AttentionPattern(length, encoder_tokens, segment_ids, encoder_segment_ids)
+        bias = source_pattern.make_bias(config.attention_chunk_size, kernel=config.attention_kernel)
         if not config.rotary_cross_attention:
             # source keys are not turned, so products with them depend on a query's position: count it within its text
             positions = None if segment_ids is None else positions_in_segments(segment_ids)
-            return self_geometries(config, pattern, self.window, self.relpos_bias, positions), lambda _: Geometry(bias)
+            return self_geometries(config, self_pattern, self.window, self.relpos_bias, positions), lambda _: Geometry(
+                bias
+            )
         positions = decoder_positions(encoder_tokens, length, segment_ids, encoder_segment_ids)
         queries = rotations(config, positions)
         keys = rotations(config, source_positions(encoder_tokens, encoder_segment_ids))
@@ -299,7 +299,7 @@ class Decoder(_DecoderStack):
         def source_geometry(index: int | jax.Array) -> Geometry:
             return Geometry(bias, select_kind(config, queries, index), select_kind(config, keys, index))
 
-        return self_geometries(config, pattern, self.window, self.relpos_bias, positions), source_geometry
+        return self_geometries(config, self_pattern, self.window, self.relpos_bias, positions), source_geometry
 
     def source_weights(
         self, embed: Embed, source: Source, input_tokens: jax.Array, target_tokens: jax.Array
@@ -335,8 +335,8 @@ class DecoderOnly(_DecoderStack):
         whole prefix of their segment, later positions too. None: each position sees itself and those before it.
         """
         length = input_tokens.shape[1]
-        pairs = AttentionPattern(length, target_tokens, segment_ids, segment_ids, is_causal=True, prefix=prefix)
-        geometry = self_geometries(self.config, pairs, self.window, self.relpos_bias)
+        pattern = AttentionPattern(length, target_tokens, segment_ids, segment_ids, is_causal=True, prefix=prefix)
+        geometry = self_geometries(self.config, pattern, self.window, self.relpos_bias)
         x = dropout.at("embedding")(embed(input_tokens, self.dtype, segment_ids))
         x = self.run_layers(x, lambda x, layer, dropout, index: layer(x, geometry(layer, index), dropout), dropout)
         return dropout.at("output")(self.decoder_norm(x))

@@ -89,7 +89,7 @@ def make_train_step(
 def _make_loss(
     model: Model, loss_config: LossConfig, adapter: Adapter | None, teacher: Teacher | None, token_bytes: np.ndarray
 ) -> LossFunction:
-    """The loss of the trained parameters. The frozen parameters are the adapter's model's, or the teacher's."""
+    """The loss as a function of the trained parameters. frozen: the model's under an adapter, or the teacher's."""
 
     def loss(
         params: Params, frozen: Params | None, rows: Batch, normalizer: jax.Array, dropout_key: jax.Array | None

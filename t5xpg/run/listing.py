@@ -88,7 +88,7 @@ def remove_checkpoints(folder: Path, *, yes: bool = False) -> int:
     """
     deletions, runs = [], list(list_runs(folder))
     identities = [json_object_if_any(RunDirectory(folder / run.name).run_json).get("identity", {}) for run in runs]
-    origins = [origin[name] for origin in identities for name in ("initial", "teacher") if name in origin]
+    origins = [identity[name] for identity in identities for name in ("initial", "teacher") if name in identity]
     for run in runs:
         directory = RunDirectory(folder / run.name)
         if run.state != _FINISHED:

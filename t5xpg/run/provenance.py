@@ -10,7 +10,7 @@ Git = Mapping[str, Any] | None  # as of `environment.git_state`
 
 
 def counting_starts(record: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The starts in a run.json from whose updates its records are: a start from step 0 drops all earlier records."""
+    """The starts in a run.json that its records are from: a start from step 0 drops all earlier records."""
     starts: list[dict[str, Any]] = record["starts"]
     return starts[max((index for index, start in enumerate(starts) if start["step"] == 0), default=0) :]
 

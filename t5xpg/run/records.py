@@ -38,7 +38,7 @@ class JsonlWriter(Closing):
 
     def write(self, record: Mapping[str, Any]) -> None:
         """Append one record."""
-        self._file.write(json_line(record))
+        self._file.write(record_line(record))
         self._file.flush()
 
     def close(self) -> None:
@@ -46,7 +46,7 @@ class JsonlWriter(Closing):
         self._file.close()
 
 
-def json_line(record: Mapping[str, Any]) -> bytes:
+def record_line(record: Mapping[str, Any]) -> bytes:
     """A record as a line of JSON. A lone surrogate, which UTF-8 cannot encode, is written as an escape."""
     return json.dumps(to_json(record), ensure_ascii=False, allow_nan=False).encode("utf-8", "backslashreplace") + b"\n"
 

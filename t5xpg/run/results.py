@@ -274,7 +274,7 @@ def write_results(path: Path, results: Record) -> None:
 def thinned(lines: Sequence[Record], count: int) -> list[dict[str, Any]]:
     """At most `count` records: means over groups of successive ones, weighted by their target tokens.
 
-    Each has the last step of its group. None does not count.
+    Each has the last step of its group. Values of None do not count.
     """
     size = -(-len(lines) // count) if lines else 1
     return _merged([lines[start : start + size] for start in range(0, len(lines), size)])

@@ -22,7 +22,7 @@ def mean(values: Sequence[float | None]) -> float | None:
 
 
 def progress(board: Board, runs: str, missing: str) -> str:
-    """A sentence on the number of runs that are done; empty if all are. runs: their name. missing: on the rest."""
+    """A sentence on the number of runs that are done; empty if all are. runs: their noun. missing: its end."""
     if board["runs_done"] == board["runs"]:
         return ""
     return f"{board['runs_done']} of {board['runs']} {runs} are done; {missing}."
@@ -37,13 +37,10 @@ def batch_shape(settings: Mapping[str, Any], packed_suffix: str) -> str:
 def facts(rows: Iterable[Sequence[str]], sources: Mapping[str, list[Any]]) -> str:
     """The table at the end of a block: the given rows, and where the runs come from, as `runs.sources` gives it."""
     cores = " or ".join(map(str, sources["cores"])) + (" core" if sources["cores"] == [1] else " cores")
-    versions = [
-        ", ".join(f"{name} {version}" for name, version in versions.items() if version)
-        for versions in sources["versions"]
-    ]
+    texts = [", ".join(f"{name} {number}" for name, number in one.items() if number) for one in sources["versions"]]
     source_rows = [
         ["source", escape(", ".join(f"commit {commit}" for commit in sources["commit"])) or "no git checkout"],
         ["hardware", escape(f"{', '.join(sources['cpu'])}; {cores} each")],
-        *(["versions", escape(versions)] for versions in versions),
+        *(["versions", escape(text)] for text in texts),
     ]
     return table(["", ""], [*rows, *source_rows])

@@ -46,7 +46,7 @@ def _print_samples(evaluated: Record, records: Sequence[Record]) -> None:
     """Print words that the model wrote, in the texts that are most like prose, and how many blanks it filled right."""
 
     def prose(text: str) -> float:
-        return sum(record.isalpha() or record in " ,." for record in text) / len(text)
+        return sum(letter.isalpha() or letter in " ,." for letter in text) / len(text)
 
     texts = {excerpt(record["input"], CONTEXT): record for record in records if record["kind"] == "frequent word"}
     print("\nfrequent words cut out of text that it has not seen: what it wrote in [brackets], and what was there:")

@@ -37,8 +37,4 @@ class References(Plan):
 def of_experiment(folder: Path) -> Sequence[dict[str, Any]]:
     """The references in an experiment's folder; none where the file is missing. Raises UserError for mistakes in it."""
     file = folder / REFERENCES_FILE
-    return (
-        [reference.model_dump(exclude_none=True) for reference in read(file, References).reference]
-        if file.exists()
-        else ()
-    )
+    return [one.model_dump(exclude_none=True) for one in read(file, References).reference] if file.exists() else ()

@@ -22,12 +22,12 @@ from t5xpg.models.config import ENCODER_SETTINGS, TWO_STACK_SETTINGS
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
 from t5xpg.models.model import Model, Params
 from t5xpg.optim.state import TrainState
-from t5xpg.run.checkpoint import checkpoint_items
+from t5xpg.run.checkpoint import checkpoint_items as items
 from t5xpg.run.checkpoint.checkpointer import Checkpointer
 from t5xpg.run.checkpoint.initial_checkpoint import InitialCheckpoint, SavedStep, find_checkpoint
 from t5xpg.run.directory import differing
 
-_SHOWN = {"params": 50, "optimizer": 5}  # the number of arrays that do not fit that are listed
+_SHOWN = {"params": 50, "optimizer": 5}  # how many of the arrays that do not fit are listed
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def _teacher(built: Assembly) -> tuple[Params, Origin, Mapping[str, Any]]:
         step = checkpointer.latest() if saved_step.step is None else saved_step.step
         require_teacher_fits(SavedStep(saved_step.run, step), experiment, built.abstract_state)
         params, meta = checkpointer.restore_params(step, frozen)
-    digest = checkpoint_items.sha256_of_arrays({"params": params})
+    digest = items.sha256_of_arrays({"params": params})
     origin = {"named": experiment.teacher.checkpoint, "experiment": meta["experiment"], "step": step, "sha256": digest}
     return jax.block_until_ready(params), origin, meta["vocabulary"]
 
@@ -85,15 +85,13 @@ def _load(built: Assembly) -> InitialState:
         if initial.reset_optimizer:
             expected = _initial_params(built.abstract_state, experiment)
             params, meta = checkpointer.restore_params(step, _stored(expected, initial))
-            digest = checkpoint_items.sha256_of_arrays({"params": params})
+            digest = items.sha256_of_arrays({"params": params})
             if initial.adapt_decoder:
                 params = adaptation.adapt_decoder(params, expected, experiment.model.config)
             state = built.state_of(params)
         else:
             state, _, meta = checkpointer.restore(step, built.abstract_state)
-            digest = checkpoint_items.sha256_of_arrays(
-                {"params": state.eval_params, "optimizer": checkpoint_items.optimizer_tree(state)}
-            )
+            digest = items.sha256_of_arrays({"params": state.eval_params, "optimizer": items.optimizer_tree(state)})
             _require_learning(experiment, int(state.step))
     origin = {"named": initial.checkpoint, "experiment": meta["experiment"], "step": step, "sha256": digest}
     return InitialState(jax.block_until_ready(state), origin, meta["vocabulary"])
@@ -209,7 +207,7 @@ def require_fit(saved_step: SavedStep, experiment: Experiment, abstract: TrainSt
         adaptation.check_adaptable(experiment.model)
     expected = {"params": _stored(_initial_params(abstract, experiment), initial)}
     if not initial.reset_optimizer:
-        expected["optimizer"] = checkpoint_items.optimizer_tree(abstract)
+        expected["optimizer"] = items.optimizer_tree(abstract)
     return _require_arrays(saved_step, experiment.base_model, expected, initial)
 
 
@@ -224,12 +222,10 @@ def _require_arrays(
         lacking = [name for name, kind in kinds.items() if not isinstance(meta[name], kind)]
         if lacking:
             raise ValueError(f"its meta has no {' and no '.join(lacking)}")
-        trees = {item: checkpoint_items.array_metadata(folder, item) for item in expected_trees}
-        stored = {item: checkpoint_items.array_types(tree) for item, tree in trees.items()}
-        expected = {
-            item: checkpoint_items.array_types(checkpoint_items.stored_layout(tree, trees[item]))
-            for item, tree in expected_trees.items()
-        }
+        trees = {item: items.array_metadata(folder, item) for item in expected_trees}
+        stored = {item: items.array_types(tree) for item, tree in trees.items()}
+        layouts = {item: items.stored_layout(tree, trees[item]) for item, tree in expected_trees.items()}
+        expected = {item: items.array_types(layout) for item, layout in layouts.items()}
     except (OSError, ValueError, KeyError, TypeError) as error:
         reason = f"its meta has no {error}" if isinstance(error, KeyError) else str(error) or type(error).__name__
         reason = reason.strip().splitlines()[0][:200].rstrip(".")
@@ -241,7 +237,7 @@ def _require_arrays(
         )
     adapts = initial is not None and initial.adapt_decoder
     other_settings = _other_settings(meta, model, initial)
-    misfits = {item: checkpoint_items.array_differences(expected[item], stored[item]) for item in stored}
+    misfits = {item: items.array_differences(expected[item], stored[item]) for item in stored}
     if not other_settings and not any(misfits.values()):
         return meta
     lines = [f"The checkpoint {shown(folder)} does not fit the experiment:"]
@@ -266,7 +262,7 @@ def _stored(params: Params, initial: InitialCheckpoint) -> Params:
 
 
 def _other_settings(meta: Mapping[str, Any], model: Model, initial: InitialCheckpoint | None) -> list[str]:
-    """The differences from the checkpoint in model settings that change the function of parameters which fit.
+    """The differences from the checkpoint in model settings that change what parameters compute, even where they fit.
 
     For an initial checkpoint, the attention over inputs may differ: a language model, which has none, does not fix it.
     """

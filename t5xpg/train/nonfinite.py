@@ -87,8 +87,8 @@ def too_many(problem: NonFinite, limit: int, folder: str, optimizer: str) -> Use
     before = f" SKIP_NONFINITE={limit} such steps were passed over before it." if limit else ""
     return UserError(
         f"{problem} ({problem.where()}); nothing of that step was saved, and its batch lies in {folder}.{before} "
-        f"Lower LEARNING_RATE, clip gradients (--gin.{optimizer}.max_gradient_norm=1.0), or pass over some such steps "
-        "(--gin.SKIP_NONFINITE=3). These change the run: name another run directory with RUN=…"
+        f"Lower LEARNING_RATE, clip gradients (--gin.optimizers.{optimizer}.max_gradient_norm=1.0), or pass over some "
+        "such steps (--gin.SKIP_NONFINITE=3). These change the run: name another run directory with RUN=…"
     )
 
 

@@ -82,7 +82,7 @@ def record(loaded: LoadedConfig, *, steps: int, output: Path, force: bool = Fals
 
 
 def _to_train(experiment: Experiment, steps: int) -> Iterator[str]:
-    """What else a training from the recording is given: it is no longer, and measures no metrics of tasks."""
+    """The further overrides of a training from the recording: at most its steps, and no metrics of tasks."""
     if steps < experiment.total_steps:
         yield f"--gin.TRAIN_STEPS={steps}"
     if experiment.infer_eval_period is not None:

@@ -70,12 +70,8 @@ def require_same(group: Group, experiment: Experiment, identity: Mapping[str, An
 def require_same_start(group: Group, experiment: Experiment) -> None:
     """Raise UserError if this process finds another initial checkpoint or teacher than the first one."""
     sources = {"INITIAL_CHECKPOINT": experiment.initial, "TEACHER_CHECKPOINT": experiment.teacher}
-    digest_files = {
-        name: find_checkpoint(one.checkpoint, name).folder() / DIGESTS
-        for name, one in sources.items()
-        if one is not None
-    }
-    digests = {name: sha256_of_file(file) if file.exists() else file.parent.name for name, file in digest_files.items()}
+    files = {name: find_checkpoint(one.checkpoint, name).folder() / DIGESTS for name, one in sources.items() if one}
+    digests = {name: sha256_of_file(file) if file.exists() else file.parent.name for name, file in files.items()}
     _require_same(group, "start", digests)
 
 

@@ -20,7 +20,7 @@ from t5xpg.base.signals import NothingToSave, StopRequest
 from t5xpg.data.recording.reader import RecordedData
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.stream import data_process
-from t5xpg.data.stream.client import DataService, TaskDescription
+from t5xpg.data.stream.client import DataService
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.distributed import ALONE, Group
 from t5xpg.distributed.data_position import shared_position
@@ -70,7 +70,7 @@ def train(
     batches from (`make record`), without TensorFlow. profiled: trace some updates (`profile`). group: the processes
     that train together; each makes this call. command: what run.json records; None for that of this process.
     The exit code is 0 at the end, or 128 + n where signal n asked to stop: the update under way, if any, was finished
-    and saved. Raises UserError for mistakes of the user.
+    and saved. Raises UserError for what the user can mend.
     """
     experiment = loaded.experiment
     end = experiment.total_steps if until is None else min(until, experiment.total_steps)
@@ -172,7 +172,11 @@ def _open(start: Start, best: Best, profiled: bool, request: StopRequest) -> Ite
         state_future, step_future, eval_step_future, thread_end = futures
         train_config = data_config(experiment.train_dataset, experiment.random_seed)
         eval_config = data_config(experiment.eval_dataset, experiment.random_seed)
-        description = _describe(start.service, experiment, train_config, eval_config)
+        description = describe(start.service, train_config)
+        if experiment.infer_eval_period is not None:
+            require_metrics(start.service, eval_config)
+        if experiment.selection is not None:
+            require_selection(start.service, eval_config, experiment.selection)
         vocabulary = description.vocabulary
         token_bytes = built.token_bytes(vocabulary)
         origins = initial_state.origins_of_run(built, start.checkpointer, step, state_future.result, vocabulary)
@@ -256,18 +260,6 @@ def _compile_train_step(built: Assembly) -> Any:
     """The update, compiled before the loop, so that the first step of the progress bar is only a step."""
     with phases.phase("compile"):
         return built.compile_train_steps()
-
-
-def _describe(
-    service: DataService | RecordedData, experiment: Experiment, train: DatasetConfig, evaluation: DatasetConfig
-) -> TaskDescription:
-    """The description of the training data. Raises UserError if a metric that the run needs does not exist."""
-    description = describe(service, train)
-    if experiment.infer_eval_period is not None:
-        require_metrics(service, evaluation)
-    if experiment.selection is not None:
-        require_selection(service, evaluation, experiment.selection)
-    return description
 
 
 def _restore(start: Start, built: Assembly, best: Best, origins: Mapping[str, Any], stream: Any) -> RunState:

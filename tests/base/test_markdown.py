@@ -11,5 +11,9 @@ def test_cells_stay_on_their_line() -> None:
 
 
 def test_a_new_block_stands_under_one_heading() -> None:
-    for page in ("# mine\n", "# mine\n\n## Results\n"):
-        assert with_block(page, "<b>1<e>", "<b>", "<e>", Path("README.md")) == "# mine\n\n## Results\n\n<b>1<e>\n"
+    for page, kept in (
+        ("# a\n", "# a"),
+        ("# a\n\n## Results\n", "# a"),
+        ("# a\n\n### Results\n", "# a\n\n### Results"),
+    ):
+        assert with_block(page, "<b>1<e>", "<b>", "<e>", Path("README.md")) == f"{kept}\n\n## Results\n\n<b>1<e>\n"

@@ -121,7 +121,7 @@ def test_a_terminal_is_drawn_ten_times_a_second_and_in_its_characters(terminal: 
             clock.now += 0.001
             progress.advance()
     assert terminal.getvalue().count("\r") <= 12
-    assert "####----" in terminal.getvalue()
+    assert "  ####----  " in terminal.getvalue()
     assert terminal.getvalue().isascii()
 
 

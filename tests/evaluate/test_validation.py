@@ -69,10 +69,10 @@ def of(numbers: list[float]) -> Any:
     return Batches([{"number": np.array(number)} for number in numbers])
 
 
-@pytest.mark.parametrize(("kept_bytes", "rewound"), [(64, 0), (8, 1)])
-def test_the_same_batches_each_time(kept_bytes: int, rewound: int) -> None:
+@pytest.mark.parametrize(("cache_bytes", "rewound"), [(64, 0), (8, 1)])
+def test_the_same_batches_each_time(cache_bytes: int, rewound: int) -> None:
     stream = of([1.0, 3.0])
-    validation = Validation(stream, eval_step, lambda batch: batch, kept_bytes)
+    validation = Validation(stream, eval_step, lambda batch: batch, cache_bytes)
     first = validation.measure(2.0)
     assert (first["loss"], first["nats_per_byte"], first["target_tokens"], first["batches"]) == (2.0, 1.0, 4, 2)
     assert "encoder_use" not in first, "of batches without an encoder"

@@ -93,7 +93,7 @@ def estimate(
     buckets = experiment.train_dataset.buckets.values()
     if len(buckets) > 1:
         each = [dataclasses.replace(experiment, train_dataset=bucket) for bucket in buckets]
-        return max((estimate(one, state, shardings, mesh, fuses=fuses) for one in each), key=lambda found: found.total)
+        return max((estimate(one, state, shardings, mesh, fuses=fuses) for one in each), key=lambda part: part.total)
     part = state_and_gradients(experiment, state, shardings)
     data, model = batch_parts(mesh), mesh.shape[MODEL]
     rows = max(1, experiment.train_dataset.batch_size // (data * experiment.num_microbatches))

@@ -78,10 +78,10 @@ def cache_task(
         for folder in {cache_dir, (cache_dir / task.replace(":", "/")).parent}:
             files.remove_abandoned(folder)
         # an answer without caches of others is also valid where such caches are accepted
-        for known_question in () if force else (question, question | {"only_missing": False}):
-            if (known_answer := _recall(cache_dir, known_question, environment)) is not None:
+        for candidate in () if force else (question, question | {"only_missing": False}):
+            if (known := _recall(cache_dir, candidate, environment)) is not None:
                 log(f"{task} is cached already")
-                return known_answer
+                return known
         if (result := _update_caches(request, cache_dir, environment, compare_only, log)) is None:
             return {}
     plan, snapshot, caches = result
@@ -210,11 +210,8 @@ def _lock(
         lock = cache_dir / last_check.FOLDER / f"{entry['task'].replace(':', '-')}.lock"
         doing = f"caching {entry['task']} in {cache_dir}"
         stack.enter_context(locks.hold(lock, doing=doing, instead="", wait=log))
-        cache_record = None if force else record.read(folder)
-        if cache_record is not None and (cache_record.definition, cache_record.package) == (
-            entry["definition"],
-            entry["package"],
-        ):
+        made = None if force else record.read(folder)
+        if made is not None and (made.definition, made.package) == (entry["definition"], entry["package"]):
             entry["up_to_date"] = True
 
 

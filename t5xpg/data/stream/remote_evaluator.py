@@ -20,7 +20,7 @@ Trivial = Mapping[str, Mapping[str, float]]  # {"copy", "majority": {metric: num
 
 @dataclass(frozen=True)
 class EvaluatedTask:
-    """A task with metrics, the number of its examples, and the kinds of outputs that they need: "prediction"
+    """A task with metrics, the number of its examples, and the outputs that its metrics need. kinds: "prediction"
     (tokens), "prediction_with_aux" (and their log-likelihoods), "score" (the log-likelihood of the targets)."""
 
     name: str

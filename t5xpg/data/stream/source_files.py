@@ -89,7 +89,7 @@ class SourceFiles:
         ended = time.monotonic()
         self._next_check = ended + max(_PERIOD, _PAUSES * (ended - began))
         if changes:
-            self._raise_changed("The data has changed while it was being read", changes)
+            self._raise_error("The data has changed while it was being read", changes)
 
     def check_in_passing(self) -> None:
         """`check`, unless the last one was a moment ago."""
@@ -106,7 +106,7 @@ class SourceFiles:
                 for _ in tf.data.TFRecordDataset(file.path) if file.cached else ():
                     number += 1
             except tf.errors.OpError:
-                self._raise_changed("The data is damaged", [(file, f"cannot be read after {number:,} examples")])
+                self._raise_error("The data is damaged", [(file, f"cannot be read after {number:,} examples")])
 
     def to_array(self) -> np.ndarray:
         """The description of the files for a saved position: JSON as uint8."""
@@ -131,7 +131,7 @@ class SourceFiles:
             change = "holds other data, of the same size"
             changes = [(now[key], change) for key, (_, digest) in before.items() if now[key].digest != digest]
         if changes:
-            self._raise_changed("The data has changed since the position was saved", changes)
+            self._raise_error("The data has changed since the position was saved", changes)
 
     def _change(self, number: int, file: _File) -> str | None:
         """The change of a file, as the end of a sentence; None without a change."""
@@ -159,7 +159,7 @@ class SourceFiles:
         """The identity of a file, wherever the data lies: its task, and its name in the task's folder."""
         return file.task, file.path.removeprefix(self._folders[file.task])
 
-    def _raise_changed(self, what: str, changes: Sequence[tuple[_File, str]]) -> None:
+    def _raise_error(self, what: str, changes: Sequence[tuple[_File, str]]) -> None:
         phrases = [f"{file.path} {change}" for file, change in changes[:_MAX_SHOWN]]
         if len(changes) > _MAX_SHOWN:
             phrases.append(f"{len(changes) - _MAX_SHOWN} more files differ")

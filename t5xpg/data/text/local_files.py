@@ -73,7 +73,8 @@ def parse_files(option: str | Sequence[str]) -> dict[str | None, list[Path]]:
                 spaced = next(filter(glob.glob, itertools.islice(longer, 1, None)), None)
                 if spaced is None:
                     raise
-                raise UserError(f'{error}. A name with spaces needs quotes: FILES="{shlex.quote(spaced)}"') from None
+                quoted = (f"{split}=" if pattern != word else "") + shlex.quote(spaced)
+                raise UserError(f'{error}. A name with spaces needs quotes: FILES="{quoted}"') from None
     if not any(files.values()):
         raise UserError(f"FILES names no file. Expected {_EXAMPLE}.")
     seen: set[Path] = set()

@@ -57,7 +57,7 @@ class _Name:
 
 @dataclass(frozen=True)
 class _Storage:
-    """A sequence of numbers in the file. key: its name there. count: of its numbers."""
+    """A sequence of numbers in the file. key: its name there. count: the number of its numbers."""
 
     key: str
     dtype: np.dtype
@@ -239,19 +239,12 @@ def _new_value(instruction: str, argument: Any, stack: list[Any], marks: list[in
 
 def _fill_collection(instruction: str, stack: list[Any], marks: list[int]) -> None:
     """Move the last values of the stack into the list or dict before them."""
-    match instruction:
-        case "APPEND":
-            item = stack.pop()
-            stack[-1].append(item)
-        case "APPENDS":
-            items = _take(stack, marks.pop())
-            stack[-1].extend(items)
-        case "SETITEM":
-            item, key = stack.pop(), stack.pop()
-            stack[-1][_key(key)] = item
-        case "SETITEMS":
-            items = _take(stack, marks.pop())
-            stack[-1].update(zip(map(_key, items[::2]), items[1::2], strict=True))
+    count = {"APPEND": 1, "SETITEM": 2}.get(instruction)
+    items = _take(stack, marks.pop() if count is None else -count)
+    if instruction.startswith("APPEND"):
+        stack[-1].extend(items)
+    else:
+        stack[-1].update(zip(map(_key, items[::2]), items[1::2], strict=True))
 
 
 def _take(stack: list[Any], start: int) -> list[Any]:

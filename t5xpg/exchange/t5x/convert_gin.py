@@ -20,7 +20,7 @@ from t5xpg.base.files import write_text
 from t5xpg.exchange.import_folders import run_name
 from t5xpg.exchange.t5x import convert_gin_tables as tables
 from t5xpg.experiment import config
-from t5xpg.experiment.gin_statements import Binding, Import, Include, Reference, statements
+from t5xpg.experiment.gin_statements import BoundValue, Import, Include, Reference, statements
 
 _MODEL_FILE = re.compile(r"(?:^|/)t5x/(?:\w+/)*(t5_1_1|byt5)/(\w+)\.gin$")
 _RUN_FILE = re.compile(r"(?:^|/)t5x/configs/runs/(\w+)\.gin$")
@@ -80,12 +80,12 @@ class _Conversion:
         self._user_modules: set[str] = set()  # the file's names of modules that are no libraries'
         self._scalable = False
         self._values: dict[str, Any] = {}  # by T5X's names: the last that T5X's own files or this one bind
-        self._bound: dict[str, Binding] = {}  # those that this file binds
+        self._bound: dict[str, BoundValue] = {}  # those that this file binds
         self._ours: dict[str, Any] = {}
         self._converted = Converted("")
         self._comment = ""
 
-    def read(self, statement: Binding | Include | Import) -> None:
+    def read(self, statement: BoundValue | Include | Import) -> None:
         """Read one statement of the file."""
         if isinstance(statement, Include):
             self._include(statement)
@@ -330,7 +330,7 @@ class _Conversion:
         included: dict[str, Any] = {}
         for file in files:
             for statement in statements(paths.GIN / f"{file}.gin", lambda name, _: paths.REPOSITORY / name):
-                if isinstance(statement, Binding):
+                if isinstance(statement, BoundValue):
                     scope = f"{statement.scope}/" if statement.scope else ""
                     included[f"{scope}{statement.selector}.{statement.parameter}".removeprefix(".")] = statement.value
         order = {name: place for place, name in enumerate(included)}
@@ -346,7 +346,7 @@ class _Conversion:
         return changed
 
 
-def _key(bound: Binding) -> str:
+def _key(bound: BoundValue) -> str:
     """A binding's key in the tables: without the module, which files may name freely; a method keeps its class."""
     parts = bound.selector.split(".")
     first = next((place for place, part in enumerate(parts) if part[:1].isupper()), len(parts) - 1)
@@ -357,7 +357,7 @@ def _key(bound: Binding) -> str:
 def write(
     file: Path, search: Sequence[Path], output: Path | None, *, force: bool = False, partial: bool = False
 ) -> None:
-    """Convert a file into `output`, or print the result (None). Lists on stderr what is no longer needed, what is not
+    """Convert a file into `output`, or print the result (None). List on stderr what is no longer needed, what is not
     carried over, and what is left to mend.
 
     Raises UserError where `output` is there, unless `force` is given, and for what cannot be carried over, unless

@@ -198,11 +198,8 @@ def attend(
 ) -> jax.Array:
     """queries [B, Q, H, K], keys and values [B, S, H, K] -> the values mixed by attention [B, Q, H, K]."""
     if isinstance(bias, LocalOrGlobalBias):
-        branches = [
-            lambda bias=branch_bias: attend(queries, keys, values, bias, dropout, softcap)
-            for branch_bias in (bias.local, bias.whole)
-        ]
-        return lax.cond(bias.is_local, *branches)
+        mix = functools.partial(attend, queries, keys, values, dropout=dropout, softcap=softcap)
+        return lax.cond(bias.is_local, lambda: mix(bias=bias.local), lambda: mix(bias=bias.whole))
     if isinstance(bias, FusedBias):
         from t5xpg.models.attention.fused import attend_fused  # Pallas is imported where it is used
 

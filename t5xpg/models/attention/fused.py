@@ -200,7 +200,7 @@ def _call(
     if table is not None:
         near_spec = pl.BlockSpec((None, table.near.shape[1]), lambda i, h, b: (h, 0))
         table_specs = _Table(near_spec, pl.BlockSpec(table.begins.shape, lambda i, h, b: (0,)))
-    own_specs, other_specs, out_specs = (
+    blocked_specs, whole_specs, out_specs = (
         jax.tree.map(functools.partial(spec, parts=parts, rows=rows_of_side), side)
         for side, parts, rows_of_side in ((blocked, blocks, rows), (whole, 1, rows), (tuple(outputs), blocks, None))
     )
@@ -208,7 +208,7 @@ def _call(
         functools.partial(kernel, static),
         out_shape=tuple(outputs),
         grid=(blocks, H, B // (rows or 1)),
-        in_specs=(own_specs, other_specs, table_specs),
+        in_specs=(blocked_specs, whole_specs, table_specs),
         out_specs=out_specs,
         compiler_params=triton.CompilerParams(num_warps=4 if K <= 64 else 8, num_stages=3),
         interpret=jax.default_backend() != "gpu",
@@ -258,12 +258,7 @@ def _query_gradients(static: _Static, blocked: _Queries, keys: _Keys, table: _Ta
 
 
 def _key_gradients(
-    static: _Static,
-    blocked: _Keys,
-    queries: _Queries,
-    table: _Table | None,
-    key_gradient_ref: Any,
-    value_gradient_ref: Any,
+    static: _Static, blocked: _Keys, queries: _Queries, table: _Table | None, keys_ref: Any, values_ref: Any
 ) -> None:
     """The gradients of keys and values. Tiles are [keys, queries] here, so that no product needs one transposed."""
     number, keys = pl.program_id(0), _read(blocked)
@@ -275,11 +270,11 @@ def _key_gradients(
         value_gradients = value_gradients + _product(weights.astype(block.gradient.dtype), block.gradient)
         return key_gradients + _product(logit_gradients.astype(block.rows.dtype), block.rows), value_gradients
 
-    zeros = jnp.zeros(key_gradient_ref.shape, jnp.float32)
+    zeros = jnp.zeros(keys_ref.shape, jnp.float32)
     first = number if _is_below_diagonal(static, blocked) else 0
     key_gradients, value_gradients = lax.fori_loop(first, queries.rows.shape[0] // static.block, step, (zeros, zeros))
-    key_gradient_ref[...] = key_gradients.astype(key_gradient_ref.dtype)
-    value_gradient_ref[...] = value_gradients.astype(value_gradient_ref.dtype)
+    keys_ref[...] = key_gradients.astype(keys_ref.dtype)
+    values_ref[...] = value_gradients.astype(values_ref.dtype)
 
 
 def _run_gradients(static: _Static, queries: _Queries, keys: _Keys, table: _Table, gradient_ref: Any) -> None:

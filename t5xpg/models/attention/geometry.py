@@ -28,17 +28,17 @@ class Geometry(NamedTuple):
     global_tokens: GlobalTokens | None = None
 
     @property
-    def whole(self) -> DenseBias:
+    def dense(self) -> DenseBias:
         """The bias of attention that is neither by chunks nor by blocks."""
         assert isinstance(self.bias, DenseBias)
         return self.bias
 
     def merge(self, source: Geometry) -> Geometry:
         """The geometry of one softmax over a decoder's own positions [.., T, T] and then a source [.., T, S]."""
-        first, second = self.whole.mask, source.whole.mask
+        first, second = self.dense.mask, source.dense.mask
         B, queries, keys = max(first.shape[0], second.shape[0]), first.shape[2], second.shape[3]
         masks = [jnp.broadcast_to(mask, (B, 1, queries, mask.shape[3])) for mask in (first, second)]
-        position = self.whole.position
+        position = self.dense.position
         if position is not None:
             position = jnp.pad(position, ((0, 0), (0, 0), (0, 0), (0, keys)))
         return self._replace(bias=DenseBias(jnp.concatenate(masks, axis=3), position))
@@ -78,7 +78,7 @@ def rotations(config: T5Config, positions: jax.Array) -> Kinds:
 
 def self_geometries(
     config: T5Config,
-    pairs: AttentionPattern,
+    pattern: AttentionPattern,
     window: tuple[int, int] | None,
     relpos_bias: RelativePositionBias | None,
     positions: jax.Array | None = None,
@@ -86,25 +86,27 @@ def self_geometries(
 ) -> Callable[[Any, int | jax.Array], Geometry]:
     """The geometry of a layer's self attention, by the layer and its index.
 
-    pairs: without window and table of relative positions, which are added here; the table is read in both directions
+    pattern: without window and table of relative positions, which are added here; the table is read in both directions
     unless `is_causal`. window: for the layers that have one. relpos_bias: the stack's table, for all layers; None where
     every layer has its own, or none has. positions: of the rows, [T] or [B, T]; None: 0, 1, 2 and so on. global_tokens:
     those of the stack.
     """
-    layer_rotations = rotations(config, jnp.arange(pairs.queries, dtype=jnp.int32) if positions is None else positions)
+    layer_rotations = rotations(
+        config, jnp.arange(pattern.queries, dtype=jnp.int32) if positions is None else positions
+    )
     unlimited = _UNLIMITED if config.scan_layers else None  # in a scan, both kinds need arrays of the same shape
-    layers = config.num_decoder_layers if pairs.is_causal else config.num_encoder_layers
+    layers = config.num_decoder_layers if pattern.is_causal else config.num_encoder_layers
     have_windows = window is not None and config.sliding_window_pattern > layers  # all of them
     # merged attention adds the source to the decoder's positions: no blocks
-    by_blocks = False if config.merged_attention and pairs.is_causal else True if global_tokens is not None else None
+    by_blocks = False if config.merged_attention and pattern.is_causal else True if global_tokens is not None else None
 
     def biases(relpos_bias: RelativePositionBias | None) -> Kinds:
-        table = None if relpos_bias is None else relpos_bias.table(bidirectional=not pairs.is_causal)
+        table = None if relpos_bias is None else relpos_bias.table(bidirectional=not pattern.is_causal)
 
         def layer_bias(is_local: bool) -> Bias:
             layer_window = window and (window if is_local or have_windows else unlimited)
-            pattern = replace(pairs, positions=table, window=layer_window)
-            return pattern.make_bias(config.attention_chunk_size, by_blocks, config.attention_kernel)
+            layer_pattern = replace(pattern, positions=table, window=layer_window)
+            return layer_pattern.make_bias(config.attention_chunk_size, by_blocks, config.attention_kernel)
 
         return make_kinds(window is not None and not have_windows, layer_bias)
 

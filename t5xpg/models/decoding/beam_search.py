@@ -79,11 +79,11 @@ def beam_search(
         logits, cache = model.decode_step(params, state.cache, previous, step)
         candidates, beams, last_tokens = _candidates(state.live, logits, step)
         ends = last_tokens == eos_id
-        counts = ends
+        counted = ends
         if config.length_penalty == TRANSFORMERS:
             ends = ends | (length >= limits)[:, None]
-            counts = ends & (jnp.arange(2 * N) < N)
-        ended = _best_ended(state.ended, candidates, counts, penalties, length)
+            counted = ends & (jnp.arange(2 * N) < N)
+        ended = _best_ended(state.ended, candidates, counted, penalties, length)
         # a row that is done keeps what it has
         ended = jax.tree.map(functools.partial(_where, state.done), state.ended, ended)
         live, ranks = _best(candidates._replace(scores=jnp.where(ends, jnp.float32(_NONE), candidates.scores)), N)
@@ -127,11 +127,11 @@ def _candidates(live: Hypotheses, logits: jax.Array, step: jax.Array) -> tuple[H
 
 
 def _best_ended(
-    ended: Hypotheses, candidates: Hypotheses, counts: jax.Array, penalties: jax.Array, length: jax.Array
+    ended: Hypotheses, candidates: Hypotheses, counted: jax.Array, penalties: jax.Array, length: jax.Array
 ) -> Hypotheses:
-    """The best N of the ended hypotheses and of the candidates that count as ended, boolean [B, 2 * N]."""
-    counts = counts & (candidates.scores > _NONE / 2)  # with a vocabulary smaller than 2 * N, some places are empty
-    penalised = jnp.where(counts, candidates.scores / penalties[length], jnp.float32(_NONE))
+    """The best N of the ended hypotheses and of the candidates that count as ended. counted: boolean [B, 2 * N]."""
+    counted = counted & (candidates.scores > _NONE / 2)  # with a vocabulary smaller than 2 * N, some places are empty
+    penalised = jnp.where(counted, candidates.scores / penalties[length], jnp.float32(_NONE))
     new = candidates._replace(scores=penalised)
     pool = jax.tree.map(lambda old, new: jnp.concatenate([old, new], axis=1), ended, new)
     return _best(pool, ended.scores.shape[1])[0]

@@ -159,14 +159,14 @@ def _query_positions(cache: Cache, tables: LayerCache, step: jax.Array, behind: 
     layer, ancestors = next(iter(cache["layers"].values())), cache.get("ancestors")
     by_distance, keys = tables.get("by_distance"), tables.get("keys_by_distance")
     T = layer["self_keys"].shape[-1] if ancestors is None else ancestors.shape[-1]
-    zero_distance = 0 if by_distance is None else by_distance.shape[-1] - T  # its place
+    zero_place = 0 if by_distance is None else by_distance.shape[-1] - T  # of distance 0
     positions = jnp.arange(T, dtype=jnp.int32)
     own_bias = jnp.zeros((1, 1, 1, T), jnp.float32)
     if by_distance is not None:
-        own_bias = lax.dynamic_slice_in_dim(by_distance, zero_distance - step, T, axis=1)[None, :, None]
+        own_bias = lax.dynamic_slice_in_dim(by_distance, zero_place - step, T, axis=1)[None, :, None]
     if behind is not None:
         own_bias = own_bias + as_bias(step - positions <= behind)
-    own_keys = None if keys is None else lax.dynamic_slice_in_dim(keys, zero_distance - step, T, axis=-1)
+    own_keys = None if keys is None else lax.dynamic_slice_in_dim(keys, zero_place - step, T, axis=-1)
     if ancestors is None:
         own_bias = own_bias + as_bias(positions <= step)
     else:
@@ -178,7 +178,7 @@ def _query_positions(cache: Cache, tables: LayerCache, step: jax.Array, behind: 
         return _Positions(cache["source_bias"], own_bias, None, own_keys)
     last, positions = cache["last"][:, None], jnp.arange(layer["source_keys"].shape[-1], dtype=jnp.int32)
     distances = jnp.maximum(last + step - positions, 0)
-    places, visible = zero_distance - distances, positions < last
+    places, visible = zero_place - distances, positions < last
     source = as_bias(visible if behind is None else visible & (distances <= behind))[:, None]
     if by_distance is not None:
         source = jnp.swapaxes(jnp.take(by_distance, places, axis=1, mode="clip"), 0, 1) + source

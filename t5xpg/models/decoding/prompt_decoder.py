@@ -79,8 +79,8 @@ def _prompt_cache(
     P = tokens.shape[1]
     last = source_lengths(inputs) + soft
     inside = (jnp.arange(P, dtype=jnp.int32) <= last[:, None]).astype(jnp.int32)
-    pairs = AttentionPattern(P, inside, None, None, is_causal=True, prefix=inside if sees_itself else None)
-    geometry = self_geometries(decoder.config, pairs, decoder.window, decoder.relpos_bias)
+    pattern = AttentionPattern(P, inside, None, None, is_causal=True, prefix=inside if sees_itself else None)
+    geometry = self_geometries(decoder.config, pattern, decoder.window, decoder.relpos_bias)
     x = embed(tokens, decoder.dtype)
     layers = {}
     for index, (name, layer) in enumerate(decoder.named_layers()):

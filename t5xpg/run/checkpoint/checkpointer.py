@@ -51,7 +51,7 @@ _DISK_ERRORS = (*DISK_FULL, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDI
 class CheckpointConfig:
     """period: updates between checkpoints. keep: how many of the last ones stay; None for all.
 
-    best: the metric (of those given to `save`) with whose best value one more checkpoint stays, if its `keep` is True.
+    best: a metric of those given to `save`; if its `keep` is True, the checkpoint with its best value stays as well.
     asynchronous: whether training goes on while a checkpoint is written.
     """
 

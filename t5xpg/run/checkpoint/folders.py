@@ -81,7 +81,7 @@ def require_path_for_orbax(path: Path) -> None:
 class CheckpointFolders:
     """The checkpoint folders in `directory`. Errors of the file system are raised as they are.
 
-    read: reads a whole checkpoint, and raises an error where it is damaged; for one without digests.
+    read_checkpoint: reads a whole checkpoint, and raises an error where it is damaged; for one without digests.
     """
 
     def __init__(self, directory: Path, *, read_only: bool, read_checkpoint: Callable[[Path], None]) -> None:

@@ -16,7 +16,7 @@ from t5xpg.base.metric_values import MetricValue
 class StartedRun:
     """A run as a logger sees it at its start.
 
-    id: eight random hexadecimal digits, drawn at the run's first start with this logger and kept in its directory.
+    id: eight random hexadecimal digits, drawn at the first start with this logger and kept in the run's directory.
     folder: in the run's directory, for files of loggers. step: the update that this start continues from; 0 for a new
     run. settings: those of the experiment, flat: {"model.config.emb_dim": 128}. gin: every binding. facts:
     {"total_steps", "num_params", "devices"}.

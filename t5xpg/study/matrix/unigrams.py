@@ -62,7 +62,7 @@ def compare(runs: Sequence[Run]) -> None:
 
 
 def comparison_of(run: Run) -> Mapping[str, Any] | None:
-    """The comparison of a run with its baseline; None if it is missing, or if the run has other batches since.
+    """The comparison of a run with its baseline; None if missing, or if the run was trained on other batches since.
 
     {"batches": what was counted, as a digest, "training_tokens", "unigram": {"loss" in nats a target token, "accuracy",
     "bits_per_byte", "target_tokens"}, "of_text": {"unigram", "model"}: the same, of the text alone}

@@ -104,19 +104,19 @@ class _Proof:
         # between two checkpoints: what came after the first of them is trained again
         period = self._loaded.experiment.checkpoints.period
         middle = 2 * period + max(1, period // 2)
-        self._train(_KILLED, 2, signal.SIGKILL, kill_step=middle)
+        self._train(_KILLED, 2, signal.SIGKILL, signal_step=middle)
         self._train(_KILLED, 2)
         comparison = compare(self._loaded, self._folder / "on_2", self._folder / _KILLED, self._steps)
         rows.append(self._row(_KILLED, "2 processes, one killed, started again", not comparison.differences))
         for name, (first, then) in _MOVED.items():
-            self._train(name, first, signal.SIGTERM, kill_step=self._steps // 2)
+            self._train(name, first, signal.SIGTERM, signal_step=self._steps // 2)
             self._train(name, then)
             rows.append(self._row(name, f"begun on {first}, continued on {then}"))
         return rows
 
-    def _train(self, name: str, count: int, signum: int | None = None, kill_step: int = 0) -> None:
-        """One start on `count` processes; at the update `kill_step`, the last process gets the signal `signum`."""
-        signal_text = f", signal {signum} at step {kill_step}" if kill_step else ""
+    def _train(self, name: str, count: int, signum: int | None = None, signal_step: int = 0) -> None:
+        """One start on `count` processes; at the update `signal_step`, the last process gets the signal `signum`."""
+        signal_text = f", signal {signum} at step {signal_step}" if signal_step else ""
         say(f"{name}: {count} process{'es' if count > 1 else ''}{signal_text}")
         self._starts += 1
         experiment, *overrides = self._arguments
@@ -134,14 +134,14 @@ class _Proof:
             while not all(run.ended for run in runs):
                 for run in runs:
                     run.listen(0.01)
-                reached = any((step or 0) >= kill_step for step in runs[-1].steps["step"])
-                if kill_step and signalled_at is None and reached:
+                reached = any((step or 0) >= signal_step for step in runs[-1].steps["step"])
+                if signal_step and signalled_at is None and reached:
                     signalled_at = time.monotonic()
                     runs[-1].send(signum or 0)
                 if signalled_at is not None and time.monotonic() > signalled_at + _END_SECONDS:
                     raise UserError(f"{name}: {duration(_END_SECONDS)} after signal {signum} not all processes ended.")
-            if kill_step and signalled_at is None:
-                message = f"{name} ended before its step {kill_step}:"
+            if signal_step and signalled_at is None:
+                message = f"{name} ended before its step {signal_step}:"
                 raise UserError("\n  ".join([message, *last_lines(outputs[-1], 15)]))
             codes = [run.exit_code for run in runs]
         expected = [0] * count

@@ -1,4 +1,4 @@
-"""Receipts of `make verify-claim`: the outcome of a published run repeated by others, signed with an SSH key as by git.
+"""Receipts of `make verify-claim`: the outcome of repeating a published run, signed as git signs, with an SSH key.
 
 A receipt is a JSON object. Its "signature" is made by ssh-keygen in the namespace `NAMESPACE`, over `canonical` of it.
 """
@@ -60,7 +60,8 @@ def check(file: Path, signers: Path | None = None) -> int:
     """Print the verdict of a receipt on the results that are published here, and its signer.
 
     signers: a file of names and keys, as git's allowed signers; one of them must have signed. Returns 0, or 1 where the
-    numbers were different. Raises UserError for a receipt that was changed, is of other results, or is not so signed.
+    numbers were different. Raises UserError for a receipt that was changed, is not so signed, or is of other results or
+    of an experiment that is not here.
     """
     receipt = read(file)
     signature = _signature(file, receipt, signers)

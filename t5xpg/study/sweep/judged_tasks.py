@@ -23,26 +23,22 @@ def require_tasks(runs: Sequence[Run], tasks: Sequence[str]) -> None:
 
     Missing exports and caches are made. Runs that were measured on every task are not checked again.
     """
-    experiments: dict[str, Experiment] = {}
+    trained: dict[str, Experiment] = {}
     for run in runs:
         if any(evaluation_on(run, task) is None for task in tasks):
-            experiments.setdefault(run.experiment.train_dataset.mixture_or_task_name, run.experiment)
-    if not experiments:
+            trained.setdefault(run.experiment.train_dataset.mixture_or_task_name, run.experiment)
+    if not trained:
         return
-    judged = [
-        (name, evaluation.with_task(one.eval_dataset, task)) for name, one in experiments.items() for task in tasks
-    ]
-    for name, dataset in (*((name, one.train_dataset) for name, one in experiments.items()), *judged):
-        needs = experiments[name].needs
+    judged = [(name, evaluation.with_task(one.eval_dataset, task)) for name, one in trained.items() for task in tasks]
+    for name, dataset in (*((name, one.train_dataset) for name, one in trained.items()), *judged):
+        needs = trained[name].needs
         state = data_state.state_of(dataset, needs)
         if not state.ready or state.row is None:
             prepare.prepare(dataset, needs)
     with DataService() as service:
         for name, dataset in judged:
-            trained, vocabulary = (
-                service.describe(one).vocabulary for one in (experiments[name].train_dataset, dataset)
-            )
-            if differences := vocabulary_differences(vocabulary, trained.to_json(), "run"):
+            expected = service.describe(trained[name].train_dataset).vocabulary.to_json()
+            if differences := vocabulary_differences(service.describe(dataset).vocabulary, expected, "run"):
                 raise UserError(
                     f"[judged] tasks: {dataset.mixture_or_task_name} has another vocabulary than {name}, which a "
                     f"recipe is trained on: {differences}. Choose tasks of one vocabulary."

@@ -220,7 +220,7 @@ def _judged(board: Board) -> Iterator[str]:
     yield table(["measured on", *titles], rows, numbers_from=1)
     yield "What they were trained on, as many steps each:"
     header = ["recipe", "task", "rows x lengths", "target tokens", "bytes of text"]
-    yield table(header, [_training_row(*column) for column in zip(titles, trained, strict=True)], numbers_from=3)
+    yield table(header, [_training_row(*row) for row in zip(titles, trained, strict=True)], numbers_from=3)
 
 
 def _loss_rows(task: str, losses: Sequence[Mapping[str, Any]]) -> Iterator[list[str]]:

@@ -102,7 +102,7 @@ def test_what_does_not_fit_is_said_and_is_no_success(planned, monkeypatch, capsy
     }  # fmt: skip
     seen = []
     monkeypatch.setattr(planning, "_simulate", lambda devices: None)
-    monkeypatch.setattr(planning, "describe", lambda _, *, fuses: seen.append(fuses) or found)
+    monkeypatch.setattr(planning, "step_facts", lambda _, *, fuses: seen.append(fuses) or found)
     assert planning.plan(gin, [], [], device="h100") == 1
     printed = capsys.readouterr().out
     assert f"bound by     {memory.DOES_NOT_FIT}" in printed
@@ -114,7 +114,7 @@ def test_what_does_not_fit_is_said_and_is_no_success(planned, monkeypatch, capsy
     assert seen == [True, True, False]
     h100 = planning.device_table.find_device("h100")  # 8 are joined by links
     for mesh, domain in (({"data": 16}, 8), ({"slice": 4, "data": 4}, 4)):
-        assert planning.make({**found, "devices": 16, "mesh": mesh}, h100)["device"]["domain"] == domain
+        assert planning.make_plan({**found, "devices": 16, "mesh": mesh}, h100)["device"]["domain"] == domain
 
 
 def test_this_machine_is_measured(planned, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The top_k of many numbers against NumPy's and XLA's sorting, equal numbers included."""
+"""top_k and argmax against NumPy's and XLA's sorting, equal numbers included."""
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ def test_the_first_of_the_largest_logits_is_chosen() -> None:
     got = argmax(jnp.asarray(logits))
     np.testing.assert_array_equal(got, np.argmax(logits, axis=-1))
     assert got.dtype == jnp.int32
-    # an id of the vocabulary even where there is no top_k
+    # an id of the vocabulary even where there is no largest
     logits[3, 5] = np.nan
     assert 0 <= int(argmax(jnp.asarray(logits))[3]) < 23
 
