@@ -28,7 +28,7 @@ from t5xpg.train import initial_state
 def start_findings(
     loaded: LoadedConfig, directory: RunDirectory, service: Service | None, *, data: bool
 ) -> Iterator[Finding]:
-    """Findings on initial checkpoint, teacher and selection. data: see `checks.require`. service: see `data_findings`."""
+    """Findings on initial checkpoint, teacher, selection. data: see `checks.require`. service: see `data_findings`."""
     experiment = loaded.experiment
     meta = None
     if experiment.initial is not None:

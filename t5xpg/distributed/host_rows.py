@@ -50,7 +50,7 @@ class HostRows:
         return {name: array_of(name) for name in batch}
 
     def _local_row(self, row: int) -> int:
-        """The index of a row of the batch among those of this process, which holds all shards between two of its rows."""
+        """The index of a row of the batch among those of this process; it holds all shards between two of its rows."""
         shard, offset = divmod(row, self.rows_per_shard)
         return self.shards.index(shard) * self.rows_per_shard + offset
 
