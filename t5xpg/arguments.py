@@ -18,7 +18,7 @@ def overrides(options: Namespace) -> tuple[list[str], list[str]]:
     """The overrides ("NAME=value", …) and the gin files that were given for the experiment."""
     from t5xpg.experiment import config
 
-    bindings, files = config.split_overrides(" ".join([getattr(options, "gin_overrides", ""), *options.overrides]))
+    bindings, files = config.split_overrides(" ".join([options.gin_overrides, *options.overrides]))
     logger_bindings, logger_files = config.logger_overrides(getattr(options, "logger", None) or "")
     return [*logger_bindings, *bindings], [*logger_files, *files]
 

@@ -370,6 +370,7 @@ def _watch(options: Namespace) -> int:
 def _reproduce(options: Namespace) -> int:
     from t5xpg.study.reproduce import reproduce
 
+    arguments.without_overrides(options, "The published run had no overrides: reproduce it without GIN.")
     loaded = arguments.load_experiment(options)
     folder = arguments.run_directory(options, f"{loaded.name}_reproduced")
     return reproduce.reproduce(loaded, folder, steps=options.steps)
@@ -402,6 +403,7 @@ def _sweep(options: Namespace) -> None:
     from t5xpg.study import kinds, launchers
     from t5xpg.study.study import Study
 
+    arguments.without_overrides(options, _FIXED_IN_STUDY)
     name, _ = config.find_experiment(options.experiment)
     study = kinds.study_of(options.experiment, arguments.run_directory(options, name))
     if not isinstance(study, Study):
