@@ -6,7 +6,8 @@ from t5xpg.base import paths
 from t5xpg.base.errors import UserError, nearest
 from t5xpg.base.files import directory_atomically, write_text
 from t5xpg.base.paths import shown
-from t5xpg.data.tasks.task_names import possible_dataset
+from t5xpg.data.objectives import name_of
+from t5xpg.data.tasks.task_names import SPAN_CORRUPTION, UL2_MIXTURE, possible_dataset
 from t5xpg.data.text.labelled import ENDING, TFDS_TASKS
 from t5xpg.experiment import config, data_state
 
@@ -63,7 +64,8 @@ def write(name: str, task: str, model: str, optimizer: str) -> Path:
         if chosen not in known:
             raise UserError(f"There is no gin/{kind}/{chosen}.gin.{nearest(chosen, known)}")
     with directory_atomically(folder) as new:
-        objective = "include 'gin/objectives/none.gin'\n" if _is_supervised(task) else ""
+        fragment = _objective_fragment(task)
+        objective = f"include 'gin/objectives/{fragment}.gin'\n" if fragment else ""
         values = {"name": name, "task": task, "model": model, "optimizer": optimizer, "objective": objective}
         write_text(new / f"{name}.gin", _GIN.format(**values))
         write_text(new / "README.md", _PAGE.format(**values))
@@ -75,9 +77,14 @@ def write(name: str, task: str, model: str, optimizer: str) -> Path:
     return file
 
 
-def _is_supervised(task: str) -> bool:
-    """True if a task has inputs and targets of its own; its name tells where its text or its vocabulary is missing."""
-    if (row := data_state.row_of(task)) is not None:
-        return row.supervised is not None
-    dataset = possible_dataset(task, data_state.vocabularies())
-    return dataset in TFDS_TASKS or bool(dataset and ENDING.match(task.removeprefix(f"{dataset}_")))
+def _objective_fragment(task: str) -> str:
+    """The file of gin/objectives that a task needs after gin/runs/pretrain.gin; "" for span corruption, and where the
+    task is not known. Its name tells where its text or its vocabulary is missing."""
+    if (row := data_state.row_of(task)) is None:
+        dataset = possible_dataset(task, data_state.vocabularies())
+        is_supervised = dataset in TFDS_TASKS or bool(dataset and ENDING.match(task.removeprefix(f"{dataset}_")))
+        return "none" if is_supervised else ""
+    if not row.parts:
+        return "none"
+    name = UL2_MIXTURE if row.parts[0].mode is not None else name_of(row.parts[0].objective)
+    return "" if name == SPAN_CORRUPTION else name

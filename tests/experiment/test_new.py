@@ -41,6 +41,12 @@ def test_tasks_with_targets_of_their_own_get_no_objective(experiments: Path, tas
     assert (config.load("mine").experiment.train_dataset.objective is None) is is_supervised
 
 
+@pytest.mark.parametrize(("objective", "kind"), [("prefix_lm", "PrefixLM"), ("next_line", "NextLine")])
+def test_the_objective_is_that_of_the_task(experiments: Path, objective: str, kind: str) -> None:
+    new.write("mine", f"pydocs_{objective}", "byt5_tiny", "muon")
+    assert type(config.load("mine").experiment.train_dataset.objective).__name__ == kind
+
+
 def test_an_unknown_task_is_named(experiments: Path, capsys: pytest.CaptureFixture[str]) -> None:
     new.write("mine", "pydocs_span_coruption", "byt5_tiny", "muon")
     said = capsys.readouterr().out
