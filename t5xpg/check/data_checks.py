@@ -104,12 +104,9 @@ def _lengths(part: task_names.Part, vocabulary: Vocabulary, dataset: DatasetConf
     """The findings on the lengths of a task's features. prefix: the beginning of the text."""
     objective, lengths = dataset.objective or part.objective, dataset.task_feature_lengths
     if objectives.name_of(objective) != objectives.name_of(part.objective):
-        fragment = task_names.UL2_MIXTURE if part.mode is not None else objectives.name_of(part.objective)
-        remedy = (
-            "leave out the fragment of gin/objectives"
-            if isinstance(part.objective, objectives.SpanCorruption) and part.mode is None
-            else f"include 'gin/objectives/{fragment}.gin' after gin/runs/pretrain.gin"
-        )
+        fragment = data_state.objective_fragment(part)
+        include = f"include 'gin/objectives/{fragment}.gin' after gin/runs/pretrain.gin"
+        remedy = include if fragment else "leave out the fragment of gin/objectives"
         yield Finding(
             "spans",
             f"The experiment sets the objective {objectives.name_of(objective)}, and {part.name} has "

@@ -12,6 +12,7 @@ from pathlib import Path
 from t5xpg.base import paths, stores
 from t5xpg.base.errors import UserError, nearest
 from t5xpg.data.cache import caching
+from t5xpg.data.objectives import name_of
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.tasks import task_names
 from t5xpg.data.text.datasets import built_in
@@ -178,6 +179,12 @@ def unknown_task(task: str) -> str:
     known = [row.name for row in [*rows, *task_names.tfds_rows(entries)]]
     get = f"{nearest(task, known)}{task_names.how_to_get(task, entries)}"
     return f"There is no task or mixture named {task}.{get} Tasks of your own need MODULE_IMPORT."
+
+
+def objective_fragment(part: task_names.Part) -> str:
+    """The file of gin/objectives with a task's objective; "" for span corruption, which needs none."""
+    name = task_names.UL2_MIXTURE if part.mode is not None else name_of(part.objective)
+    return "" if name == task_names.SPAN_CORRUPTION else name
 
 
 def vocabulary_of(name: str) -> vocabs.Vocabulary:

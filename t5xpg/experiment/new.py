@@ -6,8 +6,7 @@ from t5xpg.base import paths
 from t5xpg.base.errors import UserError, nearest
 from t5xpg.base.files import directory_atomically, write_text
 from t5xpg.base.paths import shown
-from t5xpg.data.objectives import name_of
-from t5xpg.data.tasks.task_names import SPAN_CORRUPTION, UL2_MIXTURE, possible_dataset
+from t5xpg.data.tasks.task_names import possible_dataset
 from t5xpg.data.text.labelled import ENDING, TFDS_TASKS
 from t5xpg.experiment import config, data_state
 
@@ -84,7 +83,4 @@ def _objective_fragment(task: str) -> str:
         dataset = possible_dataset(task, data_state.vocabularies())
         is_supervised = dataset in TFDS_TASKS or bool(dataset and ENDING.match(task.removeprefix(f"{dataset}_")))
         return "none" if is_supervised else ""
-    if not row.parts:
-        return "none"
-    name = UL2_MIXTURE if row.parts[0].mode is not None else name_of(row.parts[0].objective)
-    return "" if name == SPAN_CORRUPTION else name
+    return data_state.objective_fragment(row.parts[0]) if row.parts else "none"
