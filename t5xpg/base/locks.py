@@ -37,6 +37,7 @@ def hold(path: Path, *, doing: str, instead: str, wait: Callable[[str], None] | 
             except BlockingIOError as error:
                 with contextlib.suppress(BlockingIOError):
                     fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                    fcntl.flock(file, fcntl.LOCK_UN)  # else two that try would wait for each other
                     time.sleep(0.01)
                     continue  # nobody holds it: another process is just asking `is_held`
                 if wait is None:

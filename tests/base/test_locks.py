@@ -3,7 +3,6 @@
 import fcntl
 import os
 import re
-import threading
 from pathlib import Path
 
 import pytest
@@ -40,10 +39,17 @@ def test_the_second_waits(tmp_path: Path) -> None:
     assert re.fullmatch(r"Process \d+ is caching x, since .*\. Waiting for it …", said[0])
 
 
-def test_one_who_asks_whether_it_is_held_does_not_hold_it(tmp_path: Path) -> None:
-    with (tmp_path / ".lock").open("a+b") as asking:  # in the middle of `is_held`
-        fcntl.flock(asking, fcntl.LOCK_SH)
-        threading.Timer(0.05, asking.close).start()
+def test_one_who_asks_whether_it_is_held_does_not_hold_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with (tmp_path / ".lock").open("a+b") as asking, (tmp_path / ".lock").open("a+b") as another:
+
+        def pause(seconds: float) -> None:
+            asking.close()
+            fcntl.flock(another, fcntl.LOCK_EX | fcntl.LOCK_NB)  # who pauses keeps the lock from nobody
+            another.close()
+
+        monkeypatch.setattr(locks.time, "sleep", pause)
+        fcntl.flock(asking, fcntl.LOCK_SH)  # in the middle of `is_held`
         with locks.hold(tmp_path / ".lock", doing="caching x", instead=""):
+            assert another.closed
             assert locks.is_held(tmp_path / ".lock")
     assert not locks.is_held(tmp_path / ".lock")
