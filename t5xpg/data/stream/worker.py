@@ -8,7 +8,6 @@ import itertools
 import os
 import queue
 import re
-import shutil
 import signal
 import socket
 import sys
@@ -59,7 +58,8 @@ def main() -> None:
                 reply = getattr(answers, message.pop("call"))(**message)
             except Exception as error:
                 reply = _failure(error)
-        data_process.send(connection, reply)
+        with contextlib.suppress(ConnectionError):  # `_read_requests` ends the process
+            data_process.send(connection, reply)
 
 
 class Answers:
@@ -229,8 +229,9 @@ def _read_requests(connection: socket.socket, requests: queue.SimpleQueue[dict[s
         while True:
             requests.put(data_process.receive(connection))
     except (EOFError, OSError):
-        for path in [folder] * 3 if folder is not None else ():  # again, as a file may be written there meanwhile
-            shutil.rmtree(path, ignore_errors=True)
+        if folder is not None:
+            with contextlib.suppress(OSError):  # another program in this process ends the threads that write there
+                os.execvp("rm", ["rm", "-rf", folder])
         os._exit(0)
     except BaseException:  # this thread alone would end, and the other side wait for ever
         traceback.print_exc()

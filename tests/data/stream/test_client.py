@@ -307,14 +307,33 @@ def test_the_data_process_ends_when_its_parent_is_killed_and_leaves_no_files(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.process
+def test_the_data_process_ends_amid_answers_that_nobody_reads_and_leaves_no_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    process = data_process.DataProcess({}, tmp_path / "log")
+    with pytest.raises(data_process.DataProcessError):
+        process.request({"call": "unknown"})
+    assert len(list(tmp_path.iterdir())) == 2
+    for _ in range(20):
+        data_process.send(process._connection, {"call": "unknown"})
+    process.hang_up()
+    assert process._process.wait(PATIENCE) == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["log"]
+    assert (tmp_path / "log").read_text() == ""
+    process.wait()
+
+
 def _runs(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    # an orphan that nobody waits for stays in the table as a zombie
-    status = Path(f"/proc/{pid}/stat")
-    return not (status.exists() and status.read_text().rpartition(")")[2].split()[0] == "Z")
+    # An orphan that nobody waits for stays in the table as a zombie. So does, for a moment, the first thread of a
+    # process while another one starts a program in its place.
+    threads, status = list(Path("/proc").glob(f"{pid}/task/*")), Path(f"/proc/{pid}/stat")
+    return len(threads) != 1 or not (status.exists() and status.read_text().rpartition(")")[2].split()[0] == "Z")
 
 
 def test_frames_carry_messages_and_arrays() -> None:
