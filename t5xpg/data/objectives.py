@@ -29,6 +29,12 @@ class SpanCorruption:
                 f"SpanCorruption.mean_noise_span_length is {self.mean_noise_span_length!r}: it must be a number of at "
                 "least 1."
             )
+        limit = self.mean_noise_span_length / (self.mean_noise_span_length + 1)
+        if self.noise_density > limit or (self.whole_words and self.noise_density == limit):
+            raise UserError(
+                f"SpanCorruption.noise_density is {self.noise_density!r}: with a mean_noise_span_length of "
+                f"{self.mean_noise_span_length!r} it must be below {limit:.3g}, so that there is text between the spans."
+            )
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ def config(**values: Any) -> DatasetConfig:
         num_epochs=st.none() | st.integers(1, 2**63 - 1),
         max_batches=st.none() | st.integers(1, 2**63 - 1),
         objective=st.sampled_from([None, IidDenoising(0.3), PrefixLM(0.25), LanguageModel(), MaskedLM(0.2, 0.7, 0.1)])
-        | st.builds(SpanCorruption, st.floats(0.01, 0.99), st.floats(1.0, 1e6) | st.integers(1, 10**6), st.booleans()),
+        | st.builds(SpanCorruption, st.floats(0.01, 0.49), st.floats(1.0, 1e6) | st.integers(1, 10**6), st.booleans()),
         module_import=st.lists(st.sampled_from(["my_tasks", "a.b_c"])),
         metrics=st.lists(st.sampled_from(["bleu", "a.b_c"])),
     )
@@ -78,6 +78,8 @@ def test_the_json_of_span_corruption_is_that_of_earlier_versions() -> None:
         (SpanCorruption, (float("nan"), 3.0), r"SpanCorruption\.noise_density is nan"),
         (SpanCorruption, (0.1, 0.5), r"SpanCorruption\.mean_noise_span_length is 0\.5"),
         (SpanCorruption, (0.1, float("inf")), r"SpanCorruption\.mean_noise_span_length is inf"),
+        (SpanCorruption, (0.5, 1.0, True), r"is 0\.5: with a mean_noise_span_length of 1\.0 it must be below 0\.5,"),
+        (SpanCorruption, (0.6, 1.0), r"noise_density is 0\.6: .* below 0\.5, so that there is text between the spans"),
         (SpanCorruption, (0.1, "3"), r"SpanCorruption\.mean_noise_span_length is '3'"),
         (IidDenoising, (0.0,), r"IidDenoising\.noise_density is 0\.0: it must lie between 0 and 1"),
         (PrefixLM, (0.6,), r"PrefixLM\.noise_density is 0\.6: .* at most 0\.5"),
