@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import signal
 import sys
 import tempfile
@@ -104,7 +105,12 @@ def data_process_in_this_one(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         ended.set()
         threading.Event().wait()  # a daemon thread that has nothing to do
 
+    def remove(_: str, command: list[str]) -> None:
+        shutil.rmtree(command[-1])
+        raise OSError("nothing else runs in place of this process")
+
     monkeypatch.setattr(os, "_exit", end)
+    monkeypatch.setattr(os, "execvp", remove)
     yield
     if started.is_set():  # it would end this process once os._exit is itself again
         ended.wait()
