@@ -29,7 +29,12 @@ def config(**values: Any) -> DatasetConfig:
         num_epochs=st.none() | st.integers(1, 2**63 - 1),
         max_batches=st.none() | st.integers(1, 2**63 - 1),
         objective=st.sampled_from([None, IidDenoising(0.3), PrefixLM(0.25), LanguageModel(), MaskedLM(0.2, 0.7, 0.1)])
-        | st.builds(SpanCorruption, st.floats(0.01, 0.49), st.floats(1.0, 1e6) | st.integers(1, 10**6), st.booleans()),
+        | st.builds(
+            lambda share, mean, words: SpanCorruption(share * mean / (mean + 1), mean, words),
+            st.floats(0.01, 0.99),
+            st.floats(1.0, 1e6) | st.integers(1, 10**6),
+            st.booleans(),
+        ),
         module_import=st.lists(st.sampled_from(["my_tasks", "a.b_c"])),
         metrics=st.lists(st.sampled_from(["bleu", "a.b_c"])),
     )
