@@ -33,7 +33,7 @@ class SpanCorruption:
         if self.noise_density > limit or (self.whole_words and self.noise_density == limit):
             raise UserError(
                 f"SpanCorruption.noise_density is {self.noise_density!r}: with a mean_noise_span_length of "
-                f"{self.mean_noise_span_length!r} it must be below {limit:.3g}, so that there is text between the spans."
+                f"{self.mean_noise_span_length!r} it must be below {limit:.3g}, so that there is text between spans."
             )
 
 

@@ -84,7 +84,7 @@ def test_the_json_of_span_corruption_is_that_of_earlier_versions() -> None:
         (SpanCorruption, (0.1, 0.5), r"SpanCorruption\.mean_noise_span_length is 0\.5"),
         (SpanCorruption, (0.1, float("inf")), r"SpanCorruption\.mean_noise_span_length is inf"),
         (SpanCorruption, (0.5, 1.0, True), r"is 0\.5: with a mean_noise_span_length of 1\.0 it must be below 0\.5,"),
-        (SpanCorruption, (0.6, 1.0), r"noise_density is 0\.6: .* below 0\.5, so that there is text between the spans"),
+        (SpanCorruption, (0.6, 1.0), r"noise_density is 0\.6: .* below 0\.5, so that there is text between spans"),
         (SpanCorruption, (0.1, "3"), r"SpanCorruption\.mean_noise_span_length is '3'"),
         (IidDenoising, (0.0,), r"IidDenoising\.noise_density is 0\.0: it must lie between 0 and 1"),
         (PrefixLM, (0.6,), r"PrefixLM\.noise_density is 0\.6: .* at most 0\.5"),
