@@ -181,6 +181,7 @@ def _plan(options: Namespace) -> int:
 def _train(options: Namespace) -> int:
     from t5xpg import distributed
     from t5xpg.check import checks
+    from t5xpg.run.command_options import options_of
     from t5xpg.run.directory import RunDirectory
     from t5xpg.train import training
 
@@ -195,7 +196,10 @@ def _train(options: Namespace) -> int:
     recorded = arguments.path_of(options.recorded)
     with distributed.join(processes) as group:
         checks.require(loaded, RunDirectory(path), data=recorded is None)
-        return training.train(loaded, path, recorded=recorded, profiled=options.profile, group=group)
+        code = training.train(loaded, path, recorded=recorded, profiled=options.profile, group=group)
+    if code == 0 and group.first:
+        print(f"evaluate it: make eval {options_of(RunDirectory(path))}", flush=True)
+    return code
 
 
 def _train_with_t5x(options: Namespace, loaded: "LoadedConfig") -> int:
@@ -319,10 +323,8 @@ def _import(options: Namespace) -> None:
 def _convert_gin(options: Namespace) -> None:
     from t5xpg.exchange.t5x import convert_gin
 
-    search = [Path(folder) for folder in options.search]
-    convert_gin.write(
-        Path(options.file), search, arguments.path_of(options.output), **arguments.values(options, "force", "partial")
-    )
+    search, output = [Path(folder) for folder in options.search], arguments.path_of(options.output)
+    convert_gin.write(Path(options.file), search, output, **arguments.values(options, "force", "partial"))
 
 
 def _report(options: Namespace) -> None:
@@ -342,14 +344,9 @@ def _report(options: Namespace) -> None:
         study.publish(allow_changed=options.allow_changed)
         return
     runs = [RunDirectory(arguments.pull_run(name)) for name in names or added_names] or [RunDirectory(run)]
-    home = loaded.gin_file.parent
-    report.publish(
-        None if added_names else runs[0],
-        home,
-        seeds=runs if added_names else runs[1:],
-        references=references.of_experiment(home),
-        allow_changed=options.allow_changed,
-    )
+    home, allow_changed = loaded.gin_file.parent, options.allow_changed
+    first, seeds = (None, runs) if added_names else (runs[0], runs[1:])
+    report.publish(first, home, seeds=seeds, references=references.of_experiment(home), allow_changed=allow_changed)
 
 
 def _site(options: Namespace) -> int:

@@ -44,6 +44,7 @@ def test_training_says_what_it_does_in_few_lines(unbroken: tuple[Path, str]) -> 
     }  # fmt: skip
     assert any(line.startswith("profile of 7 steps: ") for line in lines)
     assert list(folder.glob("profile/plugins/profile/*/perfetto_trace.json.gz"))
+    assert re.fullmatch(r"evaluate it: make eval EXP='.*small\.gin' RUN=unbroken", lines[-1])
 
 
 @unit

@@ -19,14 +19,14 @@ from t5xpg.run.checkpoint.folders import best_step, saved_steps
 from t5xpg.run.directory import RunDirectory
 from t5xpg.run.records import read_jsonl, records_of_split
 
-_IMPORTED, _FINISHED, _STOPPED, _BUSY = "imported", "finished", "stopped", "busy"
+_IMPORTED, _FINISHED, _STOPPED, _DIVERGED, _BUSY = "imported", "finished", "stopped", "diverged", "busy"
 _MB = 1e6
 
 
 @dataclass(frozen=True)
 class RunSummary:
-    """A run directory. state: "imported", "finished", "stopped", or "busy" where a process works in it. loss: the
-    last validation's, in nats per target token. checkpoints: the saved steps."""
+    """A run directory. state: "imported", "finished", "stopped", "diverged" (its loss became not finite), or "busy"
+    where a process works in it. loss: the last validation's, in nats per target token. checkpoints: the saved steps."""
 
     name: str
     experiment: str
@@ -121,7 +121,9 @@ def _summary(run: RunDirectory, name: str) -> RunSummary:
     losses = [line["loss"] for line in records_of_split(records, "validation")]
     ended = Best.of_records(records, BestMetric(**selection), step).ends(step) if selection else False
     finished = (ended or step == total) and step in steps  # if not saved, it was killed after its last record
-    state = _IMPORTED if run.imported() else _FINISHED if finished else _STOPPED
+    allowed = record["identity"].get("settings", {}).get("skip_nonfinite", 0)
+    diverged = len(list(run.nonfinite.glob("step_*"))) > allowed
+    state = _IMPORTED if run.imported() else _FINISHED if finished else _DIVERGED if diverged else _STOPPED
     if run.is_locked():
         state = _BUSY
     step = max((step, *steps))

@@ -56,6 +56,17 @@ def test_runs_of_a_sweep_and_checkpoints_behind_the_last_record_are_listed(runs:
     assert [run.name for run in list_runs(runs)] == ["begun", "mine", "mine_2"]
 
 
+def test_a_run_that_diverged_is_listed_as_such(runs: Path) -> None:
+    run = RunDirectory(runs / "mine_2")
+    record = run.read()
+    write_json(run.run_json, {**record, "identity": {**record["identity"], "settings": {"skip_nonfinite": 1}}})
+    states = []
+    for step in (601, 602):
+        (run.nonfinite / f"step_{step:08d}").mkdir(parents=True)
+        states += [one.state for one in list_runs(runs) if one.name == "mine_2"]
+    assert states == ["stopped", "diverged"]  # one such update is passed over
+
+
 def test_an_unreadable_run_is_listed(runs: Path) -> None:
     (runs / "mine_2" / "run.json").write_text("{")
     assert [run.experiment for run in list_runs(runs)] == ["tiny", "tiny", "-"]
