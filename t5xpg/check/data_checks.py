@@ -114,12 +114,12 @@ def _lengths(part: task_names.Part, vocabulary: Vocabulary, dataset: DatasetConf
             problem=True,
         )
         return
-    problems = objective_lengths.problems(part.name, lengths, objective, vocabulary.num_sentinels, part.reserved)
+    problems = objective_lengths.problems(part.name, lengths, objective, vocabulary, part.reserved)
     for problem in problems:
         yield Finding("spans", problem, problem=True)
     if problems:
         return
-    needed = objective_lengths.objective_lengths(objective, lengths, part.reserved)
+    needed = objective_lengths.objective_lengths(objective, lengths, vocabulary, part.reserved)
     spans = f"{needed.sentinels} span{'s' if needed.sentinels > 1 else ''} and " if needed.sentinels else ""
     if isinstance(objective, objectives.SpanCorruption) and objective.whole_words:
         text = f"at most {spans[:-5]} of whole words in {prefix}{needed.text} tokens of text; examples with more than"

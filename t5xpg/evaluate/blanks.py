@@ -105,7 +105,8 @@ def score(
     predict: Callable[[Sequence[str]], Sequence[str]],
     training: Sequence[str],
 ) -> tuple[dict[str, Any], list[dict[str, str]]]:
-    """{kind: {"exact_match", "exchanged", "unigram": in %, "examples"}}; and every blank with its prediction.
+    """{kind: {"exact_match", "exchanged", "unigram": in %, "examples"}}; and every blank with its prediction. Kinds
+    with fewer than two blanks, which cannot be exchanged, are left out.
 
     predict: returns a prediction for each text. Its answer is the text from <extra_id_0> to the next sentinel, without
     white space around it. "exchanged": the model reads the text of the example before; for the first one, the last
@@ -116,7 +117,7 @@ def score(
     numbers: dict[str, Any] = {}
     records: list[dict[str, str]] = []
     for kind, blanks in blanks_by_kind.items():
-        if not blanks:
+        if len(blanks) < 2:
             continue
         texts, targets = zip(*blanks, strict=True)
         answers = [predicted_spans(prediction).get(0, "").strip() for prediction in predict(texts)]

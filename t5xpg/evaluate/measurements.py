@@ -42,11 +42,11 @@ def describe_task(config: DatasetConfig, data_dir: Path) -> TaskDescription | No
     if not row.is_of(manifest.fields) or (row.supervised is not None and config.objective is not None):
         return None
     objectives = [_with_objective(part, config.objective) for part in row.parts]
-    lengths, sentinels = config.task_feature_lengths, row.vocabulary.num_sentinels
+    lengths = config.task_feature_lengths
     if row.parts and not row.vocabulary.counts_down_from_last:
         return None
     if config.split not in counts or any(
-        objective is None or problems(part.name, lengths, objective, sentinels, part.reserved)
+        objective is None or problems(part.name, lengths, objective, row.vocabulary, part.reserved)
         for part, objective in zip(row.parts, objectives, strict=True)
     ):
         return None

@@ -1,7 +1,8 @@
 """A test of whether two runs differ by more than chance: a paired bootstrap of their predictions (Koehn 2004).
 
 Examples are drawn with replacement, the same examples for both runs. p, as in sacrebleu, is the share of draws whose
-absolute difference exceeds the mean absolute difference of all draws by more than the measured difference.
+absolute difference exceeds the mean absolute difference of all draws by more than the measured difference; unlike
+there, 1 for two runs that do not differ in any draw.
 """
 
 import json
@@ -53,7 +54,10 @@ def compare(run: RunDirectory, other: RunDirectory, split: str | None = None) ->
         predictions = [[line.get("prediction") for line in of_run] for of_run in (lines, other_lines)]
         for name, value in values.items() if "prediction" in lines[0] else ():
             signature, targets = values.get(f"{name}_signature"), [line["target"] for line in lines]
-            compared = paired_bootstrap(name, signature, targets, predictions)
+            try:
+                compared = paired_bootstrap(name, signature, targets, predictions)
+            except (AttributeError, TypeError, ValueError):  # a metric of the user that has the name of another one
+                continue
             recorded = value, other_metrics.get(task, {}).get(name)
             if compared is None or None in recorded:
                 continue
@@ -104,7 +108,8 @@ def paired_bootstrap(
     ends = [SAMPLES // 40, -SAMPLES // 40 - 1]  # as sacrebleu takes them
     columns = zip(("mean", "other_mean", "difference"), [*drawn, drawn[0] - drawn[1]], strict=True)
     means = {part: [float(scores.mean()), *np.sort(scores)[ends].tolist()] for part, scores in columns}
-    return {"score": own, "other_score": other, **means, "p": (beyond + 1) / (SAMPLES + 1)}
+    p = (beyond + 1) / (SAMPLES + 1) if distances.any() else 1.0
+    return {"score": own, "other_score": other, **means, "p": p}
 
 
 def _metric_of_signature(signature: str) -> Any:

@@ -79,7 +79,7 @@ def tune(
                 raise UserError(
                     f"No metric of what {config.mixture_or_task_name} decodes is a number: nothing can be tuned."
                 )
-    by, mode = criterion(names, experiment.selection)
+    by, mode = criterion(trials, names, experiment.selection)
     best = (min if mode == MIN else max)(trials, key=lambda trial: trial["metrics"][by])["decoding"]
     result = {"step": checkpoint_step, "split": config.split, "tried": trials, "by": by, "mode": mode, "best": best}
     result["gin"] = gin_of(best)
@@ -108,12 +108,15 @@ def _decodings(
     return [dataclasses.replace(decoding, num_decodes=count, alpha=alpha) for count, alpha in pairs]
 
 
-def criterion(names: Sequence[str], selection: BestMetric | None) -> tuple[str, str | None]:
+def criterion(
+    trials: Sequence[Mapping[str, Any]], names: Sequence[str], selection: BestMetric | None
+) -> tuple[str, str | None]:
     """The metric that the best is chosen by, and its mode: the experiment's, where it is among `names`; else the first,
-    the highest."""
-    if selection is not None and (own := selection.metric.replace("/", " / ", 1)) in names:
+    the highest. Metrics that are equal in all trials, such as those of scores, are chosen only if all are."""
+    changed = [name for name in names if len({trial["metrics"][name] for trial in trials}) > 1] or names
+    if selection is not None and (own := selection.metric.replace("/", " / ", 1)) in changed:
         return own, selection.mode
-    return names[0], MAX
+    return changed[0], MAX
 
 
 def gin_of(best: Mapping[str, Any], overrides: Sequence[str] = (), files: Sequence[str] = ()) -> str:

@@ -36,7 +36,7 @@ def references_table(results: Results) -> str:
     name = "this experiment" + (f", mean of {count} seeds (lowest to highest)" if count > 1 else "")
     # the cells of a row: its name, parameters and compute, then its numbers
     first_row = (name, _count(results["num_params"]), _compute(results.get("training_flops")))
-    rows = {first_row: {key: _spread(key, own_values[key]) for key in own_values}}
+    rows = {first_row: {key: _spread(key, own_values[key], count) for key in own_values}}
     for reference, key in zip(published, published_keys, strict=True):
         facts = (_reference_link(reference), _count(reference.get("parameters")), _compute(reference.get("flops")))
         rows.setdefault(facts, {})[key] = _number(key, reference["value"])
@@ -114,9 +114,11 @@ def _number(key: Key, value: float) -> str:
     return decimals(value) if key[1] in MEASURES else cell(value)
 
 
-def _spread(key: Key, numbers: Sequence[float]) -> str:
+def _spread(key: Key, numbers: Sequence[float], count: int) -> str:
+    """The mean and the range of the numbers. count: of the seeds, of which some may have no finite number."""
     span = f" ({_number(key, min(numbers))} to {_number(key, max(numbers))})" if len(numbers) > 1 else ""
-    return _number(key, statistics.mean(numbers)) + span
+    some = f", of {len(numbers)} seeds" if len(numbers) < count else ""
+    return _number(key, statistics.mean(numbers)) + span + some
 
 
 def _count(parameters: int | None) -> str:

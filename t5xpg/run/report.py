@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from t5xpg.base.errors import UserError
-from t5xpg.base.files import read_json, read_text, replaced_together, write_text
+from t5xpg.base.files import json_object_if_any, read_json, read_text, replaced_together, write_text
 from t5xpg.base.markdown import with_block
 from t5xpg.base.paths import shown
 from t5xpg.run import provenance
@@ -163,4 +163,9 @@ def publish(
         if run:
             names = " and ".join(shown(directory.path) for directory, _ in each)
             provenance.require_commit(names, *provenance.git_states(results))
-    return _write(run, experiment_dir, results) if run else PAGE.write(experiment_dir, results)
+    earlier = json_object_if_any(experiment_dir / RESULTS_FILE).get("seeds", ())
+    page = _write(run, experiment_dir, results) if run else PAGE.write(experiment_dir, results)
+    now = {results["identity"].get("seed"), *(one["seed"] for one in results.get("seeds", ()))}
+    if left_out := [str(one["seed"]) for one in earlier if one["seed"] not in now]:
+        print(f"seeds {', '.join(left_out)}, which were published before, are left out: ADD=… puts their runs back")
+    return page

@@ -136,7 +136,7 @@ def collect(run: RunDirectory, *, train_points: Sequence[int] | None = None) -> 
         )
     starts = counting_starts(record)
     steps = max(line["step"] for line in metrics)
-    selected = _selected(metrics, starts[-1].get("selection"), steps)
+    selected = _selected(metrics, starts[-1], steps)
     evaluated = _evaluation(run, steps, selected)
     state = (steps, None) if evaluated is None else evaluated_state(evaluated)
     other_splits = _other_splits(run, state)
@@ -224,12 +224,14 @@ def _without_folders(data: Any) -> Any:
     }
 
 
-def _selected(metrics: Sequence[Record], selection: Record | None, last_step: int) -> Results | None:
-    """The best evaluation of a run that selects one, and why the run ended with step `last_step`, if it ended early."""
+def _selected(metrics: Sequence[Record], start: Record, last_step: int) -> Results | None:
+    """The best evaluation of a run that selects one, and why the run ended with step `last_step`, if it ended early.
+    start: the last one of the run."""
+    selection = start.get("selection")
     if selection is None:
         return None
     best = Best.of_records(metrics, BestMetric(**selection), last_step)
-    ended = best.reason if best.ends(last_step) else None
+    ended = best.reason if best.ends(last_step) and last_step < start["total_steps"] else None
     kind = {name: selection[name] for name in ("metric", "mode")}
     return {**kind, "step": best.step, "value": best.value, "ended_early": ended}
 

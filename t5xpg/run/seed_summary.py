@@ -18,7 +18,7 @@ _SHOWN = 5
 
 
 def results_of_seeds(path: Path, first: Results, others: Sequence[RunDirectory]) -> list[dict[str, Any]]:
-    """The published part of further runs: {"seed", "steps", "sources", "final", "evaluation", "other_splits"} each.
+    """The published part of further runs: {"seed", "steps", "sources", "final", "evaluation", "other_splits", …} each.
 
     first: the results of the run that is published in full. path: its folder or file. Raises UserError if another run
     differs in more than the seed: in experiment, settings, data, vocabulary, versions, the steps trained, or the way of
@@ -26,6 +26,8 @@ def results_of_seeds(path: Path, first: Results, others: Sequence[RunDirectory])
     """
     published = []
     common_kinds = _evaluated_kinds(first)
+    for one in first.get("seeds", ()):
+        common_kinds = common_kinds & _evaluated_kinds(one) or common_kinds
     paths = dict.fromkeys([first["identity"].get("seed"), *(one["seed"] for one in first.get("seeds", ()))], path)
     for other in others:
         results = collect(other)
@@ -45,7 +47,7 @@ def results_of_seeds(path: Path, first: Results, others: Sequence[RunDirectory])
         published.append(
             {
                 "seed": seed,
-                **{name: results[name] for name in ("steps", "sources")},
+                **{name: results[name] for name in ("steps", "sources", "selected") if results.get(name) is not None},
                 "final": {"validation": results["final"]["validation"]},
                 "evaluation": _published(results["evaluation"]),
                 "other_splits": {split: _published(one) for split, one in splits.items()},
@@ -82,7 +84,7 @@ def _published(evaluation: Results | None) -> dict[str, Any] | None:
 
 
 def _circumstances(results: Results, kinds: Set[str]) -> dict[str, Any]:
-    """The facts that have to be the same. The last step of a run that ended early and its best step are results.
+    """The facts that have to be the same. The last step of a run that ended, maybe early, and its best one are results.
     kinds: the kinds of evaluated steps that all runs so far have in common."""
     by_split = {"validation": results["evaluation"], **results.get("other_splits", {})}
     evaluated = _evaluated_kinds(results)
@@ -90,11 +92,12 @@ def _circumstances(results: Results, kinds: Set[str]) -> dict[str, Any]:
     settings, seed = identity.get("settings", {}), results["identity"].get("seed")
     # the seeds of datasets that are the run's own (RANDOM_SEED)
     seed_settings = {name for name, value in settings.items() if name.endswith(".seed") and value == seed}
+    ended = results["steps"] == results["total_steps"] or (results.get("selected") or {}).get("ended_early")
     return {
         **identity,
         "settings": {name: value for name, value in settings.items() if name not in seed_settings},
         **{name: results[name] for name in ("experiment", "total_steps", "versions")},
-        "steps": "ended early" if (results.get("selected") or {}).get("ended_early") else results["steps"],
+        "steps": "all, or ended early" if ended else results["steps"],
         "evaluated step": " or ".join(sorted(kinds & evaluated or evaluated)),
         "evaluation": {split: "none" if one is None else _evaluation_way(one) for split, one in by_split.items()},
     }

@@ -81,6 +81,7 @@ def test_what_is_filled_in_exactly() -> None:
         return [f"<extra_id_0>{answer}" for answer in [*answers[1:], answers[0]]]
 
     assert score(blanks_by_kind, predict_the_next_answer, [])[0]["word"]["exchanged"] == 100.0
+    assert score({"word": [("<extra_id_0>", "one")]}, lambda texts: ["<extra_id_0>one"], []) == ({}, [])
 
 
 @pytest.mark.process

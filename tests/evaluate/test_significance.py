@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from t5xpg.base.errors import UserError
-from t5xpg.base.files import write_json
+from t5xpg.base.files import read_json, write_json
 from t5xpg.data import metrics
 from t5xpg.evaluate import significance
 from t5xpg.run.directory import RunDirectory
@@ -81,6 +81,21 @@ def test_runs_are_compared_as_sacrebleu_does(
     assert "test, 1,000 samples, seed 12345: mean [95%]  ours" in printed
     shown = f"| en_de / exact_match | {exact['mean'][0]:.2f} [{exact['mean'][1]:.2f}, {exact['mean'][2]:.2f}] |"
     assert shown in PAGE.block(collect(run))
+
+
+def test_runs_that_do_not_differ(tmp_path: Path) -> None:
+    run, same = evaluated(tmp_path / "ours", SAID), evaluated(tmp_path / "theirs", SAID)
+    found = significance.compare(run, same, "test")["tasks"]["en_de"]
+    assert {name: one["p"] for name, one in found.items()} == dict.fromkeys(found, 1.0)
+
+
+def test_another_metric_of_a_known_name_is_left_out(tmp_path: Path) -> None:
+    runs = [evaluated(tmp_path / name, SAID) for name in ("ours", "theirs")]
+    for folder in (run.evaluation / "test" for run in runs):
+        facts = read_json(folder / "evaluation.json")
+        write_json(folder / "evaluation.json", {**facts, "metrics": {"mine": {"accuracy": 1.0}, **facts["metrics"]}})
+        (folder / "predictions" / "mine.jsonl").write_text('{"inputs": "x", "target": [1], "prediction": [1]}\n')
+    assert list(significance.compare(*runs, "test")["tasks"]) == ["en_de"]
 
 
 def test_runs_that_cannot_be_compared(tmp_path: Path) -> None:

@@ -102,12 +102,13 @@ def test_training_goes_on_while_a_checkpoint_is_written(tmp_path):
 
 
 def test_the_last_and_the_best_stay(tmp_path):
-    losses = {10: 3.0, 20: 1.0, 30: 2.0, 40: None, 50: 1.5, 60: float("nan")}
+    losses = {5: float("nan"), 10: 3.0, 20: 1.0, 30: 2.0, 40: None, 50: 1.5, 60: float("nan")}
     with Checkpointer(tmp_path, CheckpointConfig(keep=2)) as checkpoints:
         for step, loss in losses.items():
             metrics = None if loss is None else {"validation/loss": loss, "other": 0.0}
             checkpoints.save(step, make_state(step), {}, {}, metrics)
             assert checkpoints.latest() == step
+            assert (checkpoints.best() is None) == (step == 5)
         assert checkpoints.steps() == [20, 50, 60]
         assert checkpoints.best() == 20
     with Checkpointer(tmp_path, CheckpointConfig(keep=1)) as checkpoints:

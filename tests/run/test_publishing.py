@@ -179,10 +179,11 @@ def test_runs_that_differ_in_more_than_the_seed_are_refused(tmp_path: Path, home
 
 
 def test_seeds_are_all_of_the_last_step_or_all_of_the_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def results(seed: int, evaluated: int, best: int) -> dict[str, Any]:
+    def results(seed: int, evaluated: int, best: int, steps: int = 100, early: str | None = None) -> dict[str, Any]:
         return {
-            "identity": {"seed": seed}, "experiment": "a", "total_steps": 100, "versions": {}, "steps": 100,
-            "sources": {}, "evaluation": {"step": evaluated}, "selected": {"step": best}, "final": {"validation": {}},
+            "identity": {"seed": seed}, "experiment": "a", "total_steps": 100, "versions": {}, "steps": steps,
+            "sources": {}, "evaluation": {"step": evaluated}, "selected": {"step": best, "ended_early": early},
+            "final": {"validation": {}},
         }  # fmt: skip
 
     monkeypatch.setattr(seed_summary, "collect", lambda run: run.results)
@@ -191,14 +192,23 @@ def test_seeds_are_all_of_the_last_step_or_all_of_the_best(tmp_path: Path, monke
         assert len(seed_summary.results_of_seeds(tmp_path, first, others)) == 1
     with pytest.raises(UserError, match='evaluated step "last" and "best"'):
         seed_summary.results_of_seeds(tmp_path, first, [last, best])
+    published = seed_summary.results_of_seeds(tmp_path, first, [last])
+    with pytest.raises(UserError, match='evaluated step "last" and "best"'):  # also one after the other
+        seed_summary.results_of_seeds(tmp_path, {**first, "seeds": published}, [best])
+    early = Mock(results=results(3, 50, 50, steps=60, early="no better"))
+    assert len(seed_summary.results_of_seeds(tmp_path, first, [best, early])) == 2, "the last step is a result"
+    with pytest.raises(UserError, match='steps "all, or ended early" and 60'):
+        seed_summary.results_of_seeds(tmp_path, first, [Mock(results=results(3, 50, 50, steps=60))])
 
 
-def test_later_seeds_join_what_is_published(tmp_path: Path, home: Path) -> None:
+def test_later_seeds_join_what_is_published(tmp_path: Path, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first, second, third = runs = [predicting(tmp_path / str(seed), seed, 40.0 + seed) for seed in (7, 1, 2)]
     changed(second, starts=[A])
     page = publish(first, home, seeds=[second, third], allow_changed=True)
     together = (page.read_bytes(), (home / "results.json").read_bytes())
+    assert "left out" not in capsys.readouterr().out
     publish(first, home)
+    assert "seeds 1, 2, which were published before, are left out: ADD=… puts" in capsys.readouterr().out
     for run in runs[1:]:
         publish(None, home, seeds=[run])
     assert (page.read_bytes(), (home / "results.json").read_bytes()) == together

@@ -22,6 +22,7 @@ from t5xpg.data.objectives import (
     SpanCorruption,
     name_of,
 )
+from t5xpg.data.vocab.vocabulary import Vocabulary
 
 
 @dataclass(frozen=True)
@@ -71,16 +72,22 @@ class ObjectiveLengths:
     sentinels: int = 0
 
 
-def objective_lengths(objective: Objective, lengths: Mapping[str, int], reserved: int = 0) -> ObjectiveLengths:
-    """What an objective makes of `lengths` of its features. reserved: tokens before the text, such as UL2's mode."""
+def objective_lengths(
+    objective: Objective, lengths: Mapping[str, int], vocabulary: Vocabulary | None = None, reserved: int = 0
+) -> ObjectiveLengths:
+    """What an objective makes of `lengths` of its features. vocabulary: None where it is not known; then more sentinels
+    can be needed. reserved: tokens before the text, such as UL2's mode."""
     if isinstance(objective, LanguageModel):
         return ObjectiveLengths(lengths["targets"], lengths["targets"])
     inputs = lengths["inputs"] - reserved
     if isinstance(objective, SpanCorruption) and objective.whole_words:
-        # a word of one token becomes one sentinel; examples with longer targets are left out, here half of them
+        # examples with longer targets are left out, here half of them
         text, density = inputs - 1, objective.noise_density
-        spans = math.ceil((text + 1) / 2 * density / objective.mean_noise_span_length)
-        return ObjectiveLengths(text, math.ceil(density * text) + 2, spans + 1)
+        # a piece can be a word; between two words of bytes stands another one
+        words = (text + 1) / 2 if vocabulary is not None and vocabulary.kind == "bytes" else text
+        # t5 rounds twice, and a span that goes on at the text's beginning counts twice; each has two tokens of targets
+        spans = math.floor((words * density + 0.5) / objective.mean_noise_span_length + 0.5) + 1
+        return ObjectiveLengths(text, math.ceil(density * text) + 2, min(spans, (lengths["targets"] - 1) // 2))
     if isinstance(objective, SpanCorruption):
         found = span_lengths(inputs, objective)
         return ObjectiveLengths(found.text_tokens, found.target_tokens, found.spans)
@@ -102,14 +109,14 @@ def objective_lengths(objective: Objective, lengths: Mapping[str, int], reserved
 
 
 def problems(
-    task: str, lengths: Mapping[str, int], objective: Objective, sentinels: int, reserved: int = 0
+    task: str, lengths: Mapping[str, int], objective: Objective, vocabulary: Vocabulary | None, reserved: int = 0
 ) -> list[str]:
-    """Why a task with this objective cannot be read with these lengths. sentinels: how many its vocabulary has."""
+    """Why a task with this objective cannot be read with these lengths. vocabulary: None if it needs no sentinels."""
     expected = {"targets"} if isinstance(objective, LanguageModel) else {"inputs", "targets"}
     if set(lengths) != expected:
         names = " and ".join(f"'{name}'" for name in sorted(expected))
         return [f"TASK_FEATURE_LENGTHS has {sorted(lengths)}: {task} ({name_of(objective)}) has {names}."]
-    needed = objective_lengths(objective, lengths, reserved)
+    needed = objective_lengths(objective, lengths, vocabulary, reserved)
     if needed.text < 2:
         given = " and ".join(f"{name} of {length} tokens" for name, length in lengths.items())
         return [f"{task} has no room for text in {given}. Set longer TASK_FEATURE_LENGTHS."]
@@ -129,7 +136,7 @@ def problems(
             f"targets of {needed.targets}. Set TASK_FEATURE_LENGTHS = {{'inputs': {lengths['inputs']}, 'targets': "
             f"{needed.targets}}}, or more."
         )
-    if needed.sentinels > sentinels:
+    if needed.sentinels > (sentinels := 0 if vocabulary is None else vocabulary.num_sentinels):
         found.append(
             f"{task} would need {needed.sentinels} sentinels for {needed.sentinels} spans in inputs of "
             f"{lengths['inputs']} tokens, and its vocabulary has {sentinels}: further ones would be ordinary tokens. "

@@ -181,8 +181,7 @@ def _check_objective(task: seqio.Task, config: DatasetConfig) -> None:
             f"WHOLE_WORDS=True: the vocabulary of {task.name} has no token that begins with a space and so a word. "
             "Set it to False, or choose another vocabulary."
         )
-    sentinels = 0 if vocabulary is None else vocabulary.num_sentinels
-    if found := problems(task.name, config.task_feature_lengths, objective, sentinels, reserved_of(task)):
+    if found := problems(task.name, config.task_feature_lengths, objective, vocabulary, reserved_of(task)):
         raise UserError(" ".join(found))
 
 

@@ -57,13 +57,14 @@ def lasting_steps(directory: Path) -> list[int]:
 def best_step(directory: Path, metric: str, mode: str) -> int | None:
     """The step of `lasting_steps` with the lowest ("min") or highest ("max") metric, the first of equals.
 
-    NaN is the worst value. None if no checkpoint has the metric.
+    NaN does not count. None if no checkpoint has the metric.
     """
     cost_by_step: dict[int, float] = {}
     for step in lasting_steps(directory):
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # not measured then, or damaged
             value = float(json.loads((directory / str(step) / "metrics" / "metrics").read_bytes())[metric])
-            cost_by_step[step] = math.inf if math.isnan(value) else value if mode == "min" else -value
+            if not math.isnan(value):
+                cost_by_step[step] = value if mode == "min" else -value
     return min(cost_by_step, key=lambda step: cost_by_step[step], default=None)
 
 

@@ -123,7 +123,8 @@ class Speedrun(PlannedExperiment):
         }
         for name, record in ((name, json_object_of(file)) for name, file in files.items() if file.exists()):
             reasons = list(objections(plan, _values(record, "nats_per_byte")))
-            if any(sha256_of_file(self.home / file) != digest for file, digest in record["gin"].items()):
+            gin = {self.home / file: digest for file, digest in record["gin"].items()}
+            if not all(file.exists() and sha256_of_file(file) == digest for file, digest in gin.items()):
                 reasons.append("its gin file or that of the rules has changed: to be run again")
             note = "to be timed again" if _toolchain(record["versions"]) != board["toolchain"] else ""
             board["entries"] += [{

@@ -20,6 +20,7 @@ from t5xpg.data.objectives import (
 )
 from t5xpg.data.tasks.lengths import objective_lengths, problems, span_lengths
 from t5xpg.data.tasks.task_names import BYTES, NAMED_BYTES, UL2
+from t5xpg.data.vocab.vocabulary import Vocabulary
 
 
 @pytest.mark.parametrize(
@@ -45,17 +46,18 @@ from t5xpg.data.tasks.task_names import BYTES, NAMED_BYTES, UL2
 def test_what_cannot_be_is_said(
     lengths: tuple[int, int], objective: Objective, sentinels: int, expected: list[str]
 ) -> None:
-    found = problems("a_task", dict(zip(("inputs", "targets"), lengths, strict=True)), objective, sentinels)
+    vocabulary = Vocabulary("bytes", extra_ids=sentinels)
+    found = problems("a_task", dict(zip(("inputs", "targets"), lengths, strict=True)), objective, vocabulary)
     assert len(found) == len(expected)
     for message, part in zip(found, expected, strict=True):
         assert re.search(part, message), message
 
 
 def test_a_language_model_has_targets_alone() -> None:
-    assert problems("a_task", {"targets": 64}, LanguageModel(), 0) == []
-    (message,) = problems("a_task", {"inputs": 64, "targets": 64}, LanguageModel(), 0)
+    assert problems("a_task", {"targets": 64}, LanguageModel(), None) == []
+    (message,) = problems("a_task", {"inputs": 64, "targets": 64}, LanguageModel(), None)
     assert message == "TASK_FEATURE_LENGTHS has ['inputs', 'targets']: a_task (lm) has 'targets'."
-    assert "(prefix_lm) has 'inputs' and 'targets'" in problems("a_task", {"targets": 64}, PrefixLM(), 0)[0]
+    assert "(prefix_lm) has 'inputs' and 'targets'" in problems("a_task", {"targets": 64}, PrefixLM(), None)[0]
 
 
 def test_sentinels_suffice_for_ul2() -> None:
@@ -63,10 +65,10 @@ def test_sentinels_suffice_for_ul2() -> None:
     for inputs in (64, 512, 1024, 1500):
         for denoiser in UL2:
             lengths = {"inputs": inputs, "targets": inputs}
-            assert problems("a_task", lengths, denoiser.objective, NAMED_BYTES.num_sentinels, reserved=1) == []
+            assert problems("a_task", lengths, denoiser.objective, NAMED_BYTES, reserved=1) == []
     x1 = next(denoiser.objective for denoiser in UL2 if denoiser.name == "x1")
     assert objective_lengths(x1, {"inputs": 512, "targets": 512}).sentinels == 128
-    assert problems("a_task", {"inputs": 512, "targets": 512}, x1, BYTES.num_sentinels)
+    assert problems("a_task", {"inputs": 512, "targets": 512}, x1, BYTES)
 
 
 def test_counts_of_tokens_masked_one_by_one_are_those_that_hardly_any_example_exceeds() -> None:

@@ -13,11 +13,12 @@ from t5xpg.base.errors import UserError
 from t5xpg.data.objectives import SpanCorruption
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.tasks import providers, steps
+from t5xpg.data.tasks.lengths import objective_lengths
 from t5xpg.data.tasks.seqio_vocabularies import to_seqio
 from t5xpg.data.vocab.files import vocabulary_of_file
 from t5xpg.data.vocab.sentinels import fill
 from t5xpg.data.vocab.vocabulary import Vocabulary
-from tests.small_tokenizers import word_pieces
+from tests.small_tokenizers import with_spaces_in_pieces, word_pieces
 
 BYTES = Vocabulary("bytes", extra_ids=125)
 TEXT = "The café_2 of Ålesund isn't far: (walk 300 m, then turn).\n\n  `list.sort()` sorts in place, a[0] first. "
@@ -78,6 +79,23 @@ def test_examples_with_longer_targets_are_left_out() -> None:
     kept = examples(objective, 97, 24)
     assert 0 < len(kept) < len(examples(objective, 97, 60))
     assert all(len(BYTES.encode(targets)) < 24 for _, targets in kept)
+
+
+@pytest.mark.parametrize("mean", [1.0, 1.5, 3.0])
+@pytest.mark.parametrize("kind", ["bytes", "pieces"])
+def test_no_example_has_more_sentinels_than_are_said(kind: str, mean: float, tmp_path: Path) -> None:
+    """In a text of words of one token: of bytes with a space between them, of pieces without."""
+    vocabulary = BYTES if kind == "bytes" else vocabulary_of_file(with_spaces_in_pieces(tmp_path, sentinels=30))
+    objective, lengths = SpanCorruption(0.3, mean, whole_words=True), {"inputs": 64, "targets": 64}
+    feature = seqio.Feature(to_seqio(vocabulary), add_eos=True)
+    dataset = tf.data.Dataset.from_tensors({"targets": tf.constant(vocabulary.encode("b " * 64), tf.int32)}).repeat(200)
+    with seqio.utils.map_seed_manager(7):
+        step = tf.autograph.experimental.do_not_convert(steps.steps(objective)[0])
+        rows = list(step(dataset, lengths, {"inputs": feature, "targets": feature}).as_numpy_iterator())
+    used = max(sum(vocabulary.sentinel_index(token) is not None for token in row["inputs"].tolist()) for row in rows)
+    most = objective_lengths(objective, lengths, vocabulary).sentinels
+    assert most - 2 <= used <= most
+    assert objective_lengths(objective, {**lengths, "targets": 9}, vocabulary).sentinels == min(most, 4)
 
 
 def test_pieces_of_words_belong_together() -> None:
