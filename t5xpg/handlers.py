@@ -283,7 +283,7 @@ def _runs(options: Namespace) -> int:
         listing.print_runs(folder, as_json=options.json)
         return 0
     runs, yes = [folder / run.name for run in listing.list_runs(folder)], options.yes
-    code = listing.remove(folder, patterns, yes=yes) if patterns else listing.remove_checkpoints(folder, yes=yes)
+    code = listing.remove_runs(folder, patterns, yes=yes) if patterns else listing.remove_checkpoints(folder, yes=yes)
     for run in runs:
         (stores.push if run.exists() else stores.remove)(run)
     return code

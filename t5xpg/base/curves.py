@@ -250,7 +250,8 @@ def _description(y_label: str, curves: Sequence[Curve]) -> str:
 
 def _tick_text(tick: float, all_ticks: Sequence[float]) -> str:
     distance = all_ticks[1] - all_ticks[0]
-    decimals = next(count for count in range(12) if abs(round(distance, count) - distance) < 1e-9 * distance)
+    # distances are 1, 2, 2.5 or 5 of some power of ten, as far as the difference of two floats says
+    decimals = next((count for count in range(12) if abs(round(distance, count) - distance) < 1e-3 * distance), 12)
     return f"{tick:,.{decimals}f}"
 
 

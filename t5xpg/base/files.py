@@ -104,9 +104,15 @@ def directory_atomically(path: Path) -> Iterator[Path]:
         yield temporary
         if path.exists():
             old = Path(tempfile.mkdtemp(prefix=temporary_prefix(path.name), suffix=_REPLACED, dir=path.parent))
-            os.replace(path, old / path.name)
-            os.replace(temporary, path)
-            shutil.rmtree(old, ignore_errors=True)
+            try:
+                os.replace(path, old / path.name)
+                os.replace(temporary, path)
+            except BaseException:
+                if (old / path.name).exists() and not path.exists():
+                    os.replace(old / path.name, path)
+                raise
+            finally:
+                shutil.rmtree(old, ignore_errors=True)
         else:
             os.replace(temporary, path)
     except BaseException:
@@ -130,9 +136,10 @@ def read_text(path: Path) -> str:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write `text` as UTF-8, whole or not at all."""
+    """Write `text` as UTF-8, whole or not at all. A lone surrogate, which UTF-8 cannot encode, is written as an escape,
+    which JSON reads as what it was."""
     with write_atomically(path) as file:
-        file.write(text.encode("utf-8"))
+        file.write(text.encode("utf-8", "backslashreplace"))
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -7,15 +7,14 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from shutil import rmtree
 from typing import Any
 
 from t5xpg.base.errors import UserError, nearest
-from t5xpg.base.files import json_object_if_any
+from t5xpg.base.files import json_object_if_any, remove
 from t5xpg.base.markdown import UNKNOWN, aligned, cell
 from t5xpg.base.paths import shown
 from t5xpg.run.best import Best, BestMetric
-from t5xpg.run.checkpoint.folders import best_step, saved_steps
+from t5xpg.run.checkpoint.folders import CheckpointFolders, best_step, saved_steps
 from t5xpg.run.directory import RunDirectory
 from t5xpg.run.records import read_jsonl, records_of_split
 
@@ -62,7 +61,7 @@ def print_runs(folder: Path, *, as_json: bool = False) -> None:
     print("\n".join(aligned(header, rows, numbers_from=3)))
 
 
-def remove(folder: Path, patterns: Sequence[str], *, yes: bool = False) -> int:
+def remove_runs(folder: Path, patterns: Sequence[str], *, yes: bool = False) -> int:
     """Delete the runs that match the patterns ("*", "mine_*"), after a confirmation on the terminal (`yes`: without).
 
     A run that a process works in stays. Returns the exit code: 1 where one stayed, the answer was no, or nobody could
@@ -82,9 +81,10 @@ def remove(folder: Path, patterns: Sequence[str], *, yes: bool = False) -> int:
 
 
 def remove_checkpoints(folder: Path, *, yes: bool = False) -> int:
-    """Delete all checkpoints except the last and the best of each finished run. Asks and returns as `remove`.
+    """Delete all checkpoints except the last and the best of each finished run. Asks and returns as `remove_runs`.
 
-    Checkpoints that another run began from or has as its teacher stay, too.
+    Checkpoints that another run began from or has as its teacher stay, too. Where the last one is damaged, the last
+    whole one stays, which the run goes on from.
     """
     deletions, runs = [], list(list_runs(folder))
     identities = [json_object_if_any(RunDirectory(folder / run.name).run_json).get("identity", {}) for run in runs]
@@ -94,7 +94,10 @@ def remove_checkpoints(folder: Path, *, yes: bool = False) -> int:
         if run.state != _FINISHED:
             continue
         needed = {origin["step"] for origin in origins if origin["experiment"] == run.experiment}
-        if superfluous := sorted(set(run.checkpoints[:-1]) - {_best(directory)} - needed):
+        superfluous = sorted(set(run.checkpoints[:-1]) - {_best(directory)} - needed)
+        if superfluous and (whole := _last_whole(directory)) < run.checkpoints[-1]:
+            superfluous = [step for step in superfluous if step < whole]
+        if superfluous:
             deletions.append((directory, superfluous))
             print(f"  {run.name}  checkpoints {', '.join(f'{step:,}' for step in superfluous)}")
     if not deletions:
@@ -147,6 +150,19 @@ def _best(run: RunDirectory) -> int | None:
     return best_step(run.checkpoints, selection.metric, selection.mode)
 
 
+def _last_whole(run: RunDirectory) -> int:
+    """The last step whose checkpoint is whole; -1 where none is."""
+
+    def read(folder: Path) -> None:
+        from t5xpg.run.checkpoint import checkpoint_items  # late: Orbax
+
+        checkpoint_items.read_through(folder)
+
+    with suppress(UserError):  # it names all checkpoints, and training names them again
+        return CheckpointFolders(run.checkpoints, read_only=True, read_checkpoint=read).latest() or -1
+    return -1
+
+
 def _confirmed(question: str, yes: bool) -> bool:
     try:
         confirmed = yes or input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
@@ -159,12 +175,17 @@ def _confirmed(question: str, yes: bool) -> bool:
 
 
 def _delete(run: RunDirectory, folders: Sequence[Path]) -> int:
-    """Delete folders of a run unless a process works in it. Returns 1 where one does, or else 0."""
+    """Delete folders of a run, and what links to them, unless a process works in it. Returns 1 where one does or a
+    folder cannot be deleted, or else 0."""
+    existing = [folder for folder in folders if folder.exists()]  # others were deleted meanwhile
+    if not existing:
+        return 0
     try:
         with run.lock(), run.evaluation_lock(wait=False):
-            for folder in folders:
-                rmtree(folder)
-    except UserError as error:
+            for folder in existing:
+                remove(folder.resolve())
+                remove(folder)
+    except (UserError, OSError) as error:
         print(f"kept: {error}")
         return 1
     return 0

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from t5xpg.base.errors import UserError
-from t5xpg.base.files import json_object_if_any, read_json, read_text, replaced_together, write_text
+from t5xpg.base.files import json_object_if_any, read_text, replaced_together, write_text
 from t5xpg.base.markdown import with_block
 from t5xpg.base.paths import shown
 from t5xpg.run import provenance
@@ -122,7 +122,7 @@ def missing_evaluation(run: RunDirectory, results: Mapping[str, Any]) -> str:
     command = f"make eval {options_of(run)}"
     if not run.evaluation_json.exists():
         return f"without evaluation and samples, as the run was not evaluated: {command}"
-    step = read_json(run.evaluation_json).get("step", "an unknown one")
+    step = json_object_if_any(run.evaluation_json).get("step", "an unknown one")
     return f"without evaluation and samples: those are of step {step}, and the run is at {steps}: {command}"
 
 

@@ -351,6 +351,8 @@ def _timing(timing: Sequence[Record], starts: Sequence[Record]) -> dict[str, Any
     """The speed of a run. Rates are medians, because the first record's updates contain the compilation."""
     times = _present_values(timing, "time")
     wall = times[-1] - starts[0]["time"] if times and len(starts) == 1 else None
+    if wall is not None and wall < 0:  # the clock was set back
+        wall = None
     rates = ("seconds_per_step", "tokens_per_second", "target_tokens_per_second", "share_of_peak")
     medians = {name: statistics.median(values) if (values := _present_values(timing, name)) else None for name in rates}
     known = [line for line in timing if line.get("used_by_others") is not None]

@@ -31,7 +31,7 @@ def sections(results: Results) -> list[str]:
         metric,
         _metrics(results),
         *(table(*filled_rows(one), numbers_from=1) for one in evaluations(results) if one.get("blanks")),
-        *(table(*significance_rows(one), numbers_from=1) for one in results.get("significance", ())),
+        *(_significance(one) for one in results.get("significance", ())),
         f"![{escape(curve_text(results))}]({CURVE_FILE})",
         _measures(results),
         table(["", ""], [[name, value] for name, value in _facts(results) if value]),
@@ -48,6 +48,12 @@ def _objections(results: Results) -> str:
     """The reasons why the numbers were not made with the code of one commit, as a line; "" if they were."""
     reasons = provenance.objections(*provenance.git_states(results))
     return f"**Not the code of one commit:** what is shown {', and '.join(reasons)}." if reasons else ""
+
+
+def _significance(comparison: Mapping[str, Any]) -> str:
+    (title, run, other, *columns), rows = significance_rows(comparison)
+    header = [title, escape(run), escape(other), *columns]
+    return table(header, [[escape(metric), *numbers] for metric, *numbers in rows], numbers_from=1)
 
 
 def curve_svg(results: Results) -> str:

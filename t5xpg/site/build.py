@@ -38,6 +38,7 @@ def build(folder: Path) -> Path:
 
     Raises UserError for a folder that holds anything else than a site.
     """
+    folder = folder.resolve()  # a link stays one
     if folder.exists() and not (folder / MARK).exists():
         if not folder.is_dir() or any(folder.iterdir()):
             raise UserError(f"{folder} holds other things than a site. Name another folder with OUTPUT=…")

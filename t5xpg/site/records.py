@@ -10,7 +10,7 @@ from typing import Any
 from t5xpg.base import paths
 from t5xpg.base.environment import git
 from t5xpg.base.errors import UserError
-from t5xpg.base.files import json_object_if_any, read_json, read_text, sha256_of_file
+from t5xpg.base.files import json_object_if_any, json_object_of, read_text, sha256_of_file
 from t5xpg.run.comparison_tables import MEASURES, matching_keys, trivial_results
 from t5xpg.run.directory import RunDirectory
 from t5xpg.run.report import README_FILE, RESULTS_FILE
@@ -20,7 +20,8 @@ from t5xpg.study.kinds import KINDS
 from t5xpg.study.reproduce.reproduce import OUTCOME_FILE
 
 _ANSWERS = {"another text shown": "exchanged", "most frequent word": "unigram"}  # beside words filled in
-UNREADABLE = (UserError, KeyError, OSError)  # of a run: only just begun, gone, or of another format
+# Errors of a run that has only just begun, is gone, or whose files are damaged or of another format.
+UNREADABLE = (UserError, OSError, LookupError, AttributeError, TypeError, ValueError)
 LOCAL = "runs-"  # before the names of runs of this machine
 _SENTENCE = r"\*\*{}\.\*\* (.*?)(?:\n\n|\Z)"
 
@@ -128,7 +129,7 @@ def experiments(runs: Sequence[SiteRun]) -> list[SiteExperiment]:
         if published.exists():
             own_runs.insert(0, SiteRun(folder.name, read_results(published), published=True))
         boards = (folder / kind.page.board_file for kind in KINDS)
-        board = next((read_json(path) for path in boards if path.exists()), None)
+        board = next((json_object_of(path) for path in boards if path.exists()), None)
         question, answer = (_sentence(text, name) for name in ("Question", "Answer"))
         state = list(_state(folder, own_runs))
         site_experiments.append(SiteExperiment(folder.name, folder, text, question, answer, own_runs, board, state))

@@ -78,10 +78,17 @@ def test_ticks_cover_their_range_and_steps_are_whole() -> None:
             assert all(tick == int(tick) for tick in ticks(0, high, whole=True))
 
 
-@pytest.mark.parametrize("values", [(20.0, 20.000000000000004), (100 / 3, 33.33333333333334), (1e-13, 3e-13)])
+@pytest.mark.parametrize(
+    "values",
+    [(20.0, 20.000000000000004), (100 / 3, 33.33333333333334), (1e-13, 3e-13), (33.333332, 33.333336)],
+)
 def test_values_that_differ_by_rounding_alone_are_drawn(values: tuple[float, float]) -> None:
     assert len(ticks(*values)) >= 4
     assert "<svg" in draw("t", "x", "y", [Curve("v", "own", [1, 2], values)])
+
+
+def test_ticks_have_the_digits_of_their_distance() -> None:
+    assert ">6,759,150.3<" in draw("t", "x", "y", [Curve("v", "own", [1, 2], (6759150.05, 6759150.55))])
 
 
 def test_labels_are_moved_apart_as_little_as_possible() -> None:

@@ -51,6 +51,29 @@ def test_a_folder_takes_the_place_of_another_when_it_is_whole(tmp_path: Path) ->
     assert names(tmp_path) == ["folder"]
 
 
+def test_a_folder_is_put_back_if_its_replacement_is_interrupted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, replace = tmp_path / "folder", os.replace
+    files.write_text(folder / "a.txt", "one")
+
+    def interrupted(source: Path, target: Path) -> None:
+        if (source, target.name) != (folder, "folder") and target == folder and source.suffix == ".tmp":
+            raise KeyboardInterrupt
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt), files.directory_atomically(folder) as new:
+        (new / "a.txt").write_text("two")
+    assert (folder / "a.txt").read_text() == "one"
+    assert names(tmp_path) == ["folder"]
+
+
+def test_what_utf8_cannot_encode_is_written_as_json_reads_it(tmp_path: Path) -> None:
+    files.write_json(tmp_path / "a.json", {"command": "caf\udce9"})
+    assert files.read_json(tmp_path / "a.json") == {"command": "caf\udce9"}
+
+
 @pytest.mark.parametrize("links", [True, False])
 def test_files_that_belong_together_are_replaced_together(
     tmp_path: Path, links: bool, monkeypatch: pytest.MonkeyPatch

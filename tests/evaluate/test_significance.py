@@ -84,9 +84,10 @@ def test_runs_are_compared_as_sacrebleu_does(
 
 
 def test_runs_that_do_not_differ(tmp_path: Path) -> None:
-    run, same = evaluated(tmp_path / "ours", SAID), evaluated(tmp_path / "theirs", SAID)
+    run, same = evaluated(tmp_path / "ours", SAID), evaluated(tmp_path / "a|b", SAID)
     found = significance.compare(run, same, "test")["tasks"]["en_de"]
     assert {name: one["p"] for name, one in found.items()} == dict.fromkeys(found, 1.0)
+    assert "seed 12345: mean [95%] | ours | a&#124;b | difference | p |" in PAGE.block(collect(run))
 
 
 def test_another_metric_of_a_known_name_is_left_out(tmp_path: Path) -> None:

@@ -2,14 +2,16 @@
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
 
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import read_json, write_json
+from t5xpg.run.checkpoint.folders import CheckpointFolders
 from t5xpg.run.directory import RunDirectory
-from t5xpg.run.listing import list_runs, print_runs, remove, remove_checkpoints
+from t5xpg.run.listing import list_runs, print_runs, remove_checkpoints, remove_runs
 from t5xpg.run.records import JsonlWriter
 from tests.run.test_report import make_run
 
@@ -23,9 +25,17 @@ def runs(tmp_path: Path) -> Path:
     make_run(folder / "begun").metrics_jsonl.unlink()
     (folder / "no run").mkdir()
     for step in (400, 600, 1000):
-        (folder / "mine" / "checkpoints" / str(step)).mkdir(parents=True)
-        (folder / "mine" / "checkpoints" / str(step) / "commit_success.txt").touch()
+        save(folder / "mine" / "checkpoints", step)
     return folder
+
+
+def save(checkpoints: Path, step: int, **losses: float) -> None:
+    """Write a folder that passes for a whole checkpoint."""
+    if (checkpoints / str(step)).exists():
+        (checkpoints / str(step)).rename(checkpoints / f"{step}.unfinished")
+    folders = CheckpointFolders(checkpoints, read_only=True, read_checkpoint=lambda folder: None)
+    write_json(folders.unfinished(step) / "metrics" / "metrics", losses)
+    folders.finish(step)
 
 
 def test_runs_are_listed(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -52,7 +62,7 @@ def test_runs_of_a_sweep_and_checkpoints_behind_the_last_record_are_listed(runs:
     saved.mkdir(parents=True)
     (saved / "commit_success.txt").touch()
     assert [(run.name, run.state, run.step) for run in list_runs(runs)][-1] == ("sweep/first", "stopped", 601)
-    assert remove(runs, ["sweep/*"], yes=True) == 0
+    assert remove_runs(runs, ["sweep/*"], yes=True) == 0
     assert [run.name for run in list_runs(runs)] == ["begun", "mine", "mine_2"]
 
 
@@ -76,18 +86,18 @@ def test_runs_are_deleted_after_a_yes(
     runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(UserError, match=r"REMOVE=mien: there is no such run in .*mine"):
-        remove(runs, ["mien"])
+        remove_runs(runs, ["mien"])
     monkeypatch.setattr("builtins.input", lambda _: "n")
-    assert remove(runs, ["mine*"]) == 1
+    assert remove_runs(runs, ["mine*"]) == 1
     assert "nothing was deleted" in capsys.readouterr().out
     monkeypatch.setattr("builtins.input", lambda _: "y")
     with RunDirectory(runs / "mine_2").lock(), RunDirectory(runs / "begun").evaluation_lock():
-        assert remove(runs, ["*"]) == 1, "not all of them are gone"
+        assert remove_runs(runs, ["*"]) == 1, "not all of them are gone"
     printed = capsys.readouterr().out
     for run, doing in (("mine_2", "working in"), ("begun", "evaluating")):
         assert f"kept: Process {os.getpid()} is {doing} {runs / run}, since" in printed
     assert sorted(path.name for path in runs.iterdir()) == ["begun", "mine_2", "no run"]
-    assert remove(runs, ["*"], yes=True) == 0
+    assert remove_runs(runs, ["*"], yes=True) == 0
     assert [path.name for path in runs.iterdir()] == ["no run"]
 
 
@@ -103,9 +113,43 @@ def test_checkpoints_of_finished_runs_are_deleted(runs: Path, capsys: pytest.Cap
 
 def test_the_best_checkpoint_of_any_run_stays(runs: Path) -> None:
     for step, loss in ((400, 2.5), (600, 2.0), (1000, 2.25)):
-        write_json(runs / "mine" / "checkpoints" / str(step) / "metrics" / "metrics", {"validation/loss": loss})
+        save(runs / "mine" / "checkpoints", step, **{"validation/loss": loss})
     assert remove_checkpoints(runs, yes=True) == 0
     assert sorted(path.name for path in (runs / "mine" / "checkpoints").iterdir()) == ["1000", "600"]
+
+
+def test_the_last_whole_checkpoint_stays(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    checkpoints = runs / "mine" / "checkpoints"
+    (checkpoints / "1000" / "metrics" / "metrics").write_text("torn")
+    assert remove_checkpoints(runs, yes=True) == 0
+    assert "step 1000 is damaged: metrics/metrics is not as it was written. Going on from step 600" in (
+        capsys.readouterr().err
+    )
+    assert sorted(path.name for path in checkpoints.iterdir()) == ["1000", "600"]
+    (checkpoints / "600" / "metrics" / "metrics").write_text("torn")
+    save(checkpoints, 400)
+    (checkpoints / "400" / "metrics" / "metrics").write_text("torn")
+    assert remove_checkpoints(runs, yes=True) == 0
+    assert sorted(path.name for path in checkpoints.iterdir()) == ["1000", "400", "600"], "one may be mended"
+
+
+def test_a_run_on_another_disk_is_deleted_there(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (runs / "mine").rename(tmp_path / "elsewhere")
+    (runs / "mine").symlink_to(tmp_path / "elsewhere")
+    assert remove_runs(runs, ["mine"], yes=True) == 0
+    assert not (tmp_path / "elsewhere").exists()
+    assert not (runs / "mine").is_symlink()
+
+    def gone_meanwhile(_: str) -> str:
+        shutil.rmtree(runs / "begun")
+        return "y"
+
+    monkeypatch.setattr("builtins.input", gone_meanwhile)
+    assert remove_runs(runs, ["*"]) == 0
+    assert [path.name for path in runs.iterdir()] == ["no run"]
+    assert "kept" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("place", ["mine_2", "sweep/first"])

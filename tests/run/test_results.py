@@ -39,8 +39,10 @@ def test_results_are_those_of_the_records(tmp_path: Path) -> None:
         "used_by_others": None,
     }  # fmt: skip
     record["identity"]["settings"]["train_dataset.pack"] = True
+    record["starts"][0]["time"] += 1e6
     write_json(run.run_json, record)
     assert collect(run)["examples"] is None, "packed rows are not examples"
+    assert collect(run)["timing"]["wall_seconds"] is None, "the clock was set back"
 
 
 def test_starts_before_a_new_beginning_do_not_count(tmp_path: Path) -> None:

@@ -238,6 +238,15 @@ def test_other_folders_are_left_alone(tmp_path: Path) -> None:
     assert (tmp_path / "mine" / "thesis.txt").read_text() == "years"
 
 
+def test_a_link_to_a_folder_stays_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Site, "write", lambda self: (self.folder / "index.html").write_text("new"))
+    (tmp_path / "root").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "root")
+    build(tmp_path / "link")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "root" / "index.html").read_text() == "new"
+
+
 def test_differences_are_marked_word_by_word() -> None:
     assert differences("a red <b>", "a green <b> too") == ("a <del>red</del><ins>green</ins> &lt;b&gt;<ins> too</ins>")
     assert differences("same", "same") == "same"

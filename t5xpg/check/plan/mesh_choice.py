@@ -32,15 +32,17 @@ def mesh_overrides(
                 f"Or spell the sizes of its axes: MESH={AXES[0]}=8,{AXES[1]}=4."
             )
         return [*overrides], [*gin_files, f"gin/partitioning/{name}.gin"]
-    sizes = dict.fromkeys(AXES, 1)
+    sizes: dict[str, int] = {}
     for part in mesh.replace(" ", "").split(","):
         match = _SIZE.fullmatch(part)
         if match is None or int(match[2]) < 1:
             raise UserError(f"MESH={mesh}: cannot read {part!r}; expected axis=size, as in {AXES[0]}=8,{AXES[1]}=4.")
-        if match[1] not in sizes:
+        if match[1] not in AXES:
             raise UserError(f"MESH={mesh}: a mesh has no axis {match[1]!r}.{nearest(match[1], AXES)}")
+        if match[1] in sizes:
+            raise UserError(f"MESH={mesh} says the size of {match[1]!r} twice.")
         sizes[match[1]] = int(match[2])
-    bindings = [f"distributed.MeshConfig.{axis}={size}" for axis, size in sizes.items()]
+    bindings = [f"distributed.MeshConfig.{axis}={sizes.get(axis, 1)}" for axis in AXES]
     return [*overrides, *bindings, "distributed.MeshConfig.devices=None"], [*gin_files]
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from t5xpg.base.environment import require_package
 from t5xpg.base.errors import UserError
+from t5xpg.base.files import write_text
 from t5xpg.base.metric_values import Histogram, Image, MetricValue
 from t5xpg.run.loggers import Logger, StartedRun
 
@@ -93,7 +94,7 @@ class WeightsAndBiases(Logger):
         """Hand over what is left."""
         self._run.finish()
         if self._offline_step is not None:
-            (Path(self._run.dir).parent / _LAST_STEP).write_text(str(self._offline_step), encoding="utf-8")
+            write_text(Path(self._run.dir).parent / _LAST_STEP, str(self._offline_step))
 
     def _wandb_value(self, value: MetricValue) -> Any:
         if isinstance(value, Histogram):

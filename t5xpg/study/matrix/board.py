@@ -127,7 +127,7 @@ def _cell(run: Run) -> dict[str, Any]:
         "done": done,
         "diverged_at": run_outcome.step if run_outcome.diverged else None,
         "settings": settings_digest(experiment),
-        "steps": run.steps,
+        "steps": run.steps if last_record is None else run_outcome.step,  # it may have ended early
         "seed": experiment.random_seed,
         "rows": experiment.train_dataset.batch_size,
         "lengths": dict(experiment.lengths),

@@ -1,5 +1,6 @@
 """The board of a sweep, leaderboard.json."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -29,10 +30,10 @@ def collect(
 
     runs: the known ones; planned: the number of runs in the end. chosen: the candidates of the final runs, None while
     they are searched for. step_times: of `step_times.measure`, None if not measured. "measure" is the metric of the
-    plan; its values stand under "loss". "steps_to_reference" is the first step whose value is as good as the mean over
-    seeds of the reference's last value; None for a run that does not reach it, or is validated on another task.
-    "judged": the training data of recipes, and their losses on each task. Raises UserError if runs were trained on
-    different text.
+    plan; its values stand under "loss". "ended_early" is there where a final run did. "steps_to_reference" is the first
+    step whose value is as good as the mean over seeds of the reference's last value; None for a run that does not reach
+    it, or is validated on another task. "judged": the training data of recipes, and their losses on each task. Raises
+    UserError if runs were trained on different text.
     """
     check_same_text(runs)
     metric = plan.decides
@@ -57,6 +58,7 @@ def collect(
         **({} if metric.mode == MIN else {"mode": metric.mode}),
         "runs": planned,
         "runs_done": len({run.path for run, out in outcomes if out.done}),
+        **({"ended_early": True} if any(map(_ended_early, itertools.chain(*final.values()))) else {}),
         "reference": {"recipe": reference, "steps": plan.final.steps, "loss": rounded(reference_loss)},
         "search": [_trial(plan, run, out, chosen) for run, out in outcomes if run.stage == "search"],
         "final": entries,
@@ -94,6 +96,11 @@ def last_value(run_outcome: Outcome, metric: str) -> float | None:
         names = dict.fromkeys(name for _, values in run_outcome.measured for name in values)
         raise UserError(f"sweep.toml: metric is {metric!r}, which is not measured.{nearest(metric, names)}")
     return curve[-1][1]
+
+
+def _ended_early(final: tuple[Run, Outcome]) -> bool:
+    run, out = final
+    return out.last is not None and out.step < run.labels["steps"]
 
 
 def _setting(runs: _Outcomes, name: str) -> Any:

@@ -118,7 +118,7 @@ def _task_phrase(board: Board) -> str:
 
 
 def _final_steps(board: Board) -> str:
-    return f"{board['reference']['steps']:,} steps"
+    return f"{'at most ' if 'ended_early' in board else ''}{board['reference']['steps']:,} steps"
 
 
 def _seeds(entries: Sequence[Entry]) -> str:
@@ -248,7 +248,7 @@ def _facts(board: Board) -> Iterator[list[str]]:
     meaning = f"to the reference, mean over seeds; {UNKNOWN} where not every seed comes to it"
     yield ["steps, tokens, time", meaning]
     if reference["loss"] is not None and _comparable(board):
-        yield ["reference", f"{reference['recipe']}: {reference['loss']:.3f} after {reference['steps']:,} steps"]
+        yield ["reference", f"{reference['recipe']}: {reference['loss']:.3f} after {_final_steps(board)}"]
     if times is not None:
         method = f"medians of {times['rounds']} turns of {times['steps']} updates, the recipes in alternation"
         yield ["time of a step", escape(f"{method}, on {times['host']['cores']} cores; time to the reference from it")]

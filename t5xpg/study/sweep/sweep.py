@@ -126,7 +126,8 @@ class Sweep(Study):
     def summary(self, board: Board) -> Iterator[str]:
         for entry in board["final"]:
             losses = ", ".join(map(decimals, entry["loss"]))
-            yield f"{entry['recipe']} ({entry['candidate']}): {losses} after {entry['steps']:,} steps"
+            at_most = "at most " if "ended_early" in board else ""
+            yield f"{entry['recipe']} ({entry['candidate']}): {losses} after {at_most}{entry['steps']:,} steps"
 
     def time_steps(self) -> None:
         """Measure how long a step of each recipe takes, and keep it for the board."""

@@ -27,6 +27,7 @@ def test_sizes_and_fragments_are_spelled(tmp_path) -> None:
         ("dat=8", r"no axis 'dat'. Did you mean data\?"),
         ("data=eight", r"cannot read 'data=eight'; expected axis=size"),
         ("data=8;model=2", r"cannot read 'data=8;model=2'"),
+        ("data=8,data=2", r"says the size of 'data' twice"),
     ],
 )
 def test_mistakes(typed, message) -> None:

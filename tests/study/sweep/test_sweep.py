@@ -1,5 +1,6 @@
 """A whole sweep of a few steps, of recipes with different tasks: searched, killed, gone on with, judged, shown."""
 
+import dataclasses
 import json
 import shutil
 import signal
@@ -10,6 +11,7 @@ import pytest
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import read_json, write_json
 from t5xpg.study import runs
+from t5xpg.study.sweep import board as sweep_board
 from t5xpg.study.sweep import judged_tasks
 from t5xpg.study.sweep.sweep import Sweep
 from tests.workplace import EXPERIMENT, PATIENCE, Workplace, make_workplace, wait_until
@@ -127,6 +129,18 @@ def test_the_board_has_what_was_found(done: tuple[Workplace, Sweep, str]) -> Non
     # the rest of a text is text but for its end, and so is its beginning
     assert spans["target_tokens"] < prefix_lm["target_tokens"] <= 16 * 64
     assert prefix_lm["target_tokens"] - 16 <= prefix_lm["text_bytes"] <= 16 * (63 + 64)
+
+
+def test_runs_that_ended_early_are_not_said_to_have_all_steps(
+    done: tuple[Workplace, Sweep, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, sweep, _ = done
+    assert "ended_early" not in sweep.collect(sweep.runs())
+    monkeypatch.setattr(sweep_board, "outcome", lambda run: dataclasses.replace(runs.outcome(run), step=3))
+    early = sweep.collect(sweep.runs())
+    assert early["ended_early"]
+    assert all(" after at most 4 steps" in line for line in sweep.summary(early))
+    assert "Loss after at most 4 steps on the whole" in "".join(sweep.page.sections(early))
 
 
 def test_the_page_is_made_from_the_board(done: tuple[Workplace, Sweep, str]) -> None:
