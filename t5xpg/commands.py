@@ -14,7 +14,7 @@ from typing import Any
 from t5xpg.base.errors import UserError, nearest
 from t5xpg.base.option_values import alphas, count, counts, megabytes, number, price, seeds, step
 
-OFF = ("", "0", "no", "false", "off")  # values of a switch in Make
+OFF = ("", "0", "n", "no", "none", "false", "off")  # values of a switch in Make
 
 
 @dataclass(frozen=True)

@@ -73,7 +73,7 @@ def show(
     print(f"{config.mixture_or_task_name}, {config.split}: {lengths}; {config.converter}{' packed' * config.pack}")
     for number in range(count):
         row = {name: array[number : number + 1] for name, array in batch.items()}
-        if not any(row[name].any() for name in layout.tokens):
+        if not any(row[name].any() for name in layout.tokens if name in row):
             break  # the split has fewer examples; the rest of the batch is padding
         print(f"\nexample {number + 1}")
         print("\n".join(_arrays(row, layout, vocabulary)))
@@ -143,7 +143,7 @@ def mask_drawing(row: Row, layout: BatchLayout) -> Iterator[str]:
             decoder.shape[1], encoder, segments["decoder"], segments["encoder"]
         )
     weights = row[layout.weights]
-    size = -(-max(weights.shape[1], *(max(mask.shape) for mask in masks.values())) // _WIDTH)
+    size = -(-max([weights.shape[1], *(max(mask.shape) for mask in masks.values())]) // _WIDTH)
     each = "one position" if size == 1 else f"{size} positions"
     yield f"\nexample 1, drawn: a character is {each}, # all of them, + some, . none"
     for name, mask in masks.items():

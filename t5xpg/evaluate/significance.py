@@ -49,7 +49,8 @@ def compare(run: RunDirectory, other: RunDirectory, split: str | None = None) ->
     tasks: dict[str, dict[str, Any]] = {}
     for task, values in evaluation.get("metrics", {}).items():
         lines, other_lines = (_lines(folder / "predictions" / f"{task.replace(':', '_')}.jsonl") for folder in folders)
-        if [(one["inputs"], one["target"]) for one in lines] != [(one["inputs"], one["target"]) for one in other_lines]:
+        pairs = [[(one.get("inputs"), one["target"]) for one in of_run] for of_run in (lines, other_lines)]
+        if pairs[0] != pairs[1]:
             raise UserError(f"{folders[0]} and {folders[1]} are of other inputs or targets of {task}: evaluate anew.")
         predictions = [[line.get("prediction") for line in of_run] for of_run in (lines, other_lines)]
         for name, value in values.items() if "prediction" in lines[0] else ():

@@ -1,5 +1,6 @@
 """Reads gin files and overrides statement by statement, so that a mistake in one does not hide mistakes in others."""
 
+import contextlib
 import inspect
 import re
 import sys
@@ -14,7 +15,7 @@ from gin import config_parser
 from t5xpg.base import paths
 from t5xpg.base.errors import UserError, nearest
 from t5xpg.experiment.gin_graph import MACRO, Binding
-from t5xpg.experiment.gin_statements import UNREADABLE, parse
+from t5xpg.experiment.gin_statements import AsWritten, parse
 
 _NAME = re.compile(r"\w[\w./-]*")  # of a macro, or of a parameter with its scopes, modules and class
 
@@ -162,11 +163,10 @@ class _Delegate(gin.ParserDelegate):
 
 def _literal(value: str) -> str:
     """The value as a gin literal. Text that gin cannot parse is quoted as a string, unless it begins with @ or %."""
-    try:
-        gin.parse_value(value)
-    except (*UNREADABLE, MemoryError):
-        return value if value[:1] in ("@", "%") else repr(value)
-    return value
+    with contextlib.suppress(UserError, MemoryError):
+        list(parse(f"x = {value}", AsWritten(), ""))  # the whole value: gin.parse_value reads a beginning of it
+        return value
+    return value if value[:1] in ("@", "%") else repr(value)
 
 
 def shortened(text: str) -> str:

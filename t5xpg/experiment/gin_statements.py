@@ -9,7 +9,8 @@ from typing import Any
 from gin import config_parser
 from t5xpg.base.errors import UserError
 
-UNREADABLE = (SyntaxError, ValueError, RecursionError, tokenize.TokenError)  # what gin raises for text that is not gin
+# what gin raises for text that is not gin
+UNREADABLE = (SyntaxError, TypeError, ValueError, RecursionError, tokenize.TokenError)
 
 
 def parse(text: str, delegate: config_parser.ParserDelegate, source: str) -> Iterator[Any]:
@@ -87,7 +88,7 @@ def statements(
         raise UserError(f"There is no gin file {file}.") from None
     except UnicodeDecodeError as error:
         raise UserError(f"{file} is no text ({error.reason}).") from None
-    for one in parse(text, _AsWritten(), str(file)):
+    for one in parse(text, AsWritten(), str(file)):
         place = f"{file.name}, line {one.location.line_num}"
         if isinstance(one, config_parser.ImportStatement):
             yield Import(one.module, one.bound_name(), place)
@@ -101,7 +102,7 @@ def statements(
             yield BoundValue(one.scope or "", selector, parameter, one.value, place)
 
 
-class _AsWritten(config_parser.ParserDelegate):
+class AsWritten(config_parser.ParserDelegate):
     def configurable_reference(self, scoped_selector: str, evaluate: bool) -> Reference:
         return Reference(f"@{scoped_selector}{'()' if evaluate else ''}")
 

@@ -14,6 +14,7 @@ They do not affect what a run computes: its identity holds the digests of the te
 """
 
 import dataclasses
+import math
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ from t5xpg.data.text.labelled import TEXT
 from t5xpg.data.text.manifest import Manifest, one_word
 from t5xpg.data.text.sources import HuggingFace
 from t5xpg.data.vocab.files import vocabulary_of_file
-from t5xpg.data.vocab.record import VocabularyRecord
+from t5xpg.data.vocab.record import NAME, VocabularyRecord
 from t5xpg.data.vocab.tokenizers import SENTENCEPIECE
 from t5xpg.data.vocab.training import VocabularySettings
 from t5xpg.data.vocab.vocabulary import Vocabulary as Ids
@@ -49,6 +50,14 @@ class Data:
     min_characters: int | None = None
     published: str | None = None
     sha256: Mapping[str, str] | None = None
+
+    def __post_init__(self) -> None:
+        if self.hub is None and (self.config or self.revision):
+            raise UserError("needs.Data.config and needs.Data.revision are of the dataset that needs.Data.hub names.")
+        if self.max_mb is not None and not 0 < self.max_mb < math.inf:
+            raise UserError(f"needs.Data.max_mb is {self.max_mb!r}: it must be a number of megabytes, or None.")
+        if not all(isinstance(digest, str) for digest in (self.sha256 or {}).values()):
+            raise UserError(f"needs.Data.sha256 is {self.sha256!r}: expected the hex digest of each split, as a text.")
 
     @property
     def command(self) -> str:
@@ -81,7 +90,7 @@ class Data:
             "fields": None if self.fields is None else labelled.parse_fields(self.fields),
             "hub": None if self.hub is None else HuggingFace(self.hub, self.config, self.revision, streamed=True),
             "limit": self.limit,
-            "max_bytes": None if self.max_mb is None else round(self.max_mb * 1e6),
+            "max_bytes": None if self.max_mb is None else max(1, round(self.max_mb * 1e6)),
             "min_characters": self.min_characters,
         }
 
@@ -125,6 +134,8 @@ class Vocabulary:
     def __post_init__(self) -> None:
         if self.tokenizer is not None and self.name is None:
             raise UserError("needs.Vocabulary.tokenizer needs a name: what the vocabulary is called in names of tasks.")
+        if self.name is not None and not NAME.fullmatch(self.name):
+            raise UserError(f"needs.Vocabulary.name is {self.name!r}: expected letters, digits and underscores.")
         self.settings  # noqa: B018  raises UserError for invalid ones
 
     @property

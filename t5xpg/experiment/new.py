@@ -6,7 +6,9 @@ from t5xpg.base import paths
 from t5xpg.base.errors import UserError, nearest
 from t5xpg.base.files import directory_atomically, write_text
 from t5xpg.base.paths import shown
-from t5xpg.data.tasks.task_names import possible_dataset
+from t5xpg.data.objectives import LanguageModel, MaskedLM
+from t5xpg.data.tasks.lengths import objective_lengths
+from t5xpg.data.tasks.task_names import Row, possible_dataset
 from t5xpg.data.text.labelled import ENDING, TFDS_TASKS
 from t5xpg.experiment import config, data_state
 
@@ -15,12 +17,12 @@ _GIN = """\
 from __gin__ import dynamic_registration
 
 include 'gin/models/{model}.gin'
-include 'gin/optimizers/{optimizer}.gin'
+{architecture}include 'gin/optimizers/{optimizer}.gin'
 include 'gin/partitioning/one_device.gin'
 include 'gin/runs/pretrain.gin'
 {objective}
 MIXTURE_OR_TASK_NAME = {task!r}
-TASK_FEATURE_LENGTHS = {{'inputs': 256, 'targets': 64}}
+{vocab_size}TASK_FEATURE_LENGTHS = {lengths}
 TRAIN_STEPS = 1000
 BATCH_SIZE = 16
 RANDOM_SEED = 0
@@ -63,17 +65,36 @@ def write(name: str, task: str, model: str, optimizer: str) -> Path:
         if chosen not in known:
             raise UserError(f"There is no gin/{kind}/{chosen}.gin.{nearest(chosen, known)}")
     with directory_atomically(folder) as new:
-        fragment = _objective_fragment(task)
-        objective = f"include 'gin/objectives/{fragment}.gin'\n" if fragment else ""
-        values = {"name": name, "task": task, "model": model, "optimizer": optimizer, "objective": objective}
-        write_text(new / f"{name}.gin", _GIN.format(**values))
+        row, file = data_state.row_of(task), new / f"{name}.gin"
+        values = {"name": name, "task": task, "model": model, "optimizer": optimizer, "vocab_size": ""}
+        values |= {"objective": _include("objectives", _objective_fragment(task)), **_for_objective(row)}
+        write_text(file, _GIN.format(**values))
         write_text(new / "README.md", _PAGE.format(**values))
-        config.load(str(new / f"{name}.gin"))
-    if data_state.row_of(task) is None:
+        model_size = config.load(str(file)).experiment.model.config.vocab_size
+        if row is not None and row.vocabulary.size > model_size:
+            write_text(file, _GIN.format(**values | {"vocab_size": f"VOCAB_SIZE = {row.vocabulary.size}\n"}))
+    if row is None:
         print(f"warning: {data_state.unknown_task(task)}")
     file = folder / f"{name}.gin"
     print(f"{shown(file)}: change what differs, then make check EXP={name}", flush=True)
     return file
+
+
+def _include(kind: str, fragment: str) -> str:
+    return f"include 'gin/{kind}/{fragment}.gin'\n" if fragment else ""
+
+
+def _for_objective(row: Row | None) -> dict[str, str]:
+    """The architecture for the objective of a task, and lengths that it fits into."""
+    lengths, architecture = {"inputs": 256, "targets": 64}, ""
+    for part in row.parts if row is not None else ():
+        if isinstance(part.objective, LanguageModel):
+            return {"architecture": _include("architectures", "decoder_only"), "lengths": "{'targets': 256}"}
+        if isinstance(part.objective, MaskedLM):
+            architecture = _include("architectures", "encoder_only")
+        needed = objective_lengths(part.objective, lengths, reserved=part.reserved)
+        lengths["targets"] = max(lengths["targets"], needed.targets)
+    return {"architecture": architecture, "lengths": str(lengths)}
 
 
 def _objective_fragment(task: str) -> str:

@@ -50,11 +50,12 @@ def test_examples_of_one_row_do_not_see_each_other_and_a_prefix_sees_itself() ->
     assert prefix == ["###.  x 3", "####", "..##"]
 
 
+@pytest.mark.parametrize("converter", [ENC_DEC, LM])
 def test_rows_that_fill_a_batch_up_are_no_examples(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    converter: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    batch = {
-        "encoder_input_tokens": np.array([[70, 1], [0, 0]], np.int32),
+    inputs = {"encoder_input_tokens": np.array([[70, 1], [0, 0]], np.int32)} if converter == ENC_DEC else {}
+    batch = inputs | {
         "decoder_input_tokens": np.array([[0, 71], [0, 0]], np.int32),
         "decoder_target_tokens": np.array([[71, 1], [0, 0]], np.int32),
         "decoder_loss_weights": np.array([[1, 1], [0, 0]], np.int32),
@@ -64,7 +65,8 @@ def test_rows_that_fill_a_batch_up_are_no_examples(
     service.return_value.__enter__.return_value.open.return_value = iter([batch])
     monkeypatch.setattr(examples, "DataService", service)
     monkeypatch.setattr(examples.prepare, "prepare", lambda *_: None)
-    examples.show(DatasetConfig("pairs", {"inputs": 2, "targets": 2}), 2)
+    lengths = {"targets": 2} if converter == LM else {"inputs": 2, "targets": 2}
+    examples.show(DatasetConfig("pairs", lengths, feature_converter=converter), 2)
     printed = capsys.readouterr().out
     assert "\nexample 1\n" in printed
     assert "example 2" not in printed

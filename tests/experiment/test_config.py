@@ -210,6 +210,9 @@ def test_overrides_need_no_quotes_and_the_last_one_wins(tmp_path: Path) -> None:
     assert experiment.train_dataset.batch_size == 4
     assert experiment.eval_dataset.batch_size == 4
     assert experiment.mesh.model == 2
+    for text in ("2024_run", "2024-01-01", "0123", "3 little pigs"):
+        found = config.load(write_gin(tmp_path), [f"MIXTURE_OR_TASK_NAME={text}"]).experiment
+        assert found.train_dataset.mixture_or_task_name == text
 
 
 @pytest.mark.parametrize(
@@ -319,7 +322,8 @@ MISTAKES = {
     "TRAIN_STEPS=100000000000000000000": "steps are counted to 2,147,483,647",
     "TRAIN_STEPS=True": "must be a whole number, not True",
     "TRAIN_STEPS=%TRAIN_STEPS": "TRAIN_STEPS is a part of itself",
-    "TRAIN_STEPS=1\0": "gin cannot read it",
+    "TRAIN_STEPS=1\0": r"must be a whole number, not '1\\x00'",
+    "TASK_FEATURE_LENGTHS={['a']: 1}": "task_feature_lengths. must be a dict, not",
     "BATCH_SIZE=" + "(" * 3000: "must be a whole number",
     "MODEL=3": "Experiment.model. must be a reference to Model",
     "TASK_FEATURE_LENGTHS=64": "task_feature_lengths. must be a dict, not 64",

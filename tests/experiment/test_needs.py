@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -45,6 +46,21 @@ def place(own_place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr("t5xpg.check.checks.DataService", None)  # TensorFlow is not started
     monkeypatch.chdir(own_place)
     return own_place
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"revision": "main"}, r"config and needs\.Data\.revision are of the dataset that needs\.Data\.hub names"),
+        ({"max_mb": float("inf")}, "max_mb is inf: it must be a number of megabytes"),
+        ({"sha256": {"train": 5}}, "expected the hex digest of each split"),
+    ],
+)
+def test_needs_that_cannot_be(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        needs.Data("mine", **fields)
+    with pytest.raises(UserError, match="name is 'a b': expected letters"):
+        needs.Vocabulary("mine", 80, name="a b")
 
 
 @pytest.mark.parametrize("name", sorted({path.parent.name for path in paths.EXPERIMENTS.glob("*/*.gin")}))

@@ -6,7 +6,8 @@ import pytest
 
 from t5xpg.base import paths
 from t5xpg.base.errors import UserError
-from t5xpg.experiment import config, new
+from t5xpg.data.tasks.lengths import problems
+from t5xpg.experiment import config, data_state, new
 
 
 @pytest.fixture
@@ -41,10 +42,26 @@ def test_tasks_with_targets_of_their_own_get_no_objective(experiments: Path, tas
     assert (config.load("mine").experiment.train_dataset.objective is None) is is_supervised
 
 
-@pytest.mark.parametrize(("objective", "kind"), [("prefix_lm", "PrefixLM"), ("next_line", "NextLine")])
-def test_the_objective_is_that_of_the_task(experiments: Path, objective: str, kind: str) -> None:
-    new.write("mine", f"pydocs_{objective}", "byt5_tiny", "muon")
-    assert type(config.load("mine").experiment.train_dataset.objective).__name__ == kind
+@pytest.mark.parametrize(
+    ("task", "objective", "model"),
+    [
+        ("pydocs_prefix_lm", "PrefixLM", "EncoderDecoderModel"),
+        ("pydocs_next_line", "NextLine", "EncoderDecoderModel"),
+        ("pydocs_iid_denoising", "IidDenoising", "EncoderDecoderModel"),
+        ("pydocs_lm", "LanguageModel", "DecoderOnlyModel"),
+        ("pydocs_mlm", "MaskedLM", "EncoderOnlyModel"),
+        ("pydocs_ul2", "NoneType", "EncoderDecoderModel"),
+    ],
+)
+def test_the_objective_is_that_of_the_task_and_fits(experiments: Path, task: str, objective: str, model: str) -> None:
+    new.write("mine", task, "byt5_tiny", "muon")
+    found, row = config.load("mine").experiment, data_state.row_of(task)
+    assert type(found.train_dataset.objective).__name__ == objective
+    assert type(found.model).__name__ == model
+    assert row is not None
+    assert row.vocabulary.size <= found.model.config.vocab_size
+    for part in row.parts:
+        assert problems(task, found.lengths, part.objective, row.vocabulary, part.reserved) == []
 
 
 def test_an_unknown_task_is_named(experiments: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -192,7 +192,8 @@ def _write_inferences(path: Path, task: seqio.Task, dataset: Any, targets: Any, 
     columns = {name: values for name, values in columns.items() if values is not None}
     with write_atomically(path) as file:
         for number, example in enumerate(dataset.as_numpy_iterator()):
-            line = {"inputs": _text_of(task, example)} | {name: values[number] for name, values in columns.items()}
+            inputs = {"inputs": _text_of(task, example)} if "inputs" in task.output_features else {}
+            line = inputs | {name: values[number] for name, values in columns.items()}
             file.write((json.dumps(_to_json(line), ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace"))
 
 

@@ -90,14 +90,19 @@ def export_dataset(
 
 
 def _existing_export(folder: Path, requested: Manifest, dataset: Dataset) -> Manifest | None:
-    """The manifest in the folder if its export is whole; else None. Raises UserError for an export of another text."""
+    """The manifest in the folder if its export is whole; else None. Raises UserError for an export of another text, and
+    for one that was edited."""
     if not (folder / MANIFEST).is_file():
         return None
     existing = read_manifest(folder)
     if existing.identity == dict(dataset.sha256):  # the same text, whatever its source was
         existing = dataclasses.replace(existing, source=requested.source)
     _check_same(folder, existing, requested)
-    return existing if existing.files_are_whole(folder) else None
+    if existing.files_are_whole(folder):
+        return existing
+    if existing.was_edited(folder):
+        existing.check_files(folder)
+    return None
 
 
 def _check_digests(manifest: Manifest, dataset: Dataset) -> None:

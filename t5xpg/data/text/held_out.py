@@ -12,6 +12,10 @@ _HELD_OUT_OF = 25
 _MAX_HELD_OUT = 10_000
 
 
+class TooFewError(UserError):
+    """There are fewer documents than splits."""
+
+
 @dataclass(frozen=True)
 class HeldOut:
     """Validation has the hashes up to `last_validation`, test the next ones up to `last_test`, train the others."""
@@ -21,11 +25,11 @@ class HeldOut:
 
     @classmethod
     def from_hashes(cls, hashes: Iterable[int], noun: str = "documents") -> "HeldOut":
-        """The division for the content hashes of all documents. Raises UserError if fewer than three differ. noun:
+        """The division for the content hashes of all documents. Raises TooFewError if fewer than three differ. noun:
         the word for documents in the message."""
         ordered = sorted(set(hashes))
         if len(ordered) < len(SPLITS):
-            raise UserError(
+            raise TooFewError(
                 f"{len(ordered)} different {noun} cannot be split into "
                 'train, validation and test: give more text, or name the splits, FILES="train=… validation=… test=…".'
             )

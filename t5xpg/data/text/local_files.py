@@ -59,7 +59,7 @@ def parse_files(option: str | Sequence[str]) -> dict[str | None, list[Path]]:
     for index, word in enumerate(words):
         pattern = word
         match = _PREFIX.fullmatch(word)
-        if match and not os.path.exists(word):
+        if match and not os.path.exists(word) and (match[1] in SPLITS or not glob.glob(word)):
             split, pattern = match.groups()
             if split not in SPLITS:
                 raise UserError(f"FILES: {split!r} is not a split.{nearest(split, SPLITS)} Expected {_EXAMPLE}.")

@@ -16,7 +16,7 @@ from typing import Any
 
 from t5xpg.base import digests
 from t5xpg.base.errors import UserError, nearest
-from t5xpg.base.files import read_json, remove_abandoned, size_text, write_json
+from t5xpg.base.files import read_json, remove_abandoned, sha256_of_file, size_text, write_json
 from t5xpg.data.text.labelled import TEXT
 
 SPLITS = ("train", "validation", "test")
@@ -88,6 +88,14 @@ class Manifest:
     def files_are_whole(self, folder: Path) -> bool:
         """True if every split's file is, by its digest, the one that was exported."""
         return not digests.differences(folder, self._files)
+
+    def was_edited(self, folder: Path) -> bool:
+        """True if a split's file is not the one that was exported, and not shorter, as one that was cut off is."""
+        files = {split_path(folder, split): record for split, record in self.splits.items()}
+        return any(
+            path.is_file() and path.stat().st_size >= record.bytes and sha256_of_file(path) != record.sha256
+            for path, record in files.items()
+        )
 
     def check_files(self, folder: Path) -> None:
         """Raise UserError, with the command to type, if a split's file is not the one that was exported."""

@@ -11,7 +11,7 @@ from typing import BinaryIO
 
 from t5xpg.base.errors import UserError
 from t5xpg.base.progress import Progress
-from t5xpg.data.text.held_out import HeldOut, content_hash
+from t5xpg.data.text.held_out import HeldOut, TooFewError, content_hash
 from t5xpg.data.text.labelled import TEXT, question_of
 from t5xpg.data.text.lines import EMPTY, LeftOut
 from t5xpg.data.text.manifest import (
@@ -59,7 +59,10 @@ def write_splits(requested: Manifest, source: Source, folder: Path, left_out: Le
         label = f"export {requested.name}" + (f" {rows.split}" if rows.split else "")
         with Progress(label, rows.total, "rows") as progress:
             if rows.split is None:
-                splits |= _write_held_out(folder, filtered(rows, progress), fields)
+                try:
+                    splits |= _write_held_out(folder, filtered(rows, progress), fields)
+                except TooFewError as error:
+                    raise UserError(f"{error} {left_out.summary()}" if left_out.counts else str(error)) from None
             else:
                 splits[rows.split] = _write_split(folder, rows.split, filtered(rows, progress), fields)
     empty = [split for split, record in splits.items() if not record.documents]

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -106,6 +107,15 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DataService]:
 def evaluator(service: DataService, name: str, **values: Any) -> RemoteEvaluator:
     settings = {"split": "validation", "batch_size": 2, "shuffle": False, "num_epochs": 1, "use_cached": False}
     return service.evaluator(DatasetConfig(name, LENGTHS, module_import=("metric_tasks",), **(settings | values)))
+
+
+def test_examples_without_inputs_are_written(tmp_path: Path) -> None:
+    """Those of a language model."""
+    from t5xpg.data.stream.evaluator import _write_inferences  # late: TensorFlow
+
+    task, dataset = Mock(output_features={"targets": None}), Mock(as_numpy_iterator=lambda: iter([{"targets": [3]}]))
+    _write_inferences(tmp_path / "lm.jsonl", task, dataset, ["a"], {"score": [-1.5]})
+    assert json.loads((tmp_path / "lm.jsonl").read_text()) == {"target": "a", "score": -1.5}
 
 
 def tokens(texts: list[str], length: int = LENGTHS["targets"]) -> np.ndarray:

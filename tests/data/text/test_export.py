@@ -110,6 +110,11 @@ def test_an_export_that_is_up_to_date_is_not_made_again(export: Export) -> None:
     assert is_made_again("train=a.txt", force=True)
     train.write_bytes(train.read_bytes()[:-1])
     assert is_made_again("train=a.txt")
+    train.write_bytes(edited := train.read_bytes() + b'{"text": "mine"}\n')
+    with pytest.raises(UserError, match=r"The text of mine is not as it was exported: .* FORCE=1 "):
+        is_made_again("train=a.txt")
+    assert train.read_bytes() == edited
+    assert is_made_again("train=a.txt", force=True)
     for text in ("{}", '{"name": "my corpus", "version": 3}'):  # somebody else's
         (export.data_dir / "mine" / "manifest.json").write_text(text)
         with pytest.raises(UserError, match="FORCE=1"):
@@ -161,6 +166,9 @@ def test_lines_that_cannot_be_used_are_left_out_and_told(export: Export) -> None
     assert len(manifest.filter["left_out"]["first"]) == 5
     with pytest.raises(UserError, match=r"another export of this name \(filter changed\)"):
         export("train=a.jsonl")
+    Path("a.jsonl").write_text("\n".join(bad))
+    with pytest.raises(UserError, match=r"^0 different documents cannot be split .* 6 rows were left out: 6 malformed"):
+        export("a.jsonl", on_bad_line="skip", force=True)
 
 
 def test_other_files_beside_an_export_stay(export: Export) -> None:

@@ -81,6 +81,9 @@ def test_parses_files_by_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert parse_files("*.txt") == {None: [Path(n) for n in ("a.txt", "b.txt", "c d.txt", "x=y.txt")]}
     assert parse_files(["x=y.txt", "c d.txt"]) == {None: [Path("x=y.txt"), Path("c d.txt")]}
     assert parse_files(["train=*.txt"])["train"][0] == Path("a.txt")
+    Path("lang=en").mkdir()
+    Path("lang=en/a.txt").touch()
+    assert parse_files("lang=en/*.txt") == {None: [Path("lang=en/a.txt")]}
     # other mistakes: tests/cli/test_bad_input.py
     with pytest.raises(UserError, match="comes before the first split"):
         parse_files("a.txt test=b.txt")
@@ -133,6 +136,8 @@ def test_parts_go_together_by_field_and_in_order(tmp_path: Path) -> None:
         ({"a.en": b"one\ntwo\nthree\n", "a.de": b"eins\nzwei\n"}, r"a\.en has 3 lines, .*a\.de has 2 lines: each line"),
         ({"a.en": b"one\n \n", "a.de": b"eins\nzwei\n"}, r"a\.en:2 is empty, and .*a\.de:2 is not\.$"),
         ({"a.tsv": b"one\teins\ntwo\n"}, r"a\.tsv:2 has 1 column, expected 2: en, de\. \(Columns of other names"),
+        ({"a.tsv": b"en\tde\ten\none\teins\tuno\n"}, r"a\.tsv:1 names the column en twice"),
+        ({"a.tsv": b"EN\tDE\none\teins\n"}, r"a\.tsv:1 names the columns EN, DE: expected en, de"),
         ({"a.tsv": b"id\ten\tde\n1\tone\n"}, r"a\.tsv:2 has 2 columns, expected 3: id, en, de"),
         ({"a.jsonl": b'{"en": "one"}\n'}, r'a\.jsonl:1 has no "de"\. Known: en'),
         ({"a.jsonl": b'{"en": "one", "de": ""}\n'}, r"a\.jsonl:1: de is empty, and en is not"),
