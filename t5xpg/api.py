@@ -21,6 +21,7 @@ from t5xpg.evaluate import evaluation
 from t5xpg.evaluate.predictor import Predictor, pad_rows
 from t5xpg.evaluate.trained_model import Step, parameters_and_vocabulary
 from t5xpg.exchange import from_t5x, import_folders, importing
+from t5xpg.exchange.formats import t5x_files
 from t5xpg.experiment import assembly, config
 from t5xpg.experiment.config import LoadedConfig
 from t5xpg.models import decoding
@@ -80,6 +81,8 @@ class Model:
             raise UserError(f"loss is of models with an encoder and a decoder, which {self.run.name} is not.")
         if len(inputs) != len(targets):
             raise UserError(f"loss: {len(inputs)} inputs and {len(targets)} targets; expected a target for each input.")
+        if not inputs:
+            return np.zeros(0, np.float32)
         tokens = self._tokens(targets)
         spec = unpacked(self.experiment.eval_dataset).batch_spec()
         batch = with_targets({"encoder_input_tokens": self._tokens(inputs)}, tokens, spec)
@@ -94,6 +97,8 @@ class Model:
         """
         if self._encode is None:
             raise UserError(f"encode is of models with an encoder and a decoder, which {self.run.name} is not.")
+        if not texts:
+            return []
         tokens = self._tokens(texts)
         encoded = np.asarray(self._encode(self.params, tokens), np.float32)
         return [
@@ -213,9 +218,11 @@ def _imported(name: str) -> Path:
         except UserError:  # of another run, whose record cannot be read
             continue
         if record:
-            names = {record["source"], record["source"].partition("@")[0]}  # a hub name also without its commit
-            if record["format"] != "huggingface":  # also the folders that hold the checkpoint
-                names |= {str(folder) for folder in from_t5x.folders_of(Path(record["source"]))}
+            source = record["source"]
+            names = {source} if os.path.isabs(source) else {source, source.partition("@")[0]}  # on the hub: its commit
+            if record["format"] != "huggingface":  # also the folders whose last checkpoint it is
+                folders = [folder for folder in from_t5x.folders_of(Path(source)) if str(folder) in references]
+                names |= {str(folder) for folder in folders if str(t5x_files.open_checkpoint(folder).path) == source}
             if references & names:
                 return path
     if "/" not in name and not Path(name).exists():

@@ -90,8 +90,15 @@ def test_a_folder_of_transformers_is_imported_once(tmp_path: Path, monkeypatch: 
     first, again = t5xpg.load(str(FOLDER)), t5xpg.load(str(FOLDER))
     assert first.run == again.run
     assert json.loads((first.run / "run.json").read_text())["identity"]["imported"]["source"] == str(FOLDER)
+    assert first.loss([], []).shape == (0,)
+    assert first.encode([]) == []
     monkeypatch.chdir(FOLDER.parent)
     assert t5xpg.load(f"./{FOLDER.name}").run == first.run
+    shutil.copytree(FOLDER, version := tmp_path / f"{FOLDER.name}@v2")
+    assert t5xpg.load(str(version)).run != first.run
+    shutil.copytree(FOLDER, plain := tmp_path / FOLDER.name)
+    with pytest.raises(UserError, match="FORCE=1"):  # another folder of this name, and none that was imported
+        t5xpg.load(str(plain))
     record = json.loads((first.run / "run.json").read_text())
     record["identity"]["imported"]["source"] = "google/byt5-small@68377bd"
     (first.run.parent / "a_broken_one").mkdir()
@@ -117,3 +124,7 @@ def test_checkpoints_of_t5x_and_mesh_tensorflow_are_imported_once(
     pieces_beside(mesh)
     for folder, checkpoint in ((t5x, t5x / "checkpoint_5"), (mesh, mesh / "model.ckpt-5")):
         assert t5xpg.load(str(folder)).run == t5xpg.load(str(folder)).run == t5xpg.load(str(checkpoint)).run
+    shutil.copytree(t5x / "checkpoint_5", t5x / "checkpoint_6")
+    with pytest.raises(UserError, match="FORCE=1"):  # the last of the folder is another one now
+        t5xpg.load(str(t5x))
+    assert t5xpg.load(str(t5x / "checkpoint_5")).step == 0

@@ -24,6 +24,7 @@ from t5xpg.experiment import prepare
 from t5xpg.experiment.config import LoadedConfig
 from t5xpg.experiment.identity import data_config
 from t5xpg.run.directory import RunDirectory
+from t5xpg.run.records import to_json
 
 # Characters that JSON does not escape and terminals act on.
 _CONTROLS = re.compile("[\x7f-\x9f]")
@@ -55,8 +56,9 @@ def read_records(source: Path) -> Iterator[Record]:
 
 
 def json_line(value: dict[str, Any]) -> bytes:
-    """A line of JSON in UTF-8. Lone surrogates, which UTF-8 cannot hold, and control characters stay escaped."""
-    text = _CONTROLS.sub(lambda match: f"\\u{ord(match[0]):04x}", json.dumps(value, ensure_ascii=False))
+    """A line of JSON in UTF-8. Lone surrogates, which UTF-8 cannot hold, and control characters stay escaped; numbers
+    that are not finite, which JSON cannot hold, become null."""
+    text = _CONTROLS.sub(lambda match: f"\\u{ord(match[0]):04x}", json.dumps(to_json(value), ensure_ascii=False))
     return (text + "\n").encode("utf-8", errors="backslashreplace")
 
 

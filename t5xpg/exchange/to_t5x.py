@@ -51,10 +51,8 @@ def export(loaded: LoadedConfig, path: Path, output: Path | None = None) -> Path
         if vocabulary.model_file is not None:
             shutil.copyfile(vocabulary.model_file, folder / Path(vocabulary.model_file).name)
         comment = f"The model of {loaded.name} for T5X, whose runs include it: its parameters are {checkpoint.name}."
-        write_text(
-            folder / MODEL_FILE,
-            model_gin(experiment.model, vocabulary, target, comment, experiment.eval_dataset.converter),
-        )
+        converter, optimizer = experiment.eval_dataset.converter, experiment.optimizer if own_states else None
+        write_text(folder / MODEL_FILE, model_gin(experiment.model, vocabulary, target, comment, converter, optimizer))
     print(f"{loaded.name} after step {step:,} as a checkpoint of {network.module}, with {note}: {shown(target)}")
     print(f"restored by T5X with utils.RestoreCheckpointConfig.path = '{target / checkpoint.name}'", flush=True)
     return target

@@ -181,6 +181,11 @@ def test_all_that_was_decoded_is_written_and_shown(
     assert shown.keys() == json.loads(written[0]).keys() - {"text"} | {"inputs"}
     infer.print_filled("a <extra_id_0>", "<extra_id_0>b", "<extra_id_0>c")
     assert capsys.readouterr().out.splitlines()[1::2] == ["prediction  <extra_id_0>b", "prediction  <extra_id_0>c"]
+    monkeypatch.setattr(echo, "more", [], raising=False)
+    (again,) = predict(tmp_path, [written[0].decode()]).splitlines()
+    assert json.loads(again).keys() == {"text", "prediction", "filled"}
+    (line,) = predict(tmp_path, ['{"text": "<extra_id_0>", "id": 1e400}']).splitlines()
+    assert b'"id": null' in line
 
 
 @pytest.mark.parametrize("stops_at", [0, 2, 4])

@@ -87,6 +87,9 @@ def test_adafactor_goes_with_it(scanned: bool, runs: Path, tmp_path: Path) -> No
     folder = to_t5x.export(config.load("t5_1_1", overrides), runs / "t5_1_1", tmp_path / "out")
     assert contents(folder) == CONTENTS["t5_1_1"]
     assert (folder / "checkpoint_5").is_dir()
+    assert (
+        "  decay_rate = 0.8\n  step_offset = 0\n  min_dim_size_to_factor = 16\n" in (folder / "model.gin").read_text()
+    )
 
 
 def test_decoders_alone_and_shared_stacks(tmp_path: Path) -> None:

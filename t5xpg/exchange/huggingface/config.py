@@ -111,15 +111,15 @@ def config_from_transformers(config: Mapping[str, Any], has_own_head: bool = Fal
     `head_factor_from_transformers`; for the others, such a matrix contradicts a scaled output.
     """
     model_type = config.get("model_type", "t5")
-    if model_type not in FAMILIES:
+    if str(model_type) not in FAMILIES:
         near, known = nearest(str(model_type), FAMILIES), ", ".join(map(repr, FAMILIES))
-        what = ", whose layers are not T5's" if model_type in _RELATIVES else ""
+        what = ", whose layers are not T5's" if str(model_type) in _RELATIVES else ""
         raise UserError(
             f"The checkpoint's model_type is {model_type!r}{what}; {known} can be read (T5, T5 1.1, FLAN, ByT5, mT5, "
             f"umT5, LongT5), 't5gemma' and 't5gemma2'.{near if 'Did you mean' in near else ''}"
         )
     proj = config.get("feed_forward_proj", "gated-gelu" if model_type != "t5" else "relu")
-    if proj not in _ACTIVATIONS:
+    if str(proj) not in _ACTIVATIONS:
         raise UserError(f"The checkpoint's feed_forward_proj is {proj!r}.{nearest(str(proj), _ACTIVATIONS)}")
     if not abs(_number(config, "layer_norm_epsilon", 1e-6) - 1e-6) <= 1e-12:  # NaN is not either
         raise UserError(f"The checkpoint's layer_norm_epsilon is {config['layer_norm_epsilon']!r}; T5's is 1e-6.")
@@ -141,8 +141,8 @@ def config_from_transformers(config: Mapping[str, Any], has_own_head: bool = Fal
                 "'transient-global' can be read."
             )
         if kind == "transient-global":
-            sizes["encoder_global_block"] = int(_number(config, "global_block_size", 16))
-        radius = int(_number(config, "local_radius", 127))
+            sizes["encoder_global_block"] = _whole(config, "global_block_size", 16)
+        radius = _whole(config, "local_radius", 127)
         sizes |= {"encoder_window": (radius, radius), "sliding_window_pattern": sizes["num_encoder_layers"] + 1}
     return T5Config(
         **sizes,
@@ -158,3 +158,10 @@ def _number(config: Mapping[str, Any], name: str, default: float) -> float:
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise UserError(f"The checkpoint's {name} is {value!r}: expected a number.")
     return float(value)
+
+
+def _whole(config: Mapping[str, Any], name: str, default: int) -> int:
+    value = _number(config, name, default)
+    if not value.is_integer():
+        raise UserError(f"The checkpoint's {name} is {value!r}: expected a whole number.")
+    return int(value)

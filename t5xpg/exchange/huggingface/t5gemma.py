@@ -50,12 +50,12 @@ Json = Mapping[str, Any]
 
 def is_in_family(config: Json) -> bool:
     """True if a config.json is of this family."""
-    return config.get("model_type") in FAMILIES or is_decoder(config)
+    return str(config.get("model_type")) in FAMILIES or is_decoder(config)
 
 
 def is_decoder(config: Json) -> bool:
     """True if a config.json is of a decoder alone."""
-    return config.get("model_type") in DECODERS
+    return str(config.get("model_type")) in DECODERS
 
 
 def fits(config: T5Config) -> bool:

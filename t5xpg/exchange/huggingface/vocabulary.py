@@ -14,6 +14,7 @@ from t5xpg.data.vocab.vocabulary import BYT5_GOOGLE, BYTES, CONVENTIONS, OWN, SE
 from t5xpg.exchange.huggingface.tokenizer_files import BYTE_CLASS, CONFIG, CONVENTION, DEFINITION, PIECES
 
 _BYT5_SENTINELS = 125  # of ByT5 in transformers
+_SHOWN = 5  # tokens that a message names
 _SPECIAL = re.compile(r"</?[a-z]+>|\[[A-Z0-9]+\]|<\|.*\|>")
 
 
@@ -61,7 +62,18 @@ def _read(folder: Path, tokenizer: str | None, sentinels: str | None, rows: int)
         return _byte_vocabulary(settings, sentinels)
     definition = folder / DEFINITION
     if (folder / PIECES).is_file() and not _adds_words(json_object_of(definition)):
-        return _sentencepiece_vocabulary(folder / PIECES, settings)
+        vocabulary = _sentencepiece_vocabulary(folder / PIECES, settings)
+        other_ids = [
+            f"{text} is {token}" for token, text in _all_added(folder, settings) if not _has(vocabulary, text, token)
+        ]
+        if not other_ids:
+            return vocabulary
+        if not definition.is_file():
+            raise UserError(
+                f"The tokenizer of {folder} adds tokens that its {PIECES} does not have, or gives them other ids: "
+                f"{', '.join(other_ids[:_SHOWN])}. Load it with transformers' AutoTokenizer and save it: that writes a "
+                f"{DEFINITION}, or name another: TOKENIZER=path."
+            )
     if definition.is_file():
         own, extended = (vocabulary_of_file(definition, extra_ids) for extra_ids in (0, None))
         # ids behind the tokens are sentinels only where no token is one and the model has rows for them
@@ -85,6 +97,11 @@ def _byte_vocabulary(settings: Mapping[str, Any], sentinels: str | None) -> Voca
         return next((one for one in (seqio, transformers) if one.sentinels == convention), google)
     first_sentinel = ids.get("<extra_id_0>")
     if first_sentinel in (None, transformers.sentinel_id(0), google.sentinel_id(0)):
+        if names:
+            raise UserError(
+                f"The tokenizer's files add {', '.join(names[:_SHOWN])}, which Google's convention has no ids for. Name"
+                f" the one that the model was trained with: SENTINELS={TRANSFORMERS} or SENTINELS={SEQIO}."
+            )
         return google
     if first_sentinel == seqio.sentinel_id(0):
         return seqio
@@ -106,6 +123,25 @@ def _sentencepiece_vocabulary(file: Path, settings: Mapping[str, Any]) -> Vocabu
         extra = sum(bool(SENTINEL.fullmatch(text)) for text in texts) or None
     vocabulary = vocabulary_of_file(file, None if extra is None else extra + len(names))
     return dataclasses.replace(vocabulary, named_tokens=names) if names and vocabulary.extra_ids else vocabulary
+
+
+def _has(vocabulary: Vocabulary, text: str, token: int) -> bool:
+    """True if an added token has this id in the vocabulary, or is one of its pieces."""
+    if match := SENTINEL.fullmatch(text):
+        return int(match[1]) < vocabulary.num_sentinels and vocabulary.sentinel_id(int(match[1])) == token
+    if text in vocabulary.named_tokens:
+        return vocabulary.named_id(text) == token
+    return token < vocabulary.size and vocabulary.sentinel_index(token) is None
+
+
+def _all_added(folder: Path, settings: Mapping[str, Any]) -> list[tuple[int, str]]:
+    """The tokens, with their ids, that any of a folder's files adds, by id."""
+    by_text = json_object_of(folder / "added_tokens.json").items()
+    added = json_object_of(folder / DEFINITION).get("added_tokens")
+    entries = [one for one in added if isinstance(one, Mapping)] if isinstance(added, list) else []
+    pairs: list[tuple[Any, Any]] = [*_added_tokens(settings).items(), *((token, text) for text, token in by_text)]
+    pairs += [(one.get("id"), one.get("content")) for one in entries]
+    return sorted({(token, text) for token, text in pairs if isinstance(token, int) and isinstance(text, str)})
 
 
 def _adds_words(definition: Mapping[str, Any]) -> bool:

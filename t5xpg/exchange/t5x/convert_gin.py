@@ -186,12 +186,13 @@ class _Conversion:
 
     def _partition(self, key: str, value: Any) -> None:
         """Set MODEL_PARALLEL, to a number of partitions or the product of a submesh."""
-        devices = math.prod(value) if isinstance(value, tuple | list) else value
-        if isinstance(devices, int) and devices > 1:
-            self._ours["MODEL_PARALLEL"] = devices
-        if isinstance(value, Reference):
+        sizes = value if isinstance(value, tuple | list) else [1 if value is None else value]
+        if not all(isinstance(size, int) for size in sizes):
             self._refuse(key, _NOT_KNOWN)
-        elif why := tables.UNNEEDED.get(key):
+            return
+        if (devices := math.prod(sizes)) > 1:
+            self._ours["MODEL_PARALLEL"] = devices
+        if why := tables.UNNEEDED.get(key):
             self._unneeded(key, why)
 
     def _add_module(self, key: str, value: Any) -> None:
@@ -212,7 +213,7 @@ class _Conversion:
                 self._refuse(key, _NOT_KNOWN)
             return
         if name == "REMAT_POLICY":
-            if value not in tables.REMAT:
+            if not isinstance(value, str) or value not in tables.REMAT:
                 self._refuse(key, f"REMAT_POLICY is one of {', '.join(tables.REMAT.values())}")
                 return
             value = tables.REMAT[value]
@@ -273,7 +274,7 @@ class _Conversion:
             unknown = "the checkpoint's name does not say how many these are"
             reason = unknown if pretraining_steps is None else f"these are {pretraining_steps:,}"
             self._refuse("train.total_steps", f"{_COUNTS}; {reason}")
-        if self._ours.get(offset):
+        if isinstance(self._ours.get(offset), int):
             self._ours[offset] -= pretraining_steps or 0
         warmup = self._ours.get("WARMUP_STEPS", 0)
         if "InverseSquareRoot" in repr(self._ours.get("SCHEDULE")) or warmup > (pretraining_steps or 0):

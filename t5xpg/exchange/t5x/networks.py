@@ -18,8 +18,16 @@ from t5xpg.exchange.t5x.params import SCAN_AXIS, STACKS
 from t5xpg.models.config import T5Config
 from t5xpg.models.decoder_only import DecoderOnlyModel
 from t5xpg.models.model import Model, Params
+from t5xpg.optim.optimizers import Adafactor
 
 _BUCKETS, _DISTANCE = 32, 128  # of T5X's networks
+# Settings of our Adafactor that T5X's has too, by its names for them, besides the decay rate.
+_ADAFACTOR = {
+    **{name: name for name in ("multiply_by_parameter_scale", "clipping_threshold", "epsilon1", "epsilon2")},
+    "min_dim_size_to_factor": "min_dim_size_to_factor",
+    "weight_decay": "weight_decay_rate",
+    "weight_decay_lr_exponent": "weight_decay_rate_lr_exponent",
+}
 
 
 @dataclass(frozen=True)
@@ -128,10 +136,20 @@ def vocabulary_gin(vocabulary: Vocabulary, folder: Path) -> list[str]:
     ]
 
 
-def model_gin(model: Model, vocabulary: Vocabulary, folder: Path, comment: str, converter: str) -> str:
+def model_gin(
+    model: Model,
+    vocabulary: Vocabulary,
+    folder: Path,
+    comment: str,
+    converter: str,
+    optimizer: Any = None,
+) -> str:
     """A gin file that T5X's runs include: MODEL and Adafactor, as in T5X's files of sizes. comment: its first line.
-    converter: of the batches, by which a decoder alone is causal or a prefix LM."""
+    converter: of the batches, by which a decoder alone is causal or a prefix LM. optimizer: the
+    Adafactor of the accumulators which T5X continues with; None for its usual one."""
     network, newline = network_of(model), "\n"
+    optimizer = optimizer or Adafactor  # the class has the usual values
+    changed = [name for name in _ADAFACTOR if getattr(optimizer, name) != getattr(Adafactor, name)]
     ids = ["vocabulary"] if network == DECODER_ONLY else ["input_vocabulary", "output_vocabulary"]
     settings = [f"{name} = %VOCABULARY" for name in ids]
     if isinstance(model, DecoderOnlyModel) and model.inputs_bidirectional_attention and converter == PREFIX_LM:
@@ -154,8 +172,8 @@ LOSS_NORMALIZING_FACTOR = None
 
 OPTIMIZER = @adafactor.Adafactor()
 adafactor.Adafactor:
-  decay_rate = 0.8
-  step_offset = 0
+  decay_rate = {optimizer.decay_rate}
+  step_offset = 0{"".join(f"{newline}  {_ADAFACTOR[name]} = {getattr(optimizer, name)}" for name in changed)}
   logical_factor_rules = @adafactor.standard_logical_factor_rules()
 
 MODEL = @models.{network.model}()

@@ -47,6 +47,10 @@ def test_bytes_as_others_write_them(tmp_path: Path) -> None:
     write(tmp_path, tokenizer_class="ByT5Tokenizer", **added({300: "<extra_id_0>"}))
     with pytest.raises(UserError, match="give <extra_id_0> the id 300, as no convention does"):
         found(tmp_path)
+    write(tmp_path, tokenizer_class="ByT5Tokenizer", **added({**upwards, 384: "<sep>"}))
+    with pytest.raises(UserError, match="add <sep>, which Google's convention has no ids for"):
+        found(tmp_path)
+    assert found(tmp_path, sentinels="transformers").encode("a<sep>") == [100, 384]
     (tmp_path / "tokenizer_config.json").unlink()
     assert found(tmp_path, tokenizer="bytes") == google
     several = {"vocab_size": 1000, "eos_token_id": [1, 106]}
@@ -65,6 +69,22 @@ def test_pieces_as_others_write_them(tmp_path: Path) -> None:
     sentencepiece_model(own / "spiece.model", user_defined_symbols=sentinels)
     write(own, extra_ids=0)
     assert (found(own).sentinels, found(own).num_sentinels) == ("own", 3)
+
+
+@pytest.mark.parametrize("text", ["[MASK]", "{", "[FOO]"])
+@pytest.mark.parametrize("place", ["tokenizer_config.json", "added_tokens.json"])
+def test_tokens_that_someone_added_behind_the_sentinels(text: str, place: str, tmp_path: Path) -> None:
+    """As `add_tokens` of transformers 4 does; its slow tokenizers have no tokenizer.json."""
+    size = vocabulary_of_file(Path(sentencepiece_model(tmp_path / "spiece.model")), 8).size
+    ids = {size - 1 - index: f"<extra_id_{index}>" for index in range(8)}
+    write(tmp_path, **added(ids), extra_ids=8)
+    assert found(tmp_path).sentinel_id(0) == size - 1
+    if place == "added_tokens.json":
+        (tmp_path / place).write_text(json.dumps({text: size}))
+    else:
+        write(tmp_path, **added({**ids, size: text}), extra_ids=8)
+    with pytest.raises(UserError, match=r"adds tokens that its spiece\.model does not have, or gives them other ids: "):
+        found(tmp_path)
 
 
 def test_a_tokenizer_with_more_than_its_pieces(tmp_path: Path) -> None:
