@@ -221,8 +221,8 @@ def _imported(name: str) -> Path:
             source = record["source"]
             names = {source} if os.path.isabs(source) else {source, source.partition("@")[0]}  # on the hub: its commit
             if record["format"] != "huggingface":  # also the folders whose last checkpoint it is
-                folders = [folder for folder in from_t5x.folders_of(Path(source)) if str(folder) in references]
-                names |= {str(folder) for folder in folders if str(t5x_files.open_checkpoint(folder).path) == source}
+                folders = [folder for folder in from_t5x.folders_of(Path(source))[1:] if str(folder) in references]
+                names |= {str(folder) for folder in folders if _last_checkpoint(folder) == source}
             if references & names:
                 return path
     if "/" not in name and not Path(name).exists():
@@ -235,6 +235,14 @@ def _imported(name: str) -> Path:
         if source != name:  # of a branch or a tag, and runs name the commit
             return _imported(source)
     return importing.import_checkpoint(name, runs)
+
+
+def _last_checkpoint(folder: Path) -> str | None:
+    """The path of the checkpoint of T5X or Mesh-TensorFlow that a folder stands for; None where there is none."""
+    try:
+        return str(t5x_files.open_checkpoint(folder).path)
+    except UserError:
+        return None
 
 
 def _loaded(path: Path) -> LoadedConfig:

@@ -109,10 +109,10 @@ def directory_atomically(path: Path) -> Iterator[Path]:
                 os.replace(temporary, path)
             except BaseException:
                 if (old / path.name).exists() and not path.exists():
-                    os.replace(old / path.name, path)
-                raise
-            finally:
+                    os.replace(old / path.name, path)  # interrupted again, `remove_abandoned` does it
                 shutil.rmtree(old, ignore_errors=True)
+                raise
+            shutil.rmtree(old, ignore_errors=True)
         else:
             os.replace(temporary, path)
     except BaseException:

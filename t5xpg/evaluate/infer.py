@@ -138,8 +138,8 @@ def _write(predictor: Predictor, source: Source, file: BinaryIO, num_done: int) 
 def _record(row: Row, answer: Answer) -> dict[str, object]:
     best = answer.texts[0]
     others = {"predictions": list(answer.texts), "scores": answer.scores} if len(answer.texts) > 1 else {}
-    # the input may be the output of another decoding
-    content = {name: value for name, value in row.content.items() if name not in ("predictions", "scores", "filled")}
+    replaced = ("predictions", "scores", "filled") if "prediction" in row.content else ()  # of another decoding
+    content = {name: value for name, value in row.content.items() if name not in replaced}
     return {**content, "prediction": best, **({"filled": fill(row.text, best)} if row.fills else {}), **others}
 
 

@@ -57,7 +57,12 @@ def compare(run: RunDirectory, other: RunDirectory, split: str | None = None) ->
             signature, targets = values.get(f"{name}_signature"), [line["target"] for line in lines]
             try:
                 compared = paired_bootstrap(name, signature, targets, predictions)
-            except (AttributeError, TypeError, ValueError):  # a metric of the user that has the name of another one
+            except (
+                AttributeError,
+                LookupError,
+                TypeError,
+                ValueError,
+            ):  # a metric of the user that has the name of another one
                 continue
             recorded = value, other_metrics.get(task, {}).get(name)
             if compared is None or None in recorded:

@@ -111,12 +111,12 @@ def _decodings(
 def criterion(
     trials: Sequence[Mapping[str, Any]], names: Sequence[str], selection: BestMetric | None
 ) -> tuple[str, str | None]:
-    """The metric that the best is chosen by, and its mode: the experiment's, where it is among `names`; else the first,
-    the highest. Metrics that are equal in all trials, such as those of scores, are chosen only if all are."""
-    changed = [name for name in names if len({trial["metrics"][name] for trial in trials}) > 1] or names
-    if selection is not None and (own := selection.metric.replace("/", " / ", 1)) in changed:
+    """The metric that the best is chosen by, and its mode: the experiment's, where it is among `names`; else the first
+    that is not equal in all trials, as those of scores are, the highest."""
+    if selection is not None and (own := selection.metric.replace("/", " / ", 1)) in names:
         return own, selection.mode
-    return changed[0], MAX
+    changed = [name for name in names if len({trial["metrics"][name] for trial in trials}) > 1]
+    return (changed or names)[0], MAX
 
 
 def gin_of(best: Mapping[str, Any], overrides: Sequence[str] = (), files: Sequence[str] = ()) -> str:

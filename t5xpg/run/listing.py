@@ -175,15 +175,16 @@ def _confirmed(question: str, yes: bool) -> bool:
 
 
 def _delete(run: RunDirectory, folders: Sequence[Path]) -> int:
-    """Delete folders of a run, and what links to them, unless a process works in it. Returns 1 where one does or a
-    folder cannot be deleted, or else 0."""
-    existing = [folder for folder in folders if folder.exists()]  # others were deleted meanwhile
-    if not existing:
+    """Delete folders of a run, and where links to other places lead, unless a process works in it. Returns 1 where one
+    does or a folder cannot be deleted, or else 0."""
+    if not run.path.exists():  # deleted meanwhile, or what a link leads to
+        remove(run.path)
         return 0
     try:
         with run.lock(), run.evaluation_lock(wait=False):
-            for folder in existing:
-                remove(folder.resolve())
+            for folder in folders:
+                if not folder.resolve().is_relative_to(folder.parent.resolve()):
+                    remove(folder.resolve())
                 remove(folder)
     except (UserError, OSError) as error:
         print(f"kept: {error}")

@@ -18,7 +18,7 @@ _SHOWN = 5
 
 
 def results_of_seeds(path: Path, first: Results, others: Sequence[RunDirectory]) -> list[dict[str, Any]]:
-    """The published part of further runs: {"seed", "steps", "sources", "final", "evaluation", "other_splits", …} each.
+    """The published part of further runs, such as {"seed", "steps", "sources", "final", "evaluation", "other_splits"}.
 
     first: the results of the run that is published in full. path: its folder or file. Raises UserError if another run
     differs in more than the seed: in experiment, settings, data, vocabulary, versions, the steps trained, or the way of
@@ -26,7 +26,7 @@ def results_of_seeds(path: Path, first: Results, others: Sequence[RunDirectory])
     """
     published = []
     common_kinds = _evaluated_kinds(first)
-    for one in first.get("seeds", ()):
+    for one in (seed for seed in first.get("seeds", ()) if "selected" in seed or not first.get("selected")):
         common_kinds = common_kinds & _evaluated_kinds(one) or common_kinds
     paths = dict.fromkeys([first["identity"].get("seed"), *(one["seed"] for one in first.get("seeds", ()))], path)
     for other in others:
@@ -84,8 +84,8 @@ def _published(evaluation: Results | None) -> dict[str, Any] | None:
 
 
 def _circumstances(results: Results, kinds: Set[str]) -> dict[str, Any]:
-    """The facts that have to be the same. The last step of a run that ended, maybe early, and its best one are results.
-    kinds: the kinds of evaluated steps that all runs so far have in common."""
+    """The facts that have to be the same. The last step of a run that is finished or ended early is a result, and so is
+    its best one. kinds: the kinds of evaluated steps that all runs so far have in common."""
     by_split = {"validation": results["evaluation"], **results.get("other_splits", {})}
     evaluated = _evaluated_kinds(results)
     identity = {name: value for name, value in results["identity"].items() if name != "seed"}
@@ -97,7 +97,7 @@ def _circumstances(results: Results, kinds: Set[str]) -> dict[str, Any]:
         **identity,
         "settings": {name: value for name, value in settings.items() if name not in seed_settings},
         **{name: results[name] for name in ("experiment", "total_steps", "versions")},
-        "steps": "all, or ended early" if ended else results["steps"],
+        "steps": "all" if ended else results["steps"],
         "evaluated step": " or ".join(sorted(kinds & evaluated or evaluated)),
         "evaluation": {split: "none" if one is None else _evaluation_way(one) for split, one in by_split.items()},
     }

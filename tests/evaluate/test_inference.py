@@ -184,8 +184,8 @@ def test_all_that_was_decoded_is_written_and_shown(
     monkeypatch.setattr(echo, "more", [], raising=False)
     (again,) = predict(tmp_path, [written[0].decode()]).splitlines()
     assert json.loads(again).keys() == {"text", "prediction", "filled"}
-    (line,) = predict(tmp_path, ['{"text": "<extra_id_0>", "id": 1e400}']).splitlines()
-    assert b'"id": null' in line
+    (line,) = predict(tmp_path, ['{"text": "<extra_id_0>", "id": 1e400, "scores": "mine"}']).splitlines()
+    assert b'"id": null, "scores": "mine", "prediction"' in line
 
 
 @pytest.mark.parametrize("stops_at", [0, 2, 4])

@@ -141,6 +141,10 @@ def test_a_run_on_another_disk_is_deleted_there(
     assert remove_runs(runs, ["mine"], yes=True) == 0
     assert not (tmp_path / "elsewhere").exists()
     assert not (runs / "mine").is_symlink()
+    (runs / "best").symlink_to("mine_2")
+    assert remove_runs(runs, ["best"], yes=True) == 0
+    assert (runs / "mine_2").is_dir(), "a run of its own"
+    (runs / "best").symlink_to("mine_2")
 
     def gone_meanwhile(_: str) -> str:
         shutil.rmtree(runs / "begun")

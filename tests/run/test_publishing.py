@@ -197,7 +197,7 @@ def test_seeds_are_all_of_the_last_step_or_all_of_the_best(tmp_path: Path, monke
         seed_summary.results_of_seeds(tmp_path, {**first, "seeds": published}, [best])
     early = Mock(results=results(3, 50, 50, steps=60, early="no better"))
     assert len(seed_summary.results_of_seeds(tmp_path, first, [best, early])) == 2, "the last step is a result"
-    with pytest.raises(UserError, match='steps "all, or ended early" and 60'):
+    with pytest.raises(UserError, match='steps "all" and 60'):
         seed_summary.results_of_seeds(tmp_path, first, [Mock(results=results(3, 50, 50, steps=60))])
 
 

@@ -83,10 +83,11 @@ def objective_lengths(
     if isinstance(objective, SpanCorruption) and objective.whole_words:
         # examples with longer targets are left out, here half of them
         text, density = inputs - 1, objective.noise_density
-        # a piece can be a word; between two words of bytes stands another one
+        # each piece can be a word; bytes need one that is no letter between two words
         words = (text + 1) / 2 if vocabulary is not None and vocabulary.kind == "bytes" else text
-        # t5 rounds twice, and a span that goes on at the text's beginning counts twice; each has two tokens of targets
-        spans = math.floor((words * density + 0.5) / objective.mean_noise_span_length + 0.5) + 1
+        # t5 rounds twice, makes at least one span, and rolls one over the end, where it is two
+        spans = max(1, math.floor((words * density + 0.5) / objective.mean_noise_span_length + 0.5)) + 1
+        # each has two tokens of targets or more
         return ObjectiveLengths(text, math.ceil(density * text) + 2, min(spans, (lengths["targets"] - 1) // 2))
     if isinstance(objective, SpanCorruption):
         found = span_lengths(inputs, objective)
@@ -136,7 +137,8 @@ def problems(
             f"targets of {needed.targets}. Set TASK_FEATURE_LENGTHS = {{'inputs': {lengths['inputs']}, 'targets': "
             f"{needed.targets}}}, or more."
         )
-    if needed.sentinels > (sentinels := 0 if vocabulary is None else vocabulary.num_sentinels):
+    sentinels = 0 if vocabulary is None else vocabulary.num_sentinels
+    if needed.sentinels > sentinels:
         found.append(
             f"{task} would need {needed.sentinels} sentinels for {needed.sentinels} spans in inputs of "
             f"{lengths['inputs']} tokens, and its vocabulary has {sentinels}: further ones would be ordinary tokens. "

@@ -102,7 +102,7 @@ def _column_lines(path: Path, fields: Sequence[str]) -> Iterator[tuple[bytes | N
             is_first = False
             names = line.decode("utf-8", "replace").removeprefix("\ufeff").rstrip("\r\n").split("\t")
             if set(fields) <= {name.strip().lower() for name in names} and not set(fields) <= set(names):
-                raise UserError(f"{where} names the columns {', '.join(names)}: expected {', '.join(fields)}.")
+                raise UserError(f"{where} names the columns {', '.join(names)}: write these as {', '.join(fields)}.")
             if set(fields) <= set(names):
                 if twice := [field for field in fields if names.count(field) > 1]:
                     raise UserError(f"{where} names the column {twice[0]} twice.")

@@ -90,12 +90,10 @@ class Manifest:
         return not digests.differences(folder, self._files)
 
     def was_edited(self, folder: Path) -> bool:
-        """True if a split's file is not the one that was exported, and not shorter, as one that was cut off is."""
+        """True if a split's file is not the one that was exported, and was not cut off: its last line is whole."""
         files = {split_path(folder, split): record for split, record in self.splits.items()}
-        return any(
-            path.is_file() and path.stat().st_size >= record.bytes and sha256_of_file(path) != record.sha256
-            for path, record in files.items()
-        )
+        changed = [path for path, one in files.items() if path.is_file() and sha256_of_file(path) != one.sha256]
+        return any(path.read_bytes().endswith(b"\n") for path in changed)
 
     def check_files(self, folder: Path) -> None:
         """Raise UserError, with the command to type, if a split's file is not the one that was exported."""

@@ -55,11 +55,11 @@ def vocabulary_of_folder(
 def _read(folder: Path, tokenizer: str | None, sentinels: str | None, rows: int) -> Vocabulary:
     settings = json_object_of(folder / CONFIG)
     if tokenizer == BYTES:
-        return _byte_vocabulary(settings, sentinels)
+        return _byte_vocabulary(folder, settings, sentinels)
     if tokenizer is not None:
         return vocabulary_of_file(Path(tokenizer))
     if str(settings.get("tokenizer_class", "")).startswith(BYTE_CLASS):
-        return _byte_vocabulary(settings, sentinels)
+        return _byte_vocabulary(folder, settings, sentinels)
     definition = folder / DEFINITION
     if (folder / PIECES).is_file() and not _adds_words(json_object_of(definition)):
         vocabulary = _sentencepiece_vocabulary(folder / PIECES, settings)
@@ -84,23 +84,28 @@ def _read(folder: Path, tokenizer: str | None, sentinels: str | None, rows: int)
     )
 
 
-def _byte_vocabulary(settings: Mapping[str, Any], sentinels: str | None) -> Vocabulary:
+def _byte_vocabulary(folder: Path, settings: Mapping[str, Any], sentinels: str | None) -> Vocabulary:
     """A byte vocabulary. Its convention: the given one, else that of our export, else that of the added tokens."""
     convention = sentinels or settings.get(CONVENTION)
-    ids = {text: token for token, text in sorted(_added_tokens(settings).items())}
+    ids = {text: token for token, text in _all_added(folder, settings)}
     names = tuple(text for text in ids if text not in ("<pad>", "</s>", "<unk>") and not SENTINEL.fullmatch(text))
     count = (sum(bool(SENTINEL.fullmatch(text)) for text in ids) or _BYT5_SENTINELS) + len(names)
     google = Vocabulary(BYTES, 0, BYT5_GOOGLE)
     seqio = Vocabulary(BYTES, count, SEQIO, named_tokens=names)
     transformers = Vocabulary(BYTES, count, TRANSFORMERS, named_tokens=names[::-1])
     if convention is not None:
-        return next((one for one in (seqio, transformers) if one.sentinels == convention), google)
+        chosen = next((one for one in (seqio, transformers) if one.sentinels == convention), google)
+        for name in chosen.named_tokens:
+            if chosen.named_id(name) != ids[name]:
+                raise UserError(f"The tokenizer's files give {name} the id {ids[name]}, and {convention} another one.")
+        return chosen
     first_sentinel = ids.get("<extra_id_0>")
     if first_sentinel in (None, transformers.sentinel_id(0), google.sentinel_id(0)):
         if names:
             raise UserError(
                 f"The tokenizer's files add {', '.join(names[:_SHOWN])}, which Google's convention has no ids for. Name"
-                f" the one that the model was trained with: SENTINELS={TRANSFORMERS} or SENTINELS={SEQIO}."
+                f" the one that the model was trained with: SENTINELS={TRANSFORMERS} or SENTINELS={SEQIO}, or "
+                f"SENTINELS={BYT5_GOOGLE} to leave them out."
             )
         return google
     if first_sentinel == seqio.sentinel_id(0):
@@ -126,7 +131,7 @@ def _sentencepiece_vocabulary(file: Path, settings: Mapping[str, Any]) -> Vocabu
 
 
 def _has(vocabulary: Vocabulary, text: str, token: int) -> bool:
-    """True if an added token has this id in the vocabulary, or is one of its pieces."""
+    """True if an added token has this id in the vocabulary. Of the ids of pieces, the text is not compared."""
     if match := SENTINEL.fullmatch(text):
         return int(match[1]) < vocabulary.num_sentinels and vocabulary.sentinel_id(int(match[1])) == token
     if text in vocabulary.named_tokens:
@@ -136,7 +141,7 @@ def _has(vocabulary: Vocabulary, text: str, token: int) -> bool:
 
 def _all_added(folder: Path, settings: Mapping[str, Any]) -> list[tuple[int, str]]:
     """The tokens, with their ids, that any of a folder's files adds, by id."""
-    by_text = json_object_of(folder / "added_tokens.json").items()
+    by_text = () if _added_tokens(settings) else json_object_of(folder / "added_tokens.json").items()
     added = json_object_of(folder / DEFINITION).get("added_tokens")
     entries = [one for one in added if isinstance(one, Mapping)] if isinstance(added, list) else []
     pairs: list[tuple[Any, Any]] = [*_added_tokens(settings).items(), *((token, text) for text, token in by_text)]

@@ -81,7 +81,7 @@ def test_examples_with_longer_targets_are_left_out() -> None:
     assert all(len(BYTES.encode(targets)) < 24 for _, targets in kept)
 
 
-@pytest.mark.parametrize("mean", [1.0, 1.5, 3.0])
+@pytest.mark.parametrize("mean", [1.0, 1.5, 3.0, 20.0])
 @pytest.mark.parametrize("kind", ["bytes", "pieces"])
 def test_no_example_has_more_sentinels_than_are_said(kind: str, mean: float, tmp_path: Path) -> None:
     """In a text of words of one token: of bytes with a space between them, of pieces without."""

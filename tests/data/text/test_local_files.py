@@ -137,7 +137,7 @@ def test_parts_go_together_by_field_and_in_order(tmp_path: Path) -> None:
         ({"a.en": b"one\n \n", "a.de": b"eins\nzwei\n"}, r"a\.en:2 is empty, and .*a\.de:2 is not\.$"),
         ({"a.tsv": b"one\teins\ntwo\n"}, r"a\.tsv:2 has 1 column, expected 2: en, de\. \(Columns of other names"),
         ({"a.tsv": b"en\tde\ten\none\teins\tuno\n"}, r"a\.tsv:1 names the column en twice"),
-        ({"a.tsv": b"EN\tDE\none\teins\n"}, r"a\.tsv:1 names the columns EN, DE: expected en, de"),
+        ({"a.tsv": b"EN\tDE\none\teins\n"}, r"a\.tsv:1 names the columns EN, DE: write these as en, de"),
         ({"a.tsv": b"id\ten\tde\n1\tone\n"}, r"a\.tsv:2 has 2 columns, expected 3: id, en, de"),
         ({"a.jsonl": b'{"en": "one"}\n'}, r'a\.jsonl:1 has no "de"\. Known: en'),
         ({"a.jsonl": b'{"en": "one", "de": ""}\n'}, r"a\.jsonl:1: de is empty, and en is not"),
