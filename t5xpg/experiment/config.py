@@ -19,6 +19,7 @@ from t5xpg.experiment import gin_graph
 from t5xpg.experiment.experiment import Experiment
 from t5xpg.experiment.gin_building import FAILED, Builder
 from t5xpg.experiment.gin_reading import Reader
+from t5xpg.run.records import to_json_number
 
 
 @dataclass(frozen=True)
@@ -156,16 +157,20 @@ def settings(value: Any, prefix: str = "") -> dict[str, Any]:
             flat[prefix] = type(value).__name__  # gin configures a class through a subclass of the same name
         for field in dataclasses.fields(value):
             flat.update(settings(getattr(value, field.name), f"{prefix}.{field.name}" if prefix else field.name))
-    elif isinstance(value, Mapping):
-        flat[prefix] = {str(key): item for key, item in sorted(value.items())}
-    elif isinstance(value, (tuple, list)):
-        flat[prefix] = [_json_item(item) for item in value]
     else:
-        flat[prefix] = value
+        flat[prefix] = _json_value(value)
     return flat
 
 
-def _json_item(item: Any) -> Any:
-    if isinstance(item, tuple):
-        return [_json_item(each) for each in item]
-    return item if item is None or isinstance(item, str | int | float | list | Mapping) else type(item).__name__
+def _json_value(value: Any) -> Any:
+    """A value as JSON. Of a dataclass its class and fields, of a function its name, of any other object its class."""
+    value = to_json_number(value)
+    if value is None or isinstance(value, str | int | float):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): _json_value(item) for key, item in sorted(value.items())}
+    if isinstance(value, tuple | list):
+        return [_json_value(item) for item in value]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {"class": type(value).__name__, **settings(value)}
+    return getattr(value, "__qualname__", type(value).__name__)

@@ -1,9 +1,13 @@
 """Gin files, overrides, and what is said about mistakes in them."""
 
+import dataclasses
 import json
+import math
 import re
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from t5xpg.base import paths
@@ -249,6 +253,23 @@ def test_settings_are_flat_json_and_tell_experiments_apart(tmp_path: Path) -> No
     assert {name for name in first if first[name] != second[name]} == {"loss.z_loss"}
     assert first["optimizer"] == "Adafactor"
     assert first["optimizer.learning_rate.warmup_steps"] == 10000
+
+
+def test_settings_of_a_users_class_are_told_apart() -> None:
+    @dataclasses.dataclass
+    class Layer:
+        width: int
+
+    @dataclasses.dataclass
+    class Own:
+        layers: tuple[Layer, ...]
+        by_name: dict[str, Layer]
+        schedule: Callable[[int], float]
+        rate: np.float32
+
+    found = config.settings(Own((Layer(1), Layer(2)), {"a": Layer(3)}, math.sqrt, np.float32(0.5)))
+    layers = [{"class": "Layer", "width": width} for width in (1, 2, 3)]
+    assert found == {"layers": layers[:2], "by_name": {"a": layers[2]}, "schedule": "sqrt", "rate": 0.5}
 
 
 def test_all_mistakes_are_said_at_once(tmp_path: Path) -> None:
