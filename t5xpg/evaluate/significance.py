@@ -57,13 +57,8 @@ def compare(run: RunDirectory, other: RunDirectory, split: str | None = None) ->
             signature, targets = values.get(f"{name}_signature"), [line["target"] for line in lines]
             try:
                 compared = paired_bootstrap(name, signature, targets, predictions)
-            except (
-                AttributeError,
-                LookupError,
-                TypeError,
-                ValueError,
-            ):  # a metric of the user that has the name of another one
-                continue
+            except (AttributeError, LookupError, TypeError, ValueError):
+                continue  # a metric of the user that has the name of another one
             recorded = value, other_metrics.get(task, {}).get(name)
             if compared is None or None in recorded:
                 continue

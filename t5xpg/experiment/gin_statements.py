@@ -103,6 +103,8 @@ def statements(
 
 
 class AsWritten(config_parser.ParserDelegate):
+    """Makes a `Reference` of every reference and macro in a value."""
+
     def configurable_reference(self, scoped_selector: str, evaluate: bool) -> Reference:
         return Reference(f"@{scoped_selector}{'()' if evaluate else ''}")
 

@@ -117,6 +117,10 @@ class Best:
             return False
         return self._last == step and self.since >= self.selection.patience
 
+    def early_end(self, step: int, total_steps: int) -> str | None:
+        """The reason why a run of `total_steps` ends after `step`; None if it does not, or would end there anyway."""
+        return self.reason if step < total_steps and self.ends(step) else None
+
     def __str__(self) -> str:
         """Such as "the best validation/loss is 1.234, at step 40"."""
         assert self.selection is not None

@@ -122,7 +122,7 @@ def missing_evaluation(run: RunDirectory, results: Mapping[str, Any]) -> str:
     command = f"make eval {options_of(run)}"
     if not run.evaluation_json.exists():
         return f"without evaluation and samples, as the run was not evaluated: {command}"
-    step = json_object_if_any(run.evaluation_json).get("step", "an unknown one")
+    step = json_object_if_any(run.evaluation_json).get("step", "unknown")
     return f"without evaluation and samples: those are of step {step}, and the run is at {steps}: {command}"
 
 

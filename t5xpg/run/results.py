@@ -231,8 +231,10 @@ def _selected(metrics: Sequence[Record], start: Record, last_step: int) -> Resul
     if selection is None:
         return None
     best = Best.of_records(metrics, BestMetric(**selection), last_step)
-    ended = best.reason if best.ends(last_step) and last_step < start["total_steps"] else None
-    kind = {name: selection[name] for name in ("metric", "mode")}
+    kind, ended = (
+        {name: selection[name] for name in ("metric", "mode")},
+        best.early_end(last_step, start["total_steps"]),
+    )
     return {**kind, "step": best.step, "value": best.value, "ended_early": ended}
 
 

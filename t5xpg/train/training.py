@@ -101,7 +101,8 @@ def train(
             best = Best.of_records(records, experiment.selection, step)
             if step >= end or best.ends(step):
                 checkpointer.tidy()
-                early = f"; it ended early: {best.reason}" if step < end else ""
+                reason = best.early_end(step, experiment.total_steps)
+                early = f"; it ended early: {reason}" if reason else ""
                 print(f"{loaded.name}: already trained for {step:,} steps, in {shown(path)}{early}")
                 return 0
             if not step:
@@ -229,8 +230,8 @@ def _open(start: Start, best: Best, profiled: bool, request: StopRequest) -> Ite
             thread_end.result()
         records.complete()
         progress.measure_peak(again=True)  # what is measured at a start, while TensorFlow loads, can be too low
-    if best.ends(state.step) and state.step < experiment.total_steps:
-        print(f"ended after step {state.step:,}: {best.reason}", flush=True)
+    if reason := best.early_end(state.step, experiment.total_steps):
+        print(f"ended after step {state.step:,}: {reason}", flush=True)
     elif experiment.selection is not None and state.step == experiment.total_steps:
         print(str(best), flush=True)
 

@@ -66,6 +66,7 @@ def test_every_command_has_a_function_and_options_of_its_own() -> None:
         ("data", "FILES=|LIMIT=|FORCE=", ["wikitext"]),
         ("data", "DATASET=pycode|SELECT=a* 'b c/*'|FORCE=yes", ["pycode", "--select=a* 'b c/*'", "--force"]),
         ("data", "FORCE=False|VERIFY= Off ", ["wikitext"]),
+        ("data", "FORCE=n|VERIFY=None", ["wikitext"]),
         ("cache", "EXP=not of it", ["wikitext_span_corruption"]),
         ("import", "CHECKPOINT=a b/c|NAME=mine|OPTIMIZER=1", ["a b/c", "--name=mine", "--optimizer"]),
         ("train", "SKIP_NONFINITE=3|ENGINE=t5x|VERIFY=1",

@@ -61,6 +61,7 @@ def test_patience_ends_a_run_at_the_evaluation_that_was_the_last_straw() -> None
         ends.append((best.to_keep(step), best.ends(step)))
     assert ends == [(False, False), (True, False), (True, False), (False, False), (False, True)]
     assert not best.ends(13), "nothing was measured there"
+    assert [best.early_end(step, total) for step, total in ((12, 12), (13, 20), (12, 20))] == [None, None, best.reason]
     assert best.reason == (
         "validation/loss has not been better for 2 evaluations (EARLY_STOP_PATIENCE); the best validation/loss is 1, "
         "at step 6"

@@ -9,7 +9,7 @@ import pytest
 from t5xpg.base import environment
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import read_json, write_json
-from t5xpg.run import provenance, seed_summary
+from t5xpg.run import comparison_tables, provenance, seed_summary
 from t5xpg.run.directory import RunDirectory
 from t5xpg.run.records import JsonlWriter
 from t5xpg.run.report import publish
@@ -64,6 +64,13 @@ def predicting(path: Path, seed: int, bleu: float, **more: Any) -> RunDirectory:
     (run.evaluation / "test").mkdir(parents=True)
     write_json(run.evaluation / "test" / "evaluation.json", evaluation)
     return run
+
+
+def test_a_mean_over_fewer_seeds_says_so() -> None:
+    """One had no finite number."""
+    key = ("t", "bleu", "test")
+    assert comparison_tables._spread(key, [40.0, 41.0], 3) == "40.5 (40 to 41), of 2 seeds"
+    assert comparison_tables._spread(key, [40.0, 41.0], 2) == "40.5 (40 to 41)"
 
 
 def test_an_evaluation_of_another_task_or_of_other_parameters_is_no_split(tmp_path: Path) -> None:

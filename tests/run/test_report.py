@@ -242,6 +242,7 @@ def test_an_evaluation_of_another_step_is_left_out(tmp_path: Path, capsys: pytes
     for evaluation, said in (
         ({"step": 400}, []),
         ({"step": 200}, [f"{without}: those are of step 200, and the run is at 400: {command}"]),
+        ([], [f"{without}: those are of step unknown, and the run is at 400: {command}"]),  # damaged
         (None, [f"{without}, as the run was not evaluated: {command}"]),
     ):
         if evaluation is None:

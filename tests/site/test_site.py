@@ -20,7 +20,7 @@ from t5xpg.site import lineage
 from t5xpg.site.build import Site, build, csv_of, recipe
 from t5xpg.site.lineage import ABSENT, SAME, STALE
 from t5xpg.site.markup import anchor, differences, html_of
-from t5xpg.site.records import experiments, headline
+from t5xpg.site.records import experiments, headline, local_runs
 from tests.run.test_report import added_by, make_run
 
 MEGABYTE = 2**20
@@ -228,6 +228,14 @@ def test_a_recipe_that_is_not_trained_yet_is_not_compared(site: Path) -> None:
     assert "optimizers_tiny-adafactor" in page
     assert "begun-adamw" in page
     assert "begun-adafactor" not in page
+
+
+def test_a_damaged_run_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("T5XPG_RUNS_DIR", str(tmp_path))
+    run = make_run(tmp_path / "mine")
+    assert len(list(local_runs())) == 1
+    write_json(run.run_json, {**run.read(), "starts": []})
+    assert list(local_runs()) == []
 
 
 def test_other_folders_are_left_alone(tmp_path: Path) -> None:

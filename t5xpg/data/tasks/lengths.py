@@ -22,7 +22,7 @@ from t5xpg.data.objectives import (
     SpanCorruption,
     name_of,
 )
-from t5xpg.data.vocab.vocabulary import Vocabulary
+from t5xpg.data.vocab.vocabulary import BYTES, Vocabulary
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def objective_lengths(
         # examples with longer targets are left out, here half of them
         text, density = inputs - 1, objective.noise_density
         # each piece can be a word; bytes need one that is no letter between two words
-        words = (text + 1) / 2 if vocabulary is not None and vocabulary.kind == "bytes" else text
+        words = (text + 1) / 2 if vocabulary is not None and vocabulary.kind == BYTES else text
         # t5 rounds twice, makes at least one span, and rolls one over the end, where it is two
         spans = max(1, math.floor((words * density + 0.5) / objective.mean_noise_span_length + 0.5)) + 1
         # each has two tokens of targets or more

@@ -6,6 +6,7 @@ is exactly `{"text": "…"}` as `json.dumps(…, ensure_ascii=False)` writes it,
 """
 
 import contextlib
+import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -93,7 +94,7 @@ class Manifest:
         """True if a split's file is not the one that was exported, and was not cut off: its last line is whole."""
         files = {split_path(folder, split): record for split, record in self.splits.items()}
         changed = [path for path, one in files.items() if path.is_file() and sha256_of_file(path) != one.sha256]
-        return any(path.read_bytes().endswith(b"\n") for path in changed)
+        return any(map(_ends_with_line, changed))
 
     def check_files(self, folder: Path) -> None:
         """Raise UserError, with the command to type, if a split's file is not the one that was exported."""
@@ -136,6 +137,12 @@ class Manifest:
         kind = "documents" if self.fields == TEXT else "records"
         splits = self.splits.items()
         return ", ".join(f"{name} {split.documents:,} {kind} {size_text(split.bytes)}" for name, split in splits)
+
+
+def _ends_with_line(path: Path) -> bool:
+    with path.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
+        return file.read() == b"\n"
 
 
 def canonical_line(text: str) -> bytes:

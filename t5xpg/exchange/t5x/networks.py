@@ -137,16 +137,11 @@ def vocabulary_gin(vocabulary: Vocabulary, folder: Path) -> list[str]:
 
 
 def model_gin(
-    model: Model,
-    vocabulary: Vocabulary,
-    folder: Path,
-    comment: str,
-    converter: str,
-    optimizer: Any = None,
+    model: Model, vocabulary: Vocabulary, folder: Path, comment: str, converter: str, optimizer: Any = None
 ) -> str:
     """A gin file that T5X's runs include: MODEL and Adafactor, as in T5X's files of sizes. comment: its first line.
-    converter: of the batches, by which a decoder alone is causal or a prefix LM. optimizer: the
-    Adafactor of the accumulators which T5X continues with; None for its usual one."""
+    converter: of the batches, by which a decoder alone is causal or a prefix LM. optimizer: the Adafactor whose
+    accumulators T5X continues with; None for T5X's usual one."""
     network, newline = network_of(model), "\n"
     optimizer = optimizer or Adafactor  # the class has the usual values
     changed = [name for name in _ADAFACTOR if getattr(optimizer, name) != getattr(Adafactor, name)]

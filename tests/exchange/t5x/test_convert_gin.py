@@ -396,6 +396,19 @@ def test_what_is_a_users_own_is_not_taken_for_t5xs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "setting",
+    [
+        "partitioning.PjitPartitioner.model_parallel_submesh = (2, 1, 1, None)",
+        "partitioning.PjitPartitioner.num_partitions = 'x'",
+        "network.T5Config.remat_policy = ['a']",
+    ],
+)
+def test_values_of_other_types_are_named(tmp_path: Path, setting: str) -> None:
+    found = convert_text(tmp_path, f"{PRETRAINING}{setting}\n")
+    assert [line.partition(" (")[0] for line in found.unsupported] == [setting.partition(" (")[0]]
+
+
+@pytest.mark.parametrize(
     ("text", "said"),
     [
         ("A = ", r"gin cannot read .*theirs\.gin, line 1"),
