@@ -21,7 +21,7 @@ def sections(board: Board) -> Iterator[str]:
     """The paragraphs of the block."""
     yield progress(board, "runs", "what is missing is left out")
     ends = ", ".join(f"{entry['recipe']} {entry['mean_loss']:.3f}" for entry in _ranked(board))
-    caption = f"{_label(board)[0].upper()}{_label(board)[1:]}, after {final_steps(board)}: {ends}"
+    caption = f"{_label(board)[0].upper()}{_label(board)[1:]}, after {_final_steps(board)}: {ends}"
     for file in pictures(board):
         yield f"![{escape(caption)}]({file})"
     undrawn = _ranked(board)[len(COMPARED) :]
@@ -117,9 +117,13 @@ def _task_phrase(board: Board) -> str:
     return f" on {', '.join(tasks)}" if tasks else ""
 
 
-def final_steps(board: Board) -> str:
-    """The number of steps of the final runs, as text."""
-    return f"{'at most ' if 'ended_early' in board else ''}{board['reference']['steps']:,} steps"
+def steps_text(board: Board, steps: int) -> str:
+    """The number of steps that final runs were planned with, as text."""
+    return f"{'at most ' if 'ended_early' in board else ''}{steps:,} steps"
+
+
+def _final_steps(board: Board) -> str:
+    return steps_text(board, board["reference"]["steps"])
 
 
 def _seeds(entries: Sequence[Entry]) -> str:
@@ -141,7 +145,7 @@ def _leaderboard(board: Board) -> str:
         for entry in _ranked(board)
     ]
     measure = _name(board)
-    header = ["recipe", "settings", "seeds", f"{measure} after {final_steps(board)}", "steps to the reference"]
+    header = ["recipe", "settings", "seeds", f"{measure} after {_final_steps(board)}", "steps to the reference"]
     return table([*header, "target tokens", "time", "a step"], rows, numbers_from=2) if rows else ""
 
 
@@ -214,7 +218,7 @@ def _judged(board: Board) -> Iterator[str]:
     counts = sorted({len(recipe["seeds"]) for recipe in trained})
     seeds = "one seed" if counts == [1] else f"the mean of {' or '.join(map(str, counts))} seeds"
     yield (
-        f"Loss after {final_steps(board)} on the whole validation split of each task, in nats per target token, "
+        f"Loss after {_final_steps(board)} on the whole validation split of each task, in nats per target token, "
         f"{seeds}; the lowest is bold, and below a mixture stand its tasks:"
     )
     rows = [row for task in tasks for row in _loss_rows(task, [recipe["loss"][task] for recipe in trained])]
@@ -249,7 +253,7 @@ def _facts(board: Board) -> Iterator[list[str]]:
     meaning = f"to the reference, mean over seeds; {UNKNOWN} where not every seed comes to it"
     yield ["steps, tokens, time", meaning]
     if reference["loss"] is not None and _comparable(board):
-        yield ["reference", f"{reference['recipe']}: {reference['loss']:.3f} after {final_steps(board)}"]
+        yield ["reference", f"{reference['recipe']}: {reference['loss']:.3f} after {_final_steps(board)}"]
     if times is not None:
         method = f"medians of {times['rounds']} turns of {times['steps']} updates, the recipes in alternation"
         yield ["time of a step", escape(f"{method}, on {times['host']['cores']} cores; time to the reference from it")]

@@ -18,7 +18,7 @@ from t5xpg.study.runs import Run, outcome
 from t5xpg.study.study import Study
 from t5xpg.study.sweep import judged_tasks
 from t5xpg.study.sweep.board import collect, last_value
-from t5xpg.study.sweep.page import PAGE, final_steps
+from t5xpg.study.sweep.page import PAGE, steps_text
 from t5xpg.study.sweep.plan import SweepPlan
 
 _LONGEST = 180  # characters of settings in the name of a run's folder; file systems take names of 255 bytes
@@ -126,7 +126,7 @@ class Sweep(Study):
     def summary(self, board: Board) -> Iterator[str]:
         for entry in board["final"]:
             losses = ", ".join(map(decimals, entry["loss"]))
-            yield f"{entry['recipe']} ({entry['candidate']}): {losses} after {final_steps(board)}"
+            yield f"{entry['recipe']} ({entry['candidate']}): {losses} after {steps_text(board, entry['steps'])}"
 
     def time_steps(self) -> None:
         """Measure how long a step of each recipe takes, and keep it for the board."""
