@@ -3,7 +3,6 @@
 Parts of `make gpu`: generators of rows. A row that comes again takes the place of the earlier one.
 """
 
-import json
 import re
 import sys
 import tempfile
@@ -16,17 +15,14 @@ from benchmarks import decoding_jobs
 from benchmarks.gpu_device import Conditions, row
 from benchmarks.harness import PEERS_PYTHON, Found, Goal, NotMeasuredError, Row, alternate, output_of, say
 from benchmarks.jobs import JOBS
-from benchmarks.step import COMPILED, described
+from benchmarks.step import COMPILED, OURS, described
 from t5xpg.base.files import read_json
 from t5xpg.check.plan.devices import DEVICES, THIS_CPU
 
 DTYPE = "bfloat16"
-# Ways of attention: settings of T5Config. FUSED is measured for every size; WHOLE, as on CPUs, is what is planned.
-FUSED, WHOLE = "attention fused", "attention whole"
-WAYS: Mapping[str, Mapping[str, Any]] = {FUSED: {"attention_kernel": "fused"}, WHOLE: {}}
-BASE, SMALL = "t5_1_1_base", "small"  # the jobs that are measured in every way
+BASE, SMALL = "t5_1_1_base", "small"  # the jobs that are measured beside torch.compile
 STEPS, SMALL_STEPS = 20, 2
-FIRST_MICROBATCHES = {BASE: 1, "t5_1_1_small": 1, "t5_1_1_large": 2}  # twice as many where these do not fit
+FIRST_MICROBATCHES = {BASE: 1, "t5_1_1_small": 1, "t5_1_1_large": 4}  # twice as many where these do not fit
 SECONDS, MFU, TIMES_AS_GOOD = 0.11, 50.0, 1.4  # goals of base: on an H100; of a device's peak; against torch.compile
 OUT_OF_MEMORY = re.compile("RESOURCE_EXHAUSTED|OUT_OF_MEMORY|out of memory", re.IGNORECASE)
 # The experiment that has the step of a job, with the packing, dtype and optimiser of PLAN_GIN.
@@ -41,13 +37,8 @@ def step(given: Conditions) -> Iterator[Row]:
         say(f"  {job}: {given.left:.0f} s left")  # raises where none are left: the job is not begun and has no rows
         steps = SMALL_STEPS if given.small else STEPS
         options = ["--job", job, "--dtype", DTYPE, "--steps", str(steps)]
-        in_all_ways = job in (BASE, SMALL)
-        contestants = {
-            name: ["benchmarks.step_ours", *options, "--option", json.dumps(settings)]
-            for name, settings in WAYS.items()
-            if in_all_ways or name == FUSED
-        }
-        if in_all_ways:
+        contestants = {OURS: ["benchmarks.step_ours", *options]}
+        if job in (BASE, SMALL):
             cuda = ["--device", "cpu" if given.small else "cuda", "--option", "default"]
             contestants[COMPILED] = ["benchmarks.step_transformers", *options, *cuda]
         reports: dict[str, dict[str, Any]] = {}
@@ -81,27 +72,27 @@ def _fitting(given: Conditions, arguments: list[str], microbatches: int) -> dict
 def _step_rows(
     given: Conditions, name: str, reports: Mapping[str, Mapping[str, Any]], missing: Mapping[str, str]
 ) -> Iterator[Row]:
-    """What has been found so far: our ways of attention, the fastest first, then torch.compile."""
+    """What has been found so far: ours, then torch.compile."""
     job, is_base = JOBS[name], name == BASE
-    ours = sorted(reports.keys() & WAYS.keys(), key=lambda one: float(reports[one]["ms"]))
-    not_ours = {way: reason for way, reason in missing.items() if way in WAYS}
-    seconds = {one: [each / 1000 for each in reports[one]["each_ms"]] for one in [*ours, *reports.keys() - WAYS.keys()]}
-    shares = {one: [100 * job.flops() / each / given.peak_flops(DTYPE) for each in seconds[one]] for one in ours}
+    seconds = {one: [each / 1000 for each in report["each_ms"]] for one, report in reports.items()}
+    shares = {
+        one: [100 * job.flops() / each / given.peak_flops(DTYPE) for each in found] for one, found in seconds.items()
+    }
     tokens = {one: [job.tokens / each for each in found] for one, found in seconds.items()}
     kept = {
         one: {fact: value for fact, value in report.items() if fact not in ("each_ms", "gradient_norms")}
         for one, report in reports.items()
     }
     limit = Goal(at_most=SECONDS) if is_base and "H100" in given.device["kind"] else None
-    against = COMPILED in {*reports, *missing}
+    alone, against = {OURS: OURS}, COMPILED in {*reports, *missing}
     what = f"training step, {name}, {described(job)}"
     fixed = f"{DTYPE}, parameters in float32; AdamW; z-loss; packed masks; dropout 0; the same weights and batches"
     yield row(
-        "step", what, "s", Found({one: seconds[one] for one in ours}, not_ours), fixed=fixed, goal=limit,
+        "step", what, "s", Found(seconds, missing).renamed(alone), fixed=fixed, goal=limit,
         facts={"note": _note(reports), "job": name, "reports": kept},
     )  # fmt: skip
     yield row(
-        "step", f"MFU of {what}", "%", Found(shares, not_ours), fixed=fixed, better="higher",
+        "step", f"MFU of {what}", "%", Found(shares, missing).renamed(alone), fixed=fixed, better="higher",
         goal=Goal(at_least=MFU) if is_base else None,
     )  # fmt: skip
     yield row(
@@ -124,10 +115,10 @@ def _note(reports: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def plan(given: Conditions) -> Iterator[Row]:
-    """What `make plan` predicts of time and memory, beside what the part `step` has measured with that attention."""
+    """What `make plan` predicts of time and memory, beside what the part `step` has measured."""
     job = SMALL if given.small else BASE
     rows = [one for one in given.found.get("step", ()) if one.facts.get("job") == job]
-    measured = rows[0].facts["reports"].get(WHOLE) if rows else None
+    measured = rows[0].facts["reports"].get(OURS) if rows else None
     if measured is None:
         raise NotMeasuredError(f"there is nothing to compare with: `make gpu PARTS=step` has not measured {job} yet")
     say(f"  {PLANNED[job]}: planning")
@@ -141,7 +132,7 @@ def plan(given: Conditions) -> Iterator[Row]:
         say(f"  {what}: {note}")
         yield row(
             "plan", f"`make plan` against the measured step of {job}: {what}", "% off", abs(error),
-            fixed=f"{WHOLE}, {measured['microbatches']} microbatches", goal=Goal(at_most=OFF),
+            fixed=f"{measured['microbatches']} microbatches", goal=Goal(at_most=OFF),
             facts={"note": note, "plan": planned},
         )  # fmt: skip
 

@@ -1,10 +1,4 @@
-"""The training step of this project, as `make train` compiles it: a contestant of `benchmarks.step`.
-
---option is a JSON object of further settings of T5Config, as {"attention_chunk_size": 128}.
-"""
-
-import json
-from typing import Any
+"""The training step of this project, as `make train` compiles it: a contestant of `benchmarks.step`."""
 
 from benchmarks import step_timing
 from benchmarks.jobs import JOBS
@@ -20,8 +14,7 @@ def main() -> None:
     from t5xpg.exchange.huggingface.params import params_from_transformers
 
     job = JOBS[given.job]
-    settings: dict[str, Any] = json.loads(given.option or "{}")
-    step = OwnStep(experiment(job, given.dtype, microbatches=given.microbatches, **settings))
+    step = OwnStep(experiment(job, given.dtype, microbatches=given.microbatches))
     step.start_from(params_from_transformers(job.weights(), step.parts.experiment.model.config))
     batches = [step.on_devices(batch) for batch in job.batches()]
     norms: list[float] = []
