@@ -40,7 +40,7 @@ WITHOUT_EFFECT = {
     "optimizer.width_factor": 1.0,
     "model.inputs_bidirectional_attention": True,
     "model.config.attention_chunk_size": None,
-    "model.config.attention_kernel": "dot_product",
+    "model.config.attention_kernel": "dot_product",  # no setting now; checkpoints of earlier versions record it
     "model.config.relpos_bias_in_every_layer": False,
     **{f"model.config.{name}": default for name, default in BEYOND_T5.items()},
     "train_dataset.feature_converter": ENC_DEC,
@@ -53,7 +53,7 @@ WITHOUT_EFFECT = {
 # Model settings that may differ between training and predicting: precision, and settings of training alone.
 _FREE_MODEL_SETTINGS = (
     ".dtype", ".float32_attention_logits", ".dropout_rate", ".attention_chunk_size",
-    ".attention_kernel", ".scan_layers", ".remat_policy",
+    ".scan_layers", ".remat_policy",
 )  # fmt: skip
 _NONE = object()
 

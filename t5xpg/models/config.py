@@ -7,7 +7,6 @@ from typing import Any
 from t5xpg.base.errors import UserError, nearest
 
 DTYPES = ("float32", "bfloat16", "float16")
-ATTENTION_KERNELS = ("dot_product", "fused")
 REMAT_POLICIES = ("none", "dots", "full")
 LAYER_NORMS = ("pre", "post", "both")
 _SIZES = (
@@ -31,8 +30,6 @@ class T5Config:
     attention_chunk_size: the number of queries that attention computes at a time. Its memory then grows with the
         length, not with its square; results are equal but for rounding. For 4,096 tokens and more, or where memory is
         short. None: all queries at once.
-    attention_kernel: "fused" uses GPU kernels that store no array of all pairs of positions; results are equal but for
-        rounding. Without a GPU it is "dot_product". On a mesh of several GPUs it is refused. See `attention.fused`.
     relpos_bias_in_every_layer: every layer has its own table of relative positions (umT5, T5X's scalable_t5); otherwise
         the layers of a stack share one table.
     relative_attention_keys: each bucket of relative positions also has a key per head, which queries are multiplied
@@ -89,7 +86,6 @@ class T5Config:
     relative_attention_num_buckets: int = 32
     relative_attention_max_distance: int = 128
     attention_chunk_size: int | None = None
-    attention_kernel: str = "dot_product"
     relpos_bias_in_every_layer: bool = False
     relative_attention_keys: bool = False
     scan_layers: bool = False
@@ -150,7 +146,6 @@ class T5Config:
         )
         check(bool(self.mlp_activations), "mlp_activations", 'some names; T5 1.1 has ("gelu", "linear")')
         choices: list[tuple[str, str, tuple[str, ...]]] = [("dtype", self.dtype, DTYPES)]
-        choices += [("attention_kernel", self.attention_kernel, ATTENTION_KERNELS)]
         choices += [("remat_policy", self.remat_policy, REMAT_POLICIES)]
         choices += [("layer_norms", self.layer_norms, LAYER_NORMS)]
         choices += [("mlp_activations", activation, ACTIVATIONS) for activation in self.mlp_activations]
@@ -229,10 +224,6 @@ class T5Config:
             "attention_chunk_size",
             "None with merged_attention",
         )
-        if self.attention_kernel == "fused":
-            others = [name for name in _NOT_FUSED if getattr(self, name) != _DEFAULTS[name]]
-            check(not others, "attention_kernel", f"'dot_product' with {' and '.join(others)}")
-            check(self.head_dim <= 128, "attention_kernel", "'dot_product' with a head_dim above 128")
 
     @property
     def encoder(self) -> "T5Config":
@@ -258,10 +249,6 @@ class T5Config:
             raise UserError(f"{kind} {'has' if kind[-1] != 's' else 'have'} no {' and no '.join(names)} (T5Config).")
 
 
-# what the fused kernels do not compute
-_NOT_FUSED = (
-    "relative_attention_keys", "attention_logit_softcap", "encoder_window", "decoder_window", "merged_attention",
-)  # fmt: skip
 # sizes of the encoder that can be other than the decoder's
 ENCODER_SIZES = ("encoder_emb_dim", "encoder_num_heads", "encoder_num_kv_heads", "encoder_mlp_dim")
 _DEFAULTS: Mapping[str, Any] = {field.name: field.default for field in fields(T5Config)}

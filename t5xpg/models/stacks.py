@@ -285,7 +285,7 @@ class Decoder(_DecoderStack):
         length, (_, encoder_tokens, encoder_segment_ids, _) = target_tokens.shape[1], source
         self_pattern = AttentionPattern(length, target_tokens, segment_ids, segment_ids, is_causal=True)
         source_pattern = AttentionPattern(length, encoder_tokens, segment_ids, encoder_segment_ids)
-        bias = source_pattern.make_bias(config.attention_chunk_size, kernel=config.attention_kernel)
+        bias = source_pattern.make_bias(config.attention_chunk_size)
         if not config.rotary_cross_attention:
             # source keys are not turned, so products with them depend on a query's position: count it within its text
             positions = None if segment_ids is None else positions_in_segments(segment_ids)
@@ -305,7 +305,7 @@ class Decoder(_DecoderStack):
         self, embed: Embed, source: Source, input_tokens: jax.Array, target_tokens: jax.Array
     ) -> jax.Array:
         """The attention of every layer over the source, without dropout: [B, L, H, T, S] float32."""
-        whole = replace(self.config, attention_chunk_size=None, attention_kernel="dot_product")
+        whole = replace(self.config, attention_chunk_size=None)
         geometry, cross = self._geometries(whole, source, target_tokens)
         x, weights = embed(input_tokens, self.dtype), []
         for index, (_, layer) in enumerate(self.named_layers()):

@@ -4,7 +4,6 @@ Also the variants of later models (`T5Config.beyond_t5`).
 With long inputs, most memory goes to the logits of all pairs of positions. By chunks of queries
 (`T5Config.attention_chunk_size`), only a part of them exists at a time, in the forward and in the backward pass. With a
 window, by blocks, only logits of nearby positions are computed: time and memory grow linearly with the length.
-On a GPU, kernels can do without storing any of them (`fused`).
 Shapes: B batch, S keys, Q queries, D emb, H heads, K head_dim.
 """
 
@@ -24,7 +23,6 @@ from t5xpg.models.attention.biases import (
     BlockedBias,
     ChunkedBias,
     DenseBias,
-    FusedBias,
     LocalOrGlobalBias,
     join_queries,
     split_queries,
@@ -200,11 +198,6 @@ def attend(
     if isinstance(bias, LocalOrGlobalBias):
         mix = functools.partial(attend, queries, keys, values, dropout=dropout, softcap=softcap)
         return lax.cond(bias.is_local, lambda: mix(bias=bias.local), lambda: mix(bias=bias.whole))
-    if isinstance(bias, FusedBias):
-        from t5xpg.models.attention.fused import attend_fused  # Pallas is imported where it is used
-
-        assert softcap is None
-        return attend_fused(queries, keys, _with_dropout(values, dropout), bias)
     algorithm: Any = {DenseBias: attend_dense, ChunkedBias: attend_by_chunks, BlockedBias: attend_by_blocks}[type(bias)]
     return algorithm(queries, keys, values, bias, dropout, softcap)
 

@@ -1,10 +1,9 @@
 """Masks and biases of relative positions, as they are added to attention logits, and the choice of the attention
-algorithm: `AttentionPattern.make_bias` chooses one of four forms of bias, and `attend` computes by that form.
+algorithm: `AttentionPattern.make_bias` chooses one of three forms of bias, and `attend` computes by that form.
 
 `DenseBias`: all pairs of positions, made once for all layers of a stack. `ChunkedBias`: only ids and segments [B, S]
 and one bias per distance are kept; the pairs of one chunk of queries exist while that chunk is computed. `BlockedBias`,
-for windows: only pairs of a block of queries with the keys that one of them sees. `FusedBias`: a kernel makes the
-biases where it adds them.
+for windows: only pairs of a block of queries with the keys that one of them sees.
 """
 
 from __future__ import annotations
@@ -68,11 +67,6 @@ def add_prefix(visible: jax.Array, prefix: jax.Array | None, first: int | jax.Ar
     return visible | (queries[:, None, :, None] & keys[:, None, None, :])
 
 
-def has_fused_kernels() -> bool:
-    """True if fused attention is compiled for the default device."""
-    return jax.default_backend() == "gpu"
-
-
 @functools.partial(jax.tree_util.register_dataclass, data_fields=["mask", "position", "keys"], meta_fields=[])
 @dataclass(frozen=True)
 class DenseBias:
@@ -105,12 +99,9 @@ class AttentionPattern:
     window: tuple[int, int] | None = None
     first: int = 0
 
-    def make_bias(self, chunk_size: int | None, by_blocks: bool | None = None, kernel: str = "dot_product") -> Bias:
+    def make_bias(self, chunk_size: int | None, by_blocks: bool | None = None) -> Bias:
         """By blocks where a window makes this fewer pairs; by chunks where there are more than `chunk_size` queries;
-        else dense. by_blocks: True or False decides on blocks for a window, whatever the length. kernel: one of
-        T5Config's ATTENTION_KERNELS; "fused" has an effect only on devices that have these kernels."""
-        if kernel == "fused" and has_fused_kernels():
-            return self._fused()
+        else dense. by_blocks: True or False decides on blocks for a window, whatever the length."""
         if by_blocks is not False and self.window is not None:
             behind, ahead = self.window
             if self.is_causal and self.prefix is None:
@@ -133,17 +124,6 @@ class AttentionPattern:
             return DenseBias(as_bias(self.visible))
         sizes = self.queries, keys, self.first
         return DenseBias(as_bias(self.visible), self.positions(*sizes), self.positions.keys_by_distance(*sizes))
-
-    def _fused(self) -> FusedBias:
-        assert self.window is None and self.first == 0  # noqa: PT018
-        key_ids = jnp.zeros_like(self.key_tokens) if self.key_segments is None else self.key_segments
-        query_ids = self.query_segments
-        if query_ids is None:
-            query_ids = jnp.zeros((self.key_tokens.shape[0], self.queries), key_ids.dtype)
-        begins, by_run = ((), None) if self.positions is None else self.positions.runs()
-        return FusedBias(
-            query_ids, jnp.where(self.key_tokens > 0, key_ids, -1), by_run, self.prefix, self.is_causal, begins
-        )
 
     def _by_blocks(self, blocks: Blocks) -> BlockedBias:
         rows = replace(
@@ -276,29 +256,7 @@ class BlockedBias:
     dense: DenseBias
 
 
-@functools.partial(
-    jax.tree_util.register_dataclass,
-    data_fields=["query_ids", "key_ids", "by_run", "prefix"],
-    meta_fields=["is_causal", "run_begins"],
-)
-@dataclass(frozen=True)
-class FusedBias:
-    """The arrays from which a kernel makes the biases, tile by tile.
-
-    query_ids [B, Q] and key_ids [B, S]: a query sees keys with its own id; padding has -1, which no query has. by_run:
-    what a run of distances adds, [H, runs] float32, or None; run_begins: as in `PositionTable.runs`. is_causal and
-    prefix: as in `AttentionPattern`.
-    """
-
-    query_ids: jax.Array
-    key_ids: jax.Array
-    by_run: jax.Array | None
-    prefix: jax.Array | None
-    is_causal: bool
-    run_begins: tuple[int, ...]
-
-
-Bias = DenseBias | ChunkedBias | BlockedBias | FusedBias
+Bias = DenseBias | ChunkedBias | BlockedBias
 
 
 class LocalOrGlobalBias(NamedTuple):

@@ -106,7 +106,7 @@ def self_geometries(
         def layer_bias(is_local: bool) -> Bias:
             layer_window = window and (window if is_local or have_windows else unlimited)
             layer_pattern = replace(pattern, positions=table, window=layer_window)
-            return layer_pattern.make_bias(config.attention_chunk_size, by_blocks, config.attention_kernel)
+            return layer_pattern.make_bias(config.attention_chunk_size, by_blocks)
 
         return make_kinds(window is not None and not have_windows, layer_bias)
 

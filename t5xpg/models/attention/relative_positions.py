@@ -66,17 +66,6 @@ class PositionTable:
             return None
         return jnp.dot(self.keys, self._one_hot(queries, keys, first), precision=lax.Precision.HIGHEST)
 
-    def runs(self) -> tuple[tuple[int, ...], jax.Array]:
-        """Runs of neighbouring distances (key minus query) that share one bias. Returns the first distance of each run,
-        except the first run, which has no beginning, and the biases [H, runs] float32. The last run has no end."""
-        distances = np.arange(-self.max_distance, self.max_distance + 1, dtype=np.int32)
-        buckets = relative_position_bucket(distances, self.bidirectional, self.num_buckets, self.max_distance)
-        begins = np.flatnonzero(np.diff(buckets)) + 1
-        run_buckets = buckets[[0, *begins]]
-        one_hot = jnp.asarray(run_buckets[None, :] == np.arange(self.num_buckets)[:, None], jnp.float32)
-        by_run = jnp.dot(self.table, one_hot, precision=lax.Precision.HIGHEST)
-        return tuple(int(distance) for distance in distances[begins]), by_run
-
     def _one_hot(self, queries: int, keys: int, first: int) -> jax.Array:
         """[buckets, queries + keys - 1] float32: 1 for the bucket of each distance."""
         # key - query in [-(queries-1), keys-1] where the first key is at the first query's position
