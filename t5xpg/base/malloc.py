@@ -3,12 +3,12 @@
 import contextlib
 import sys
 
-# By default malloc returns the buffers that XLA's kernels free to the system and asks for them again: on CPUs the page
-# faults take a quarter of a training step. So there is one heap, of huge pages, that keeps freed blocks. Blocks of
-# more than 128 MiB are mapped separately and returned, as they would leave holes in the heap.
+# By default malloc returns the buffers of XLA's programs to the system and asks for them again: on CPUs the page faults
+# take a quarter of a training step. So there is one heap, of huge pages, that keeps freed blocks, however large: a
+# program's buffer of more than a gigabyte, mapped on its own, costs a sixth of a step.
 TUNABLES = (
     "glibc.malloc.hugetlb=1:glibc.malloc.arena_max=1:"
-    "glibc.malloc.mmap_threshold=134217728:glibc.malloc.trim_threshold=1073741824"
+    "glibc.malloc.mmap_threshold=17179869184:glibc.malloc.trim_threshold=17179869184"
 )
 
 

@@ -6,45 +6,66 @@ The flags are for the versions of jaxlib that are named here: an unknown flag en
 import importlib.util
 import os
 
-# The operations that XLA hands to YNNPACK, a library of kernels for CPUs.
-_FUSION_OPTION = "xla_cpu_experimental_ynn_fusion_type"
-_JAXLIB = "0.10.2"
-# Products with operations around them, and sums: a step of byt5_tiny takes a quarter less time than with the default.
-_FUSION_TYPES = "LIBRARY_FUSION_TYPE_DOT,LIBRARY_FUSION_TYPE_REDUCE"
-_FLAG = f"--{_FUSION_OPTION}={_FUSION_TYPES}"
-# For one program: single products, too, without which bfloat16 factors have no float32 result.
-SINGLE_PRODUCTS: dict[str, str | bool] = {_FUSION_OPTION: f"{_FUSION_TYPES},LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT"}
+_ONEDNN, _YNNPACK = "xla_cpu_experimental_onednn_custom_call", "xla_cpu_experimental_ynn_fusion_type"
+_WIDE_VECTORS = "--xla_cpu_prefer_vector_width=512"
+# Sums stay with YNNPACK, XLA's default library; by default it also takes most products, and oneDNN few.
+_SUMS = "LIBRARY_FUSION_TYPE_REDUCE"
+# The same as options of one program, and those of a program whose products oneDNN would compute wrongly.
+ONEDNN_OPTIONS: dict[str, dict[str, str | bool]] = {
+    "with": {_ONEDNN: True, _YNNPACK: _SUMS},
+    "without": {
+        _ONEDNN: False,
+        _YNNPACK: f"{_SUMS},LIBRARY_FUSION_TYPE_DOT,LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT",
+    },
+}
+# A processor takes the first row whose instruction it has (its flag in /proc/cpuinfo), and no flags without one.
+# `make bench ROWS=flags` measures on a machine what each flag gains: add a row for another kind.
+CPU_FLAGS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("amx_bf16", (f"--{_ONEDNN}=true", f"--{_YNNPACK}={_SUMS}", _WIDE_VECTORS)),
+    ("avx512_bf16", (f"--{_ONEDNN}=true",)),
+)
+CPU_JAXLIBS = ("0.12.0", "0.12.0.1")
 # For GPUs: products by cuBLAS and fusions as XLA writes them, in place of compiling and timing Triton kernels for each.
 # While it tuned fusions so, an H100 had not compiled the update of T5 1.1 base after 225 s (jax 0.11.2).
 _GPU_OPTIONS = ("xla_gpu_enable_triton_gemm", "xla_gpu_experimental_enable_fusion_autotuner")
-_GPU_JAXLIBS = (_JAXLIB, "0.11.2")
+_GPU_JAXLIBS = ("0.10.2", "0.11.2", *CPU_JAXLIBS)
 _CUDA_PLUGINS = ("jax_cuda12_plugin", "jax_cuda13_plugin")
 
 
 def set_xla_flags() -> None:
-    """Add these flags to XLA_FLAGS unless the user has set them; those for GPUs only if JAX has its CUDA plugin."""
+    """Add the flags of this machine to XLA_FLAGS; those for GPUs only if JAX has its CUDA plugin.
+
+    Flags for GPUs that the user has set stay. A processor's row is left out if one of its flags is set: they go together.
+    """
     from importlib import metadata  # not needed to start
 
     flags, jaxlib = os.environ.get("XLA_FLAGS", ""), metadata.version("jaxlib")
-    added_flags = []
-    if jaxlib == _JAXLIB and _FUSION_OPTION not in flags:
-        added_flags.append(_FLAG)
+    row = cpu_flags() if jaxlib in CPU_JAXLIBS else ()
+    added_flags = [] if any(flag.partition("=")[0] in flags for flag in row) else [*row]
     if jaxlib in _GPU_JAXLIBS and any(map(importlib.util.find_spec, _CUDA_PLUGINS)):
         added_flags += [f"--{name}=false" for name in _GPU_OPTIONS if name not in flags]
     if added_flags:
         os.environ["XLA_FLAGS"] = " ".join([flags, *added_flags]).strip()
 
 
-def multiplies_bfloat16() -> bool:
-    """True if the processor has instructions for products of bfloat16 numbers with float32 results."""
+def cpu_flags() -> tuple[str, ...]:
+    """The flags of this processor's row of CPU_FLAGS."""
+    instructions = cpu_instructions()
+    return next((flags for instruction, flags in CPU_FLAGS if instruction in instructions), ())
+
+
+def cpu_instructions() -> set[str]:
+    """The instructions of this processor by their flags in /proc/cpuinfo; empty where there is no such file."""
     from t5xpg.base.environment import cpu_facts  # not needed to start
 
-    return bool({"avx512_bf16", "amx_bf16"} & set(cpu_facts().get("flags", "").split()))
+    return set(cpu_facts().get("flags", "").split())
 
 
-def wide_product_options(dtype: str, platform: str) -> dict[str, str | bool] | None:
-    """The compiler options for a program whose products of `dtype` have float32 results, if the processor computes such
-    products itself; None if it does not, or if the user has set the flags."""
-    is_set = _FLAG in os.environ.get("XLA_FLAGS", "").split()
-    applies = dtype == "bfloat16" and platform == "cpu" and is_set and multiplies_bfloat16()
-    return SINGLE_PRODUCTS if applies else None
+def uses_onednn() -> bool:
+    """True if XLA_FLAGS give products to oneDNN. XLA cannot store a program that has such products (jaxlib 0.12.0.1)."""
+    return f"--{_ONEDNN}=true" in os.environ.get("XLA_FLAGS", "")
+
+
+def multiplies_bfloat16() -> bool:
+    """True if the processor has instructions for products of bfloat16 numbers with float32 results."""
+    return bool({"avx512_bf16", "amx_bf16"} & cpu_instructions())

@@ -1,7 +1,6 @@
 """The limits of the hardware: peak operations a second, and bytes of memory."""
 
 import contextlib
-import functools
 import importlib.metadata
 import math
 import re
@@ -11,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from t5xpg.base import environment, paths, xla_flags
+from t5xpg.base import environment, paths
 from t5xpg.base.files import json_object_if_any, write_json
 
 # Dense matrix products, in 10^12 operations a second of one jax device, as published by the makers (without sparsity).
@@ -55,13 +54,10 @@ def peak_flops(device: jax.Device, dtype: str) -> float | None:
 def measured_peak_flops(dtype: str, *, size: int = 1024, seconds: float = 0.3) -> float:
     """Floating point operations a second of a square matrix product on the default device: the best of several.
 
-    A stand-in for the peak of a CPU, whose makers publish none; too low where other programs are running. The product
-    is computed as in updates: with bfloat16, its result is float32 where theirs is.
+    A stand-in for the peak of a CPU, whose makers publish none; too low where other programs are running.
     """
     matrix = jnp.ones((size, size), jnp.dtype(dtype))
-    options = xla_flags.wide_product_options(dtype, jax.default_backend())
-    matmul = functools.partial(jnp.matmul, preferred_element_type=None if options is None else jnp.float32)
-    product = jax.jit(matmul).lower(matrix, matrix).compile(options)
+    product = jax.jit(jnp.matmul)
     jax.block_until_ready(product(matrix, matrix))
     best, end = float("inf"), time.perf_counter() + seconds
     while True:

@@ -13,7 +13,6 @@ from jax.sharding import Mesh, NamedSharding
 from jax.stages import Compiled, Traced
 
 from t5xpg import distributed
-from t5xpg.base import xla_flags
 from t5xpg.base.errors import UserError
 from t5xpg.data.batch import longest_array
 from t5xpg.data.spec import DatasetConfig
@@ -118,13 +117,7 @@ class Assembly:
         token_bytes: int32 [vocab_size of the model], see `token_bytes`. It is an argument, so that compiling does not
         wait for the vocabulary.
         """
-        return self.traced_train_step(dataset).lower().compile(self._wide_product_options)
-
-    @property
-    def _wide_product_options(self) -> dict[str, str | bool] | None:
-        """The compiler options where the products of updates have float32 results: on one device only; else None."""
-        first, *others = self.mesh.devices.flat
-        return None if others else xla_flags.wide_product_options(self.experiment.model.config.dtype, first.platform)
+        return matmul.compile_program(self.traced_train_step(dataset).lower())
 
     def traced_train_step(self, dataset: DatasetConfig | None = None) -> Traced:
         """The traced update, which `compile_train_step` compiles."""
@@ -146,8 +139,7 @@ class Assembly:
 
         jitted = distributed.jit_train_step(update, self.mesh, self.shardings, 1, experiment.mesh.rules)
         batch = abstract_batch(dataset or experiment.train_dataset)
-        with matmul.float32_results(self._wide_product_options is not None):
-            return jitted.trace(self.abstract_state, batch, self._abstract_token_bytes)
+        return jitted.trace(self.abstract_state, batch, self._abstract_token_bytes)
 
     def compile_eval_step(self) -> Compiled:
         """The compiled measurement: (params, batch, token_bytes) -> metrics."""
@@ -159,7 +151,7 @@ class Assembly:
         jitted = distributed.jit_eval_step(measure, self.mesh, self.model_params_shardings, 1, experiment.mesh.rules)
         params = distributed.with_shardings(experiment.model.abstract_params(), self.model_params_shardings)
         batch = abstract_batch(experiment.eval_dataset)
-        return jitted.lower(params, batch, self._abstract_token_bytes).compile()
+        return matmul.compile_program(jitted.lower(params, batch, self._abstract_token_bytes))
 
     def token_bytes(self, vocabulary: Vocabulary) -> jax.Array:
         """The UTF-8 bytes of every id, on every device: int32 [vocab_size of the model], 0 past the vocabulary's ids.

@@ -1,53 +1,44 @@
-"""Matrix products of two arrays; within `float32_results`, those of bfloat16 factors are float32.
+"""Matrix products of two arrays, which XLA's library for CPUs computes on their own; and programs that may have others.
 
-On CPUs, XLA multiplies bfloat16 numbers with the processor's own instructions if the result is float32, and as float32
-numbers if the result is bfloat16. Sums are float32 in both cases. This holds where the last axis of the left factor is
-summed: for all products of a step, except the gradients of weights, keys and values.
+XLA hands oneDNN an addition or activation that follows a product, too. Its sums with arrays that are broadcast run in
+slow reference code, and where it computes an activation, the other users of the product get the activation's result:
+with float32, gradients of `jax.checkpoint(jax.nn.gelu)(x @ w)` are wrong by 40% (jaxlib 0.12.0.1).
 """
 
 import functools
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+import re
+from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
+from jax import lax
+from jax.stages import Compiled, Lowered
 
-_float32_results: ContextVar[bool] = ContextVar("float32_results", default=False)
+from t5xpg.base.xla_flags import ONEDNN_OPTIONS
 
-
-@contextmanager
-def float32_results(enabled: bool) -> Iterator[None]:
-    """Give products traced in the block float32 results, if `enabled`; compile with `xla_flags.SINGLE_PRODUCTS`."""
-    token = _float32_results.set(enabled)
-    try:
-        yield
-    finally:
-        _float32_results.reset(token)
+CompilerOptions = Mapping[str, str | bool]
+_FUSED = re.compile(r'"fusions":\{[^}]*"ops":\[([^\]]*)\]')
+_SUMS = {"SUM", "BINARY_ADD"}
 
 
-def _is_float32_result(factor: jax.Array) -> bool:
-    return _float32_results.get() and factor.dtype == jnp.bfloat16
+def _alone(x: jax.Array) -> jax.Array:
+    """x, with which XLA fuses nothing that uses it on CPUs."""
+    return lax.platform_dependent(x, cpu=lax.optimization_barrier, default=lambda x: x)
 
 
 def dot(a: jax.Array, b: jax.Array) -> jax.Array:
-    """As `jnp.dot`, in the dtype of `a`. Within `float32_results`, it is not made to be differentiated."""
-    return jnp.dot(a, b, preferred_element_type=jnp.float32).astype(a.dtype) if _is_float32_result(a) else jnp.dot(a, b)
-
-
-def einsum(subscripts: str, a: jax.Array, b: jax.Array) -> jax.Array:
-    """As `jnp.einsum` of two arrays, in their dtype or, within `float32_results`, float32. Each letter is in two of the
-    three terms."""
-    return _float32_einsum(subscripts, a, b) if _is_float32_result(a) else jnp.einsum(subscripts, a, b)
+    """As `jnp.dot`; it is not made to be differentiated."""
+    return _alone(jnp.dot(a, b))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _float32_einsum(subscripts: str, a: jax.Array, b: jax.Array) -> jax.Array:
-    return jnp.einsum(subscripts, a, b, preferred_element_type=jnp.float32)
+def einsum(subscripts: str, a: jax.Array, b: jax.Array) -> jax.Array:
+    """As `jnp.einsum` of two arrays. Each letter is in two of the three terms."""
+    return _alone(jnp.einsum(subscripts, a, b))
 
 
 def _forward(subscripts: str, a: jax.Array, b: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    return _float32_einsum(subscripts, a, b), (a, b)
+    return einsum(subscripts, a, b), (a, b)
 
 
 def _backward(
@@ -55,9 +46,26 @@ def _backward(
 ) -> tuple[jax.Array, jax.Array]:
     (a, b), (factors, result) = residuals, subscripts.split("->")
     axes_of_a, axes_of_b = factors.split(",")
-    rounded = gradient.astype(a.dtype)
-    by_a = _float32_einsum(f"{result},{axes_of_b}->{axes_of_a}", rounded, b).astype(a.dtype)
-    return by_a, jnp.einsum(f"{axes_of_a},{result}->{axes_of_b}", a, rounded)
+    by_a = jnp.einsum(f"{result},{axes_of_b}->{axes_of_a}", gradient, b)
+    return _alone(by_a), _alone(jnp.einsum(f"{axes_of_a},{result}->{axes_of_b}", a, gradient))
 
 
-_float32_einsum.defvjp(_forward, _backward)
+einsum.defvjp(_forward, _backward)
+
+
+def compile_program(lowered: Lowered, options: CompilerOptions | None = None) -> Compiled:
+    """Compile a program; without oneDNN if that would compute activations in it, which it does wrongly.
+
+    The products of this package's layers give it none; a layer of one's own, written with `jnp.dot`, may.
+    """
+    compiled = lowered.compile(None if options is None else dict(options))
+    if activations_by_onednn(compiled):
+        return lowered.compile({**(options or {}), **ONEDNN_OPTIONS["without"]})
+    return compiled
+
+
+def activations_by_onednn(compiled: Compiled) -> set[str]:
+    """The names of the operations other than sums that oneDNN computes with a product: {"GELU_TANH"}."""
+    text = compiled.as_text() or ""
+    fused = {name.strip('" ') for names in _FUSED.findall(text) for name in names.split(",")}
+    return fused - _SUMS - {""}

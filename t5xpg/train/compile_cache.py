@@ -22,7 +22,7 @@ from pathlib import Path
 import jax
 from jax.experimental.compilation_cache import compilation_cache as jax_cache
 
-from t5xpg.base import paths
+from t5xpg.base import paths, xla_flags
 from t5xpg.base.files import remove_abandoned, temporary_prefix, write_atomically
 
 VARIABLE = "T5XPG_COMPILE_CACHE"
@@ -33,9 +33,9 @@ _NEVER = (0).to_bytes(8, "little")
 
 
 def folder() -> Path | None:
-    """The folder of kept programs; None if none are kept, or if JAX has been given a folder of its own."""
+    """The folder of kept programs; None if none are or can be kept, or if JAX has been given a folder of its own."""
     setting = os.environ.get(VARIABLE, "")
-    if setting == "0" or jax.config.values["jax_compilation_cache_dir"]:
+    if setting == "0" or xla_flags.uses_onednn() or jax.config.values["jax_compilation_cache_dir"]:
         return None
     if setting:
         return Path(setting)

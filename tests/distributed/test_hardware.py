@@ -103,16 +103,31 @@ def test_the_peak_of_a_cpu_is_measured_again_only_where_that_is_asked_for(tmp_pa
     assert peak_flops_of_mesh(cpu, "float32", again=True) == peak_flops_of_mesh(cpu, "float32") == 3e9
 
 
-def test_products_of_bfloat16_are_wide_where_processor_and_flags_allow_it(monkeypatch):
-    monkeypatch.setattr(xla_flags, "multiplies_bfloat16", lambda: True)
+@pytest.mark.parametrize(
+    ("instructions", "jaxlib", "expected"),
+    [
+        ("avx2 avx512f avx512_bf16 amx_bf16", "0.12.0.1", xla_flags.CPU_FLAGS[0][1]),
+        ("avx2 avx512f avx512_bf16", "0.12.0.1", xla_flags.CPU_FLAGS[1][1]),
+        ("avx2", "0.12.0.1", ()),
+        ("avx2 amx_bf16", "0.10.2", ()),
+        ("avx2 amx_bf16", "9.9.9", ()),
+    ],
+)
+def test_flags_for_cpus_are_those_of_the_processor_for_known_versions(monkeypatch, instructions, jaxlib, expected):
+    monkeypatch.setattr(environment, "cpu_facts", lambda: {"flags": instructions})
+    monkeypatch.setattr("importlib.metadata.version", lambda name: jaxlib)
     monkeypatch.setenv("XLA_FLAGS", "")
     xla_flags.set_xla_flags()
-    assert xla_flags.wide_product_options("bfloat16", "cpu") == xla_flags.SINGLE_PRODUCTS
-    assert xla_flags.wide_product_options("float32", "cpu") is None
-    assert xla_flags.wide_product_options("bfloat16", "gpu") is None
-    monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_experimental_ynn_fusion_type=")
+    assert tuple(os.environ["XLA_FLAGS"].split()) == expected
+
+
+def test_flags_of_the_user_stay(monkeypatch):
+    monkeypatch.setattr(environment, "cpu_facts", lambda: {"flags": "amx_bf16"})
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "0.12.0.1")
+    decided = "--xla_cpu_experimental_onednn_custom_call=false"
+    monkeypatch.setenv("XLA_FLAGS", decided)
     xla_flags.set_xla_flags()
-    assert xla_flags.wide_product_options("bfloat16", "cpu") is None, "the user has decided"
+    assert os.environ["XLA_FLAGS"] == decided, "the flags of a processor go together"
 
 
 def test_triton_kernels_are_not_tuned_where_jax_has_its_plugin_for_cuda(monkeypatch):
@@ -126,10 +141,3 @@ def test_triton_kernels_are_not_tuned_where_jax_has_its_plugin_for_cuda(monkeypa
     decided = os.environ["XLA_FLAGS"].split()
     assert {f"{fusions}true", f"{gemm}false"} <= set(decided)
     assert f"{fusions}false" not in decided, "the user has decided"
-
-
-def test_the_peak_is_that_of_the_products_of_updates(monkeypatch):
-    asked = []
-    monkeypatch.setattr(xla_flags, "wide_product_options", lambda *of: asked.append(of))
-    assert hardware.measured_peak_flops("bfloat16", size=64, seconds=0.0) > 0
-    assert asked == [("bfloat16", "cpu")]
