@@ -45,12 +45,10 @@ IMAGE_REVISION = $(shell git rev-parse HEAD 2>/dev/null)$(shell [ -z "$$(git sta
 PROGRAM := .venv/bin/python -m t5xpg
 # A worker that crashes ends the run: with another in its place, xdist can wait for ever.
 PYTEST := .venv/bin/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
-IS_FITTING := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))
 # Make says whether it is given: in bash, SECONDS is never empty.
 FUZZ_SECONDS := $(if $(value SECONDS),--seconds="$$SECONDS")
-WITH_PYTHON := python="$${PYTHON-$$(for p in python3 python3.12 python3.11 python3.13; do \
-	"$$p" -c '$(IS_FITTING)' 2>/dev/null && echo "$$p" && break; done)}"; "$$python" -c "" 2>/dev/null || { \
-	echo "make: Python 3.11, 3.12 or 3.13 is needed and was not found; name one with PYTHON=/path/to/python3" >&2; exit 1; };
+# The locked jax-mps has wheels for Python 3.13 only.
+WITH_PYTHON := python="$$(sh requirements/find_python $(if $(filter apple,$(MACHINE)),3.13))" &&
 
 ifneq ($(filter help,$(or $(MAKECMDGOALS),help)),)
 MAKEFLAGS += --silent

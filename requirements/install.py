@@ -1,6 +1,6 @@
 """Make `.venv` and install one lock into it (`make install`), or the tools of `make test` and `make lint` beside it.
 
-Needs Python 3.11 to 3.13 and nothing else.
+Needs Python 3.12 or 3.13, or 3.11 with an older JAX, and nothing else.
 
 The packages come from the registry that pip is set up for, each checked against its hash. uv does the work, because it
 is several times faster; where it cannot be had, pip does.
@@ -130,8 +130,9 @@ def main() -> None:
     parser.add_argument("--part", choices=parts, help="install this alone; tools: into what is installed")
     options = parser.parse_args()
     lock = HERE / f"{options.lock}.txt"
+    python_here = f"Python {sys.version.split()[0]} at {sys.executable}"
     if not MINIMUM <= sys.version_info[:2] < LIMIT:
-        fail(f"Python {sys.version.split()[0]} at {sys.executable}: 3.11, 3.12 or 3.13 is needed. Name one: PYTHON=…")
+        fail(f"{python_here}: 3.12, 3.13 or 3.11 is needed. Name one: PYTHON=…")
     started = time.monotonic()
     folder = REPOSITORY / ".venv"
     if options.part == "tools":
@@ -140,7 +141,7 @@ def main() -> None:
         (folder / ".installed-dev").write_text("")
         print(f"install: done in {time.monotonic() - started:.0f} s", flush=True)
         return
-    print(f"install: {lock.stem} packages for Python {sys.version.split()[0]} into .venv", flush=True)
+    print(f"install: {lock.stem} packages for {python_here} into .venv", flush=True)
     python = make_environment(folder)
     # One environment holds one lock; the Makefile goes on with the kind of machine that it finds here.
     for other in (*folder.glob(".installed-*"), *folder.glob(".installing-*")):

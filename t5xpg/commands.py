@@ -133,7 +133,7 @@ _IMAGE = (
     Option("MACHINE", "", "KIND", "cuda (default) or cpu"),
     Option("PIP_CONF", "", "FILE", "pip's settings with a registry of yours"),
 )
-_PYTHON = Option("PYTHON", "", "FILE", "Python 3.11, 3.12 or 3.13 (default: the first that is found)")
+_PYTHON = Option("PYTHON", "", "FILE", "Python 3.12, 3.13 or 3.11 (default: the first that is found)")
 _TESTS = Option("TESTS", "", "PATHS", "only these: 'tests/models tests/optim/test_step.py'")
 
 GROUPS: dict[str, tuple[Command, ...]] = {
@@ -388,7 +388,7 @@ GROUPS: dict[str, tuple[Command, ...]] = {
                 Option("RECORDINGS", "", "FOLDER", "recorded batches, where TensorFlow is missing")),
         _target("bench-peers", "install what `make bench` compares with into .venv-bench: torch and transformers",
                 _PYTHON),
-        _target("fuzz", "look for inputs that break what reads files and options (Linux, Python 3.11)",
+        _target("fuzz", "look for inputs that break what reads files and options (Linux)",
                 Option("SECONDS", "", "N", "for all readers together", default=60)),
         _target("goldens", "make the reference tensors of the tests again, with torch and transformers", _PYTHON),
         _target("lock", "resolve pyproject.toml into the hashed locks of requirements/",

@@ -24,8 +24,8 @@ from t5xpg import cli
 from t5xpg.base import files
 
 # Programs of a few steps take longer to compile than to run; what they compute is held by the tests to tolerances, or
-# compared with another of them. test_chain.py does without this, as users do.
-# With the last two flags compiling takes less than half of the processor time that it takes with the first two alone.
+# compared with another of them. test_chain.py does without this, as users do. XLA cannot store programs with oneDNN's
+# products, which the programs of several tests share.
 FAST_COMPILATION = (
     "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true "
     "--xla_cpu_parallel_codegen_split_count=1 --xla_cpu_experimental_onednn_custom_call=false"

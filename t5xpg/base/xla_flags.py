@@ -35,7 +35,7 @@ _CUDA_PLUGINS = ("jax_cuda12_plugin", "jax_cuda13_plugin")
 def set_xla_flags() -> None:
     """Add the flags of this machine to XLA_FLAGS; those for GPUs only if JAX has its CUDA plugin.
 
-    Flags for GPUs that the user has set stay. A processor's row is left out if one of its flags is set: they go together.
+    Flags that the user has set stay. A processor's row goes together: it is left out if one of its flags is set.
     """
     from importlib import metadata  # not needed to start
 
@@ -62,7 +62,7 @@ def cpu_instructions() -> set[str]:
 
 
 def uses_onednn() -> bool:
-    """True if XLA_FLAGS give products to oneDNN. XLA cannot store a program that has such products (jaxlib 0.12.0.1)."""
+    """True if XLA_FLAGS give products to oneDNN. XLA cannot store programs with such products (jaxlib 0.12.0.1)."""
     return f"--{_ONEDNN}=true" in os.environ.get("XLA_FLAGS", "")
 
 

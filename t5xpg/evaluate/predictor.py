@@ -124,7 +124,7 @@ class Predictor:
         decoded = self.decode(inputs, first_row)
         return [
             Answer(
-                [self.vocabulary.decode(sequence) for sequence in sequences],
+                [self.vocabulary.decode(sequence) for sequence in sequences.tolist()],
                 None if decoded.scores is None else [float(score) for score in decoded.scores[row]],
             )
             for row, sequences in enumerate(decoded.tokens)

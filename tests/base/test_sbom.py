@@ -13,7 +13,7 @@ LINUX = {"platform": "Linux x86_64", "devices": {"platform": "cpu"}}
 MAC = {"platform": "Darwin arm64", "devices": {"platform": "cpu"}}
 
 
-def listed(lock: str, hardware: dict[str, Any], python: str = "3.11.7") -> dict[str, dict[str, Any]]:
+def listed(lock: str, hardware: dict[str, Any], python: str = "3.12.1") -> dict[str, dict[str, Any]]:
     """The components by their names."""
     found = json.loads(sbom.text(lock, hardware, {"python": python, "t5xpg": "0.1.0"}))
     assert (found["bomFormat"], found["specVersion"]) == ("CycloneDX", "1.6")
@@ -29,10 +29,11 @@ def test_a_machine_has_what_the_markers_of_the_lock_choose() -> None:
     assert here.keys() <= names
     assert {"tensorflow"} == set(listed(lock, MAC)) & {"tensorflow", "tensorflow-cpu"}
     assert "rapidfuzz" in listed(lock, LINUX, "3.13.1")
+    assert listed(lock, LINUX, "3.11.7")["jax"]["version"] == "0.10.2"
     (files,) = here["jax"]["externalReferences"]
     assert all(f"--hash=sha256:{one['content']}" in lock for one in files["hashes"])
     assert sum(len(one["externalReferences"][0]["hashes"]) for one in here.values()) <= lock.count("--hash")
-    assert here["jax"]["purl"] == f"pkg:pypi/jax@{version('jax')}"
+    assert here["gin-config"]["purl"] == f"pkg:pypi/gin-config@{version('gin-config')}"
     assert here["jax"]["licenses"] == [{"license": {"name": "Apache-2.0"}}]
     assert here["attrs"]["licenses"] == [{"expression": "MIT"}]
 

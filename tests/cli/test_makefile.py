@@ -33,7 +33,8 @@ def folder(tmp_path: Path) -> Path:
     for name in [*names, *(f"requirements/{kind}.txt" for kind in ("apple", "cpu", "cuda", "dev", "tpu"))]:
         (tmp_path / name).write_text(PROGRAM if name.endswith("install.py") else "")
         os.utime(tmp_path / name, (0, 0))
-    shutil.copy(REPOSITORY / "requirements" / "machine", tmp_path / "requirements")
+    for name in ("find_python", "machine"):
+        shutil.copy(REPOSITORY / "requirements" / name, tmp_path / "requirements")
     program(tmp_path / ".venv" / "bin" / "python")
     for mark in ("cpu", "dev"):
         (tmp_path / ".venv" / f".installed-{mark}").touch()
