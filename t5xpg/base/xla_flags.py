@@ -25,6 +25,7 @@ CPU_FLAGS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("avx512_bf16", (f"--{_ONEDNN}=true",)),
 )
 CPU_JAXLIBS = ("0.12.0", "0.12.0.1")
+_BFLOAT16_INSTRUCTIONS = {"avx512_bf16", "amx_bf16"}
 # For GPUs: products by cuBLAS and fusions as XLA writes them, in place of compiling and timing Triton kernels for each.
 # While it tuned fusions so, an H100 had not compiled the update of T5 1.1 base after 225 s (jax 0.11.2).
 _GPU_OPTIONS = ("xla_gpu_enable_triton_gemm", "xla_gpu_experimental_enable_fusion_autotuner")
@@ -66,6 +67,16 @@ def uses_onednn() -> bool:
     return f"--{_ONEDNN}=true" in os.environ.get("XLA_FLAGS", "")
 
 
-def multiplies_bfloat16() -> bool:
-    """True if the processor has instructions for products of bfloat16 numbers with float32 results."""
-    return bool({"avx512_bf16", "amx_bf16"} & cpu_instructions())
+def describe_products(dtype: str) -> str:
+    """How products of this dtype are computed on this processor, and why: "bfloat16 by oneDNN (amx_bf16)"."""
+    from importlib import metadata  # not needed to start
+
+    instructions = cpu_instructions()
+    row = next((instruction for instruction, _ in CPU_FLAGS if instruction in instructions), None)
+    if dtype == "bfloat16" and instructions and not _BFLOAT16_INSTRUCTIONS & instructions:
+        return "bfloat16, which this processor computes in float32: float32 is as fast (DTYPE = 'float32')"
+    if uses_onednn():
+        return f"{dtype} by oneDNN" + (f" ({row})" if row else "")
+    if row and (jaxlib := metadata.version("jaxlib")) not in CPU_JAXLIBS:
+        return f"{dtype}, as jaxlib {jaxlib} computes them: which flags it gains by is not known"
+    return f"{dtype}, as XLA computes them by default"

@@ -14,7 +14,7 @@ from typing import cast
 from jax.sharding import AbstractMesh, Mesh
 
 from t5xpg import distributed
-from t5xpg.base import environment, paths, stores
+from t5xpg.base import environment, paths, stores, xla_flags
 from t5xpg.base.errors import UserError
 from t5xpg.check import data_checks, run_checks, start_checks
 from t5xpg.check.finding import Finding, errors_as_problems, report
@@ -134,6 +134,9 @@ def _model(experiment: Experiment, mesh: Mesh, quick: bool, device: Device | Non
     buckets = experiment.train_dataset.buckets.values()
     flops = max(each.batch_size * experiment.flops_per_example(each.task_feature_lengths) for each in buckets)
     yield Finding("model", f"{model.num_params:,} parameters, {flops / 1e9:,.1f} GFLOP an update")
+    is_cpu = isinstance(mesh, AbstractMesh) or mesh.devices.flat[0].platform == "cpu"
+    dtype = model.config.dtype
+    yield Finding("products", xla_flags.describe_products(dtype) if is_cpu and device is None else dtype)
     if experiment.adapter is not None:
         trained, frozen = num_trained(model, experiment.adapter), experiment.base_model.num_params
         kind = type(experiment.adapter).__name__
@@ -143,7 +146,6 @@ def _model(experiment: Experiment, mesh: Mesh, quick: bool, device: Device | Non
     if quick:
         step_memory = memory.state_and_gradients(experiment, abstract, shardings)
     else:
-        is_cpu = isinstance(mesh, AbstractMesh) or mesh.devices.flat[0].platform == "cpu"
         fuses = device is not None or not is_cpu
         step_memory = memory.estimate(experiment, abstract, shardings, mesh, fuses=fuses)
     yield _memory(step_memory, mesh, device)

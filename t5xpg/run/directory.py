@@ -6,6 +6,7 @@ history of its starts ("starts": time, step, command, versions, machine, state o
 
 import contextlib
 import json
+import os
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -175,6 +176,7 @@ class RunDirectory:
                 "versions": environment.versions(),
                 "host": environment.host(),
                 "devices": to_json(devices),
+                "xla_flags": os.environ.get("XLA_FLAGS", ""),  # they decide the last bits
                 **to_json(facts or {}),
             }
         )

@@ -195,7 +195,11 @@ def _start_facts(starts: Sequence[Record], evaluation_git: Sequence[Any]) -> Res
             "evaluation": _distinct(evaluation_git),
         },
         "versions": last_start["versions"],
-        "hardware": {**last_start["host"], "devices": last_start["devices"]},
+        "hardware": {
+            **last_start["host"],
+            "devices": last_start["devices"],
+            "xla_flags": last_start.get("xla_flags"),
+        },
     }
 
 

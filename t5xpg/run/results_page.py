@@ -197,6 +197,7 @@ def _facts(results: Results) -> Iterator[tuple[str, str]]:
     yield "time", _time(timing)
     yield "load", _load(timing) if timing["training_seconds"] else ""
     yield "hardware", escape(_hardware(hardware))
+    yield "XLA_FLAGS", escape(hardware.get("xla_flags") or "")
     yield "versions", escape(", ".join(f"{name} {version}" for name, version in results["versions"].items() if version))
     if results["starts"] > 1:
         changed = results["changed_between_starts"]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from t5xpg.base import environment
+from t5xpg.base import environment, xla_flags
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import sha256_of_file, write_text
 from t5xpg.base.paths import shown
@@ -104,6 +104,8 @@ def print_header(loaded: LoadedConfig, built: Assembly) -> None:
         f"seed {experiment.random_seed}\ndevice: {device}",
         flush=True,
     )
+    if devices["platform"] == "cpu":
+        print(f"products: {xla_flags.describe_products(model.config.dtype)}", flush=True)
 
 
 def print_data(description: TaskDescription, experiment: Experiment) -> None:

@@ -22,7 +22,8 @@ def test_results_are_those_of_the_records(tmp_path: Path) -> None:
     assert results["identity"] == record["identity"]
     assert results["versions"] == record["starts"][0]["versions"]
     devices = {"platform": "cpu", "kind": "cpu", "count": 1}
-    assert results["hardware"] == {**record["starts"][0]["host"], "devices": devices}
+    start = record["starts"][0]
+    assert results["hardware"] == {**start["host"], "devices": devices, "xla_flags": start["xla_flags"]}
     assert (results["steps"], results["target_tokens"], results["examples"]) == (600, 300 * 500, 600 * 16)
     assert results["first"]["validation"] == {"step": 0, **measures(2.1 + 4)}
     assert results["final"]["validation"] == {"step": 600, **measures(2.1 + 80 / 620)}

@@ -26,6 +26,8 @@ CHANGED, UNKNOWN, NOT_COMPARED = "changed", "not known", "not compared"
 
 # What a change of these parts of the identity means: the run is another one, and cannot repeat the numbers.
 _DECIDING = ("settings", "seed", "data", "vocabulary", "initial", "teacher")
+# Other versions of these add up in another order.
+_COMPILING = ("jax", "jaxlib")
 _NO_VALUE = "-"
 _TEXT_WIDTH = 34
 
@@ -78,6 +80,8 @@ def compare(published: Results, here: Results, *, steps: int, changed_files: Seq
         environment.is_same_cpu(published["hardware"]["cpu"], here["hardware"]["cpu"])
         and published["hardware"]["devices"] == here["hardware"]["devices"]
         and published["hardware"]["cores"] == here["hardware"]["cores"]  # how many decides the order of sums
+        and published["hardware"].get("xla_flags") in (None, here["hardware"].get("xla_flags"))
+        and not other_stack(published["versions"], here["versions"])
     )
     whole = steps == published["steps"]
     parts = [
@@ -93,6 +97,12 @@ def compare(published: Results, here: Results, *, steps: int, changed_files: Seq
         exact=exact,
         largest=max((difference for _, difference in parts), default=0.0),
     )
+
+
+def other_stack(published: Results, here: Results) -> list[str]:
+    """The packages that compile a run's programs and have another version here: ["jaxlib 0.10.2, here 0.12.0.1"]."""
+    pairs = ((name, published.get(name), here.get(name)) for name in _COMPILING)
+    return [f"{name} {old}, here {new}" for name, old, new in pairs if old and old != new]
 
 
 def conditions(published: Results, here: Results, changed_files: Sequence[str] | None = None) -> Iterator[Row]:

@@ -23,7 +23,15 @@ from t5xpg.run.directory import RunDirectory
 from t5xpg.run.report import RESULTS_FILE
 from t5xpg.run.results import collect, read_results
 from t5xpg.study import kinds
-from t5xpg.study.reproduce.comparison import TOLERANCE, Comparison, Row, compare, identity, other_run
+from t5xpg.study.reproduce.comparison import (
+    TOLERANCE,
+    Comparison,
+    Row,
+    compare,
+    identity,
+    other_run,
+    other_stack,
+)
 from t5xpg.train import initial_state, training
 
 # Files in the run directory: what it reproduces, written at the beginning, and the outcome, written at the end.
@@ -64,6 +72,13 @@ def reproduce(loaded: LoadedConfig, path: Path, *, steps: int | None = None) -> 
         changed = " and ".join(dict.fromkeys(row.what.split(":")[0] for row in other_run(rows)))
         print(f"different: the {changed} changed since {shown(file)} was published; nothing was trained")
         return 1
+    if stack := other_stack(published["versions"], environment.versions()):
+        print(
+            f"{loaded.name} was published with {' and '.join(stack)}: the numbers are those of another stack, and are "
+            f"compared within {TOLERANCE:g}. To repeat them with the packages of the published commit: "
+            f"make verify-claim EXP={loaded.name_or_file}",
+            flush=True,
+        )
     with directory.lock():
         _check_folder(directory, mark)
         _begin(directory, mark)
@@ -196,10 +211,12 @@ def _print(comparison: Comparison, published: Results, steps: int, file: Path) -
     if comparison.same and comparison.exact:
         verdict = "same: bit for bit what was published" + (f"; changed all the same: {changed}" if changed else "")
     elif comparison.same:
-        verdict = f"same within {TOLERANCE:g}, on other hardware than was published: the largest difference is "
+        verdict = (
+            f"same within {TOLERANCE:g}, on other hardware or versions than was published: the largest difference is "
+        )
         verdict += f"{largest:.2g}; changed: {changed}"
     else:
-        limit = "bit for bit" if comparison.exact else f"within {TOLERANCE:g}, as on other hardware"
+        limit = "bit for bit" if comparison.exact else f"within {TOLERANCE:g}, as on other hardware or versions"
         verdict = f"different: not {limit} what was published"
         verdict += f", the largest difference is {largest:.2g}; " if largest < float("inf") else "; "
         verdict += f"changed: {changed}" if changed else "nothing changed of what a run rests on"
