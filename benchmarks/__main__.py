@@ -22,6 +22,7 @@ from t5xpg.base.progress import duration
 # Modules of rows, in the order of the table.
 MODULES = (
     "step",
+    "flags",
     "loop",
     "start",
     "caching",

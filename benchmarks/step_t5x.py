@@ -24,7 +24,7 @@ def main() -> None:
         network.T5Config(
             vocab_size=job.vocabulary, emb_dim=job.emb, num_heads=job.heads, head_dim=job.head_dim, mlp_dim=job.mlp,
             num_encoder_layers=job.encoder_layers, num_decoder_layers=job.decoder_layers,
-            mlp_activations=("gelu", "linear"), dropout_rate=0.0, logits_via_embedding=False,
+            mlp_activations=("gelu", "linear"), dropout_rate=0.0, logits_via_embedding=False, dtype=given.dtype,
         )
     )  # fmt: skip
     # parameters have T5X's names and shapes here, too

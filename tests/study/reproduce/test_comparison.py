@@ -44,7 +44,7 @@ def results(steps: int = 4) -> Results:
             "cores": 2,
             "devices": {"kind": "cpu", "mesh": {"data": 1, "model": 1}},
             "xla_flags": "",
-        },  # fmt: skip
+        },
         "identity": {
             "seed": 7,
             "settings": {"optimizer": "AdamW", "optimizer.b1": 0.9},
