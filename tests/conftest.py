@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 
@@ -45,6 +46,26 @@ def pytest_configure(config: pytest.Config) -> None:
         config.add_cleanup(programs.cleanup)
         os.environ[PROGRAMS] = programs.name
         download(DOCUMENTATION_WHEELS.values(), wheels_directory())
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Keep what the tests compile, which is most of their time: the workers share it, and the next run finds it. JAX's
+    keys are of the program, its options and versions; the folder is this kind of machine's. No process that a test
+    starts knows of it."""
+    if "jax" not in sys.modules or not session.items or not hasattr(session.config, "cache"):
+        return
+    from t5xpg.train import compile_cache
+
+    folder = session.config.cache.mkdir("programs") / compile_cache._machine()
+    if sum(path.stat().st_size for path in folder.glob("*-cache")) > 2 * compile_cache.LIMIT:
+        shutil.rmtree(folder, ignore_errors=True)
+    compile_cache._configure(
+        {
+            "jax_compilation_cache_dir": str(folder),
+            "jax_persistent_cache_min_compile_time_secs": 0.0,
+            "jax_persistent_cache_enable_xla_caches": "none",
+        }
+    )
 
 
 @pytest.fixture
