@@ -29,7 +29,8 @@ SLOW_SECONDS = 10.0
 LONGEST = (
     "docs/test_commands.py", "benchmarks/test_gpu.py", "study/sweep/test_sweep.py", "distributed/test_partitioning.py",
     "evaluate/test_evaluation.py", "test_chain.py", "faults/test_faults.py", "train/test_adapters.py",
-    "study/matrix/test_matrix.py",
+    "study/matrix/test_matrix.py", "models/test_beyond_t5.py", "models/decoding/test_kv_cache.py",
+    "models/test_layer_stack.py", "exchange/test_importing.py", "data/stream/test_positions.py",
 )  # fmt: skip
 # Events of the interpreter (sys.addaudithook) that start a process.
 _STARTS = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system", "multiprocessing"}

@@ -84,7 +84,7 @@ def test_a_signal_to_one_process_stops_all() -> None:
     assert found[0][1] == signal.SIGINT
 
 
-@pytest.mark.parametrize("heard_at", itertools.combinations_with_replacement((0, 3), 3))  # processes are alike
+@pytest.mark.parametrize("heard_at", list(itertools.combinations_with_replacement((0, 3), 3)))  # processes are alike
 def test_all_stop_after_the_same_update(heard_at: tuple[int, int, int]) -> None:
     """An update ends where all have begun it: no process is more than one ahead, as the metrics are read one late."""
     store = Store(COUNT)

@@ -85,11 +85,11 @@ def test_it_computes_what_the_model_computes(case: str, tmp_path: Path) -> None:
     np.testing.assert_array_equal(answers, decode(params, inputs))
     assert len(set(answers[answers > 0])) > len(inputs)
     batch = seq2seq(inputs, answers)
-    expected = np.asarray(jax.jit(model.logits)(params, batch))
+    both = jax.jit(lambda params, batch: (model.logits(params, batch), score(model, params, batch)))
+    expected, scores = map(np.asarray, both(params, batch))
     tolerance = 1e-4 * min(1.0, np.abs(expected).max())
     np.testing.assert_allclose(logits[answers > 0], expected[answers > 0], atol=tolerance)
-    total = score(model, params, batch).sum()
-    np.testing.assert_allclose(log_likelihood(tmp_path, inputs, answers), total, rtol=1e-5)
+    np.testing.assert_allclose(log_likelihood(tmp_path, inputs, answers), scores.sum(), rtol=1e-5)
     # the same without a past, and with several positions behind one
     for lengths in ([T], [T - 9, 9]):
         files.encode(inputs)

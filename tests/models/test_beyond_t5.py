@@ -23,6 +23,8 @@ SIZES: dict[str, Any] = {
 }  # fmt: skip
 # of models with windows: a third layer has the first one's window again
 THREE_LAYERS: dict[str, Any] = {"num_encoder_layers": 3, "num_decoder_layers": 3}
+# of options that are the same in every layer
+ONE_LAYER: dict[str, Any] = {"num_encoder_layers": 1, "num_decoder_layers": 1}
 NO_BIAS = {"relative_attention_bias": False}
 ROTARY = {**NO_BIAS, "rotary_base": 100.0}
 T5GEMMA = {
@@ -46,15 +48,15 @@ NGRAMS: dict[str, Any] = {"ngram_lengths": (1, 4, 3), "ngram_buckets": 16}
 OPTIONS: dict[str, dict[str, Any]] = {
     "t5": {},
     "post": {"layer_norms": "post"},
-    "no positions": NO_BIAS,
+    "no positions": NO_BIAS | ONE_LAYER,
     "rotary and bias": {"rotary_base": 50.0, "relpos_bias_in_every_layer": True},
     "windows": {"encoder_window": (2, 1), "decoder_window": 1, **THREE_LAYERS},
     "global": GLOBAL,
     "merged": {"merged_attention": True, "num_kv_heads": 1},
     "merged, rotary": {**REDLLM, "merged_attention": True},
-    "n-grams": NGRAMS,
-    "n-grams of two embeddings": {**NGRAMS, "share_embeddings": False, "decoder_start_token_id": 3},
-    "unbalanced": UNBALANCED,
+    "n-grams": NGRAMS | ONE_LAYER,
+    "n-grams of two embeddings": {**NGRAMS, "share_embeddings": False, "decoder_start_token_id": 3, **ONE_LAYER},
+    "unbalanced": UNBALANCED | ONE_LAYER,
     "unbalanced t5gemma": T5GEMMA | UNBALANCED,
     "redllm": REDLLM,
     "t5gemma": T5GEMMA,

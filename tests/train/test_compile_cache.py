@@ -1,6 +1,7 @@
 """Kept programs: used again with the same numbers, bounded, and harmless when they are damaged."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -15,6 +16,15 @@ from t5xpg.train import compile_cache
 
 def program(x: jax.Array) -> jax.Array:
     return jnp.tanh(x @ x.T).sum(axis=0) / 3
+
+
+@pytest.fixture(autouse=True)
+def _no_other_programs() -> Iterator[None]:
+    """Those that the tests keep for each other are left alone."""
+    kept = {"jax_compilation_cache_dir": jax.config.jax_compilation_cache_dir}
+    compile_cache._configure({"jax_compilation_cache_dir": None})
+    yield
+    compile_cache._configure(kept)
 
 
 @pytest.fixture
