@@ -280,36 +280,10 @@ def attend_dense(
     # the softmax divides after the mixing, where a query has K numbers instead of S: this saves a pass over all pairs
     # of positions in the forward pass, and one in the backward pass
     largest = checkpoint_name(lax.stop_gradient(jnp.max(logits, axis=-1, keepdims=True)), PER_QUERY)
+    weights = jnp.exp(logits - largest)
     if values.dtype == jnp.float16:  # sums of undivided weights can exceed its largest number, 65,504
-        weights = jax.nn.softmax(logits, axis=-1)
+        weights = weights / jnp.sum(weights, axis=-1, keepdims=True)
         return jnp.einsum("bhqs,bshk->bqhk", dropout(weights.astype(values.dtype)), values)
-    weights, total = exponentials(logits - largest, values.dtype)
-    total = checkpoint_name(jnp.swapaxes(total, 1, 2)[..., None], PER_QUERY)  # [B, Q, H, 1]
-    mixed = checkpoint_name(einsum("bhqs,bshk->bqhk", dropout(weights), values), PER_QUERY)
+    total = checkpoint_name(jnp.swapaxes(jnp.sum(weights, axis=-1), 1, 2)[..., None], PER_QUERY)  # [B, Q, H, 1]
+    mixed = checkpoint_name(einsum("bhqs,bshk->bqhk", dropout(weights.astype(values.dtype)), values), PER_QUERY)
     return (mixed.astype(jnp.float32) / total).astype(values.dtype)
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
-def exponentials(x: jax.Array, dtype: jnp.dtype) -> tuple[jax.Array, jax.Array]:
-    """x [..., S] float32 -> exp(x) in `dtype`, and its sums [...] in float32.
-
-    Only the first is kept for the backward pass: on CPUs, reading and writing a float32 array of all pairs of positions
-    takes longer than computing it.
-    """
-    weights = jnp.exp(x).astype(dtype)
-    return weights, jnp.sum(weights.astype(jnp.float32), axis=-1)
-
-
-def _exponentials_forward(x: jax.Array, dtype: jnp.dtype) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
-    weights, total = exponentials(x, dtype)
-    return (weights, total), weights
-
-
-def _exponentials_backward(
-    dtype: jnp.dtype, weights: jax.Array, gradients: tuple[jax.Array, jax.Array]
-) -> tuple[jax.Array]:
-    by_weights, by_total = gradients
-    return ((by_weights.astype(jnp.float32) + by_total[..., None]) * weights.astype(jnp.float32),)
-
-
-exponentials.defvjp(_exponentials_forward, _exponentials_backward)
