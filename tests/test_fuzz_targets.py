@@ -29,7 +29,7 @@ def test_what_was_found(path: Path) -> None:
 def test_every_target_has_beginnings_and_is_locked() -> None:
     assert SEEDS.keys() == TARGETS.keys()
     lock = (REPOSITORY / "requirements" / "fuzz.txt").read_text()
-    assert re.fullmatch(r"atheris==\S+ \\\n(\s+--hash=sha256:[0-9a-f]{64}( \\)?\n?)+", lock)
+    assert re.fullmatch(r"(atheris==\S+ ; python_full_version .*\\\n(\s+--hash=sha256:[0-9a-f]{64}( \\)?\n?)+)+", lock)
 
 
 def test_another_python_gets_packages_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
