@@ -5,7 +5,7 @@ import os
 import sys
 
 from t5xpg import commands
-from t5xpg.base import garbage, malloc, signals
+from t5xpg.base import malloc, signals
 from t5xpg.base.errors import UserError
 from t5xpg.base.xla_flags import set_xla_flags
 
@@ -21,7 +21,6 @@ def main() -> int:
     if command and command.computes:
         _with_tuned_malloc()
         set_xla_flags()
-        garbage.collect_seldom()
         if sys.stderr:
             faulthandler.enable()  # a crash of a library's native code says where it was
     signals.end_with_parent()

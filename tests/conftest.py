@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from t5xpg.base import garbage, locks
+from t5xpg.base import locks
 from t5xpg.base.xla_flags import set_xla_flags
 from t5xpg.data.text.wheels import DOCUMENTATION_WHEELS, download, wheels_directory
 from tests.workplace import EXPERIMENT, FAST_COMPILATION, Workplace, make_workplace
@@ -20,7 +20,6 @@ os.environ[REVISION] = "0123456789" * 4
 # Before any import of jax.
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {FAST_COMPILATION}".strip()
 set_xla_flags()
-garbage.collect_seldom()
 # The same examples in every run, however slow the machine.
 settings.register_profile(
     "tests", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]

@@ -16,7 +16,6 @@ import threading
 import traceback
 from typing import Any
 
-from t5xpg.base import garbage
 from t5xpg.base.errors import UserError
 from t5xpg.data import late_imports
 from t5xpg.data.spec import DatasetConfig
@@ -27,7 +26,6 @@ from t5xpg.data.tasks.lengths import span_numbers
 
 def main() -> None:
     """Answer requests until the other side closes."""
-    garbage.collect_seldom()
     # This process ends with its connection. If all processes of a job are stopped at once, the trainer still needs it
     # to save the position of the data.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
