@@ -21,11 +21,9 @@ ONEDNN_OPTIONS: dict[str, dict[str, str | bool]] = {
 # A processor takes the first row whose instruction it has (its flag in /proc/cpuinfo), and no flags without one.
 # `make bench ROWS=flags` measures on a machine what each flag gains: add a row for another kind.
 CPU_FLAGS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("amx_bf16", (f"--{_ONEDNN}=true", f"--{_YNNPACK}={_SUMS}", _WIDE_VECTORS)),
-    ("avx512_bf16", (f"--{_ONEDNN}=true",)),
+    ("avx512_bf16", (f"--{_ONEDNN}=true", f"--{_YNNPACK}={_SUMS}", _WIDE_VECTORS)),
 )
 CPU_JAXLIBS = ("0.12.0", "0.12.0.1")
-_BFLOAT16_INSTRUCTIONS = {"avx512_bf16", "amx_bf16"}
 # For GPUs: products by cuBLAS and fusions as XLA writes them, in place of compiling and timing Triton kernels for each.
 # While it tuned fusions so, an H100 had not compiled the update of T5 1.1 base after 225 s (jax 0.11.2).
 _GPU_OPTIONS = ("xla_gpu_enable_triton_gemm", "xla_gpu_experimental_enable_fusion_autotuner")
@@ -68,12 +66,12 @@ def uses_onednn() -> bool:
 
 
 def describe_products(dtype: str) -> str:
-    """How products of this dtype are computed on this processor, and why: "bfloat16 by oneDNN (amx_bf16)"."""
+    """How products of this dtype are computed on this processor, and why: "bfloat16 by oneDNN (avx512_bf16)"."""
     from importlib import metadata  # not needed to start
 
     instructions = cpu_instructions()
     row = next((instruction for instruction, _ in CPU_FLAGS if instruction in instructions), None)
-    if dtype == "bfloat16" and instructions and not _BFLOAT16_INSTRUCTIONS & instructions:
+    if dtype == "bfloat16" and instructions and "avx512_bf16" not in instructions:
         return "bfloat16, which this processor computes in float32: float32 is as fast (DTYPE = 'float32')"
     if uses_onednn():
         return f"{dtype} by oneDNN" + (f" ({row})" if row else "")

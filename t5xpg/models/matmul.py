@@ -33,8 +33,25 @@ def dot(a: jax.Array, b: jax.Array) -> jax.Array:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def einsum(subscripts: str, a: jax.Array, b: jax.Array) -> jax.Array:
-    """As `jnp.einsum` of two arrays. Each letter is in two of the three terms."""
-    return _alone(jnp.einsum(subscripts, a, b))
+    """As `jnp.einsum` of two arrays. Each letter is in two of the three terms, or in all (the axes of a batch)."""
+    factors, result = subscripts.split("->")
+    letters_of_a, letters_of_b = factors.split(",")
+    return _product(letters_of_a, letters_of_b, result, a, b)
+
+
+def _product(letters_of_a: str, letters_of_b: str, result: str, a: jax.Array, b: jax.Array) -> jax.Array:
+    """The first factor is the one that is summed along its last axis, else the smaller one.
+
+    Then the larger one, attention's weights, is not transposed, which takes as long as its product.
+    """
+    summed = sorted(set(letters_of_a) & set(letters_of_b) - set(result))
+    if (letters_of_a[-1] in summed, b.size) < (letters_of_b[-1] in summed, a.size):
+        a, b, letters_of_a, letters_of_b = b, a, letters_of_b, letters_of_a
+    batch = [letter for letter in letters_of_a if letter in letters_of_b and letter in result]
+    of_a, of_b = ([[*map(letters.index, axes)] for axes in (summed, batch)] for letters in (letters_of_a, letters_of_b))
+    product = lax.dot_general(a, b, ((of_a[0], of_b[0]), (of_a[1], of_b[1])))
+    letters = batch + [letter for letter in letters_of_a + letters_of_b if letter not in [*batch, *summed]]
+    return _alone(jnp.transpose(product, [letters.index(letter) for letter in result]))
 
 
 def _forward(subscripts: str, a: jax.Array, b: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
@@ -46,8 +63,8 @@ def _backward(
 ) -> tuple[jax.Array, jax.Array]:
     (a, b), (factors, result) = residuals, subscripts.split("->")
     axes_of_a, axes_of_b = factors.split(",")
-    by_a = jnp.einsum(f"{result},{axes_of_b}->{axes_of_a}", gradient, b)
-    return _alone(by_a), _alone(jnp.einsum(f"{axes_of_a},{result}->{axes_of_b}", a, gradient))
+    by_a = _product(result, axes_of_b, axes_of_a, gradient, b)
+    return by_a, _product(axes_of_a, result, axes_of_b, a, gradient)
 
 
 einsum.defvjp(_forward, _backward)
