@@ -87,8 +87,10 @@ _gathered.defvjp(_gathered_forward, _gathered_backward)
 
 def gathered_again(weight: jax.Array, gradient: jax.Array, *axes: str) -> jax.Array:
     """As `gathered`, for the backward pass: only after `gradient`, or XLA would keep it from the forward pass on."""
-    if is_gathered(*axes):
+    sharding = _current.get()
+    if sharding is not None and sharding.is_gathered(axes):
         weight, _ = lax.optimization_barrier((weight, gradient))
+        weight = sharding.split(weight, axes)  # as it is stored, or XLA would gather it before the barrier
     return gathered(weight, *axes)
 
 
