@@ -24,8 +24,6 @@ def main() -> int:
         if sys.stderr:
             faulthandler.enable()  # a crash of a library's native code says where it was
     signals.end_with_parent()
-    if command and command.name == "train" and len(sys.argv) > 2:
-        _start_data_process()
     from t5xpg import cli
 
     code = cli.main()
@@ -34,16 +32,6 @@ def main() -> int:
         sys.stderr.flush()
         os._exit(code)
     return code
-
-
-def _start_data_process() -> None:
-    """Let TensorFlow load while this process imports JAX, reads the experiment and compiles, unless nothing uses it."""
-    without = ("-h", "--help", "--engine=t5x")
-    if any(argument in without or argument.startswith("--recorded") for argument in sys.argv):
-        return
-    from t5xpg.data.stream import client
-
-    client.start_early()
 
 
 def _with_tuned_malloc() -> None:

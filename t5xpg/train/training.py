@@ -19,14 +19,13 @@ from t5xpg.base.progress import duration
 from t5xpg.base.signals import NothingToSave, StopRequest
 from t5xpg.data.recording.reader import RecordedData
 from t5xpg.data.spec import DatasetConfig
-from t5xpg.data.stream import data_process
 from t5xpg.data.stream.client import DataService
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.distributed import ALONE, Group
 from t5xpg.distributed.data_position import shared_position
 from t5xpg.evaluate.measurements import describe, measurements, require_metrics, require_selection
 from t5xpg.evaluate.trained_model import ADAPTER, INITIAL, TEACHER, frozen_parameters
-from t5xpg.experiment import assembly, data_state, prepare
+from t5xpg.experiment import assembly, prepare
 from t5xpg.experiment.assembly import Assembly
 from t5xpg.experiment.config import LoadedConfig, settings
 from t5xpg.experiment.experiment import Experiment
@@ -137,8 +136,6 @@ def _recording(folder: Path, experiment: Experiment, end: int) -> Iterator[Recor
 def _prepare_data(experiment: Experiment, group: Group) -> prepare.DataIdentity:
     """The identity of the data; makes what is missing. If processes share the folders, the first one makes it."""
     datasets = [experiment.train_dataset, experiment.eval_dataset]
-    if any(data_state.state_of(dataset, experiment.needs).missing for dataset in datasets):
-        data_process.drop_early()  # the data process that was started early does not see what is made now
     if group.first:
         identity = prepare.prepare_all(datasets, experiment.needs)
     group.barrier("data")
@@ -166,10 +163,9 @@ def _open(start: Start, best: Best, profiled: bool, request: StopRequest) -> Ite
         first_update.set()  # the start, if it is measured, is measured before the first update
     with contextlib.ExitStack() as stack:
         # Processes wait for each other while they compile: all must compile, even where one has kept the program.
-        program_cache = compile_cache.kept_programs() if group.count == 1 else contextlib.nullcontext(lambda: None)
-        keep_programs = stack.enter_context(program_cache)
-
-        futures = _begin_in_background(built, step, first_update, keep_programs)
+        if group.count == 1:
+            stack.enter_context(compile_cache.kept_programs())
+        futures = _begin_in_background(built, step, first_update)
         state_future, step_future, eval_step_future, thread_end = futures
         train_config = data_config(experiment.train_dataset, experiment.random_seed)
         eval_config = data_config(experiment.eval_dataset, experiment.random_seed)
@@ -236,25 +232,20 @@ def _open(start: Start, best: Best, profiled: bool, request: StopRequest) -> Ite
         print(str(best), flush=True)
 
 
-def _begin_in_background(
-    built: Assembly, step: int, first_update: threading.Event, keep_programs: Callable[[], None]
-) -> tuple[Future[Any], ...]:
+def _begin_in_background(built: Assembly, step: int, first_update: threading.Event) -> list[Future[Any]]:
     """The futures of a thread that works while the data process loads TensorFlow: the new state (None if one is
     restored), the compiled update, the compiled evaluation step, and the end of the thread."""
 
     def compile_eval_step() -> Any:
-        keep_programs()
         first_update.wait()
         return built.compile_eval_step()
 
-    initial, train_step, eval_step, _, thread_end = in_background(
+    return in_background(
         (lambda: initial_state.begin(built)) if step == 0 else lambda: None,
         functools.partial(_compile_train_step, built),
         compile_eval_step,
-        keep_programs,
         malloc.release_unused,
     )
-    return initial, train_step, eval_step, thread_end
 
 
 def _compile_train_step(built: Assembly) -> Any:

@@ -242,11 +242,6 @@ def check_shards(config: DatasetConfig, shards: Sequence[int] | None, prefetch: 
     return owned
 
 
-def start_early() -> None:
-    """Start the data process of the first `DataService` now, so that TensorFlow loads while other things start."""
-    data_process.start_early(_environment(None, None))
-
-
 def _environment(data_dir: Path | None, cache_dir: Path | None) -> dict[str, str]:
     folders = {
         "T5XPG_DATA_DIR": data_dir or paths.data_directory(),
@@ -260,7 +255,7 @@ class DataService(Closing):
     folders of `base.paths`. log: the file for the process's output, whose last lines are shown if the process dies."""
 
     def __init__(self, *, data_dir: Path | None = None, cache_dir: Path | None = None, log: Path | None = None) -> None:
-        self._process = data_process.take_process(_environment(data_dir, cache_dir), log)
+        self._process = data_process.DataProcess(_environment(data_dir, cache_dir), log)
         self.pid = self._process.pid
         self._streams: list[Stream] = []
         self._closed = False

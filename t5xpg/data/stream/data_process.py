@@ -121,12 +121,10 @@ class DataProcessError(UserError):
 
 class DataProcess:
     """One data process and the connection to it. `request` may be called from several threads. environment: variables
-    added to those of this process. log: for its output; None: a temporary file until `print_to`."""
+    added to those of this process. log: for its output; None: a temporary file."""
 
     def __init__(self, environment: Mapping[str, str], log: Path | None = None) -> None:
-        self.environment = dict(environment)
-        output: BinaryIO = tempfile.TemporaryFile() if log is None else _open_log(log)  # noqa: SIM115
-        self._outputs = [output]
+        self._output: BinaryIO = tempfile.TemporaryFile() if log is None else _open_log(log)  # noqa: SIM115
         self._connection, worker_end = socket.socketpair()
         paths = filter(None, [str(PACKAGE.parent), os.environ.get("PYTHONPATH")])
         self._lock = threading.Lock()
@@ -135,19 +133,14 @@ class DataProcess:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "t5xpg.data.stream.worker", str(worker_end.fileno())],
                 stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
+                stdout=self._output,
+                stderr=self._output,
                 env={**os.environ, **_ENVIRONMENT, **environment, "PYTHONPATH": os.pathsep.join(paths)},
                 pass_fds=[worker_end.fileno()],
                 process_group=0,  # Ctrl-C in the terminal does not reach it, not even while it starts
             )
         self.pid = self._process.pid
         self._send({"sys_path": [entry for entry in sys.path if entry]})
-
-    def print_to(self, log: Path) -> None:
-        """Send its output to the file `log`, after the output so far."""
-        self._outputs.insert(0, _open_log(log))
-        self._send({"print_to": str(log.resolve())})
 
     def request(self, message: dict[str, Any]) -> dict[str, Any]:
         """The answer to a request. UserError for a mistake of the user, DataProcessError if the process failed."""
@@ -179,10 +172,6 @@ class DataProcess:
                 line = f"\nwaiting for the data process, which was stopped; let it go on: kill -CONT {self.pid}"
                 print(line, file=sys.stderr, flush=True)
 
-    def is_running(self) -> bool:
-        """True while the process runs."""
-        return self._process.poll() is None
-
     def hang_up(self) -> None:
         """Close the connection: the process ends, and a request that waits fails."""
         self._closed = True
@@ -197,8 +186,7 @@ class DataProcess:
             self._process.kill()
             self._process.wait()
         self._connection.close()
-        for output in self._outputs:
-            output.close()
+        self._output.close()
 
     def _send(self, message: dict[str, Any]) -> None:
         with contextlib.suppress(OSError):  # where it has died already, the first request raises
@@ -215,7 +203,7 @@ class DataProcess:
             code = self._process.wait(timeout=5)
             signal = f"was ended by signal {-code}" + (" (out of memory?)" if code == -9 else "")
             event = signal if code < 0 else f"has ended with exit code {code}"
-        lines = next(filter(None, (last_lines(output, _TAIL_LINES) for output in self._outputs)), [])
+        lines = last_lines(self._output, _TAIL_LINES)
         last = "\n  ".join(["Its last lines:", *lines]) if lines else "It printed nothing."
         return (
             f"The data process (python -m t5xpg.data.stream.worker, process {self.pid}) {event}. "
@@ -226,29 +214,3 @@ class DataProcess:
 def _open_log(log: Path) -> BinaryIO:
     log.parent.mkdir(parents=True, exist_ok=True)
     return log.open("w+b")
-
-
-_early: list[DataProcess] = []
-
-
-def start_early(environment: Mapping[str, str]) -> None:
-    """Start a data process before its first request is known, so that TensorFlow loads in the meantime."""
-    _early.append(DataProcess(environment))
-
-
-def drop_early() -> None:
-    """End the process that was started early, because what it found at its start has changed."""
-    while _early:
-        process = _early.pop()
-        process.hang_up()
-        process.wait()
-
-
-def take_process(environment: Mapping[str, str], log: Path | None) -> DataProcess:
-    """The process that was started early, if it is still running and has the same environment; otherwise a new one."""
-    process = _early.pop() if _early and _early[-1].environment == dict(environment) else None
-    if process is None or not process.is_running():
-        return DataProcess(environment, log)
-    if log is not None:
-        process.print_to(log)
-    return process

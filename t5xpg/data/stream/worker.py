@@ -47,9 +47,6 @@ def main() -> None:
         failure = _failure(error)
     while True:
         message = requests.get()
-        if "print_to" in message:
-            _print_to(message["print_to"])
-            continue
         reply = failure
         if answers is not None:
             try:
@@ -169,18 +166,6 @@ def _has_empty_cache(task: Any, dataset: DatasetConfig) -> bool:
         return reads_cache(task, dataset) and task.get_cached_stats(dataset.split)["examples"] == 0
     except Exception:  # there is no such cache or split, or it is torn: `check` says which
         return False
-
-
-def _print_to(path: str) -> None:
-    """Send output, also that of libraries, to the end of another file, after a copy of the output so far."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    with open(path, "ab", buffering=0) as file:
-        os.lseek(sys.stderr.fileno(), 0, os.SEEK_SET)
-        while earlier := os.read(sys.stderr.fileno(), 1 << 16):
-            file.write(earlier)
-        os.dup2(file.fileno(), sys.stdout.fileno())
-        os.dup2(file.fileno(), sys.stderr.fileno())
 
 
 def _vocabulary_size(provider: Any, dataset: DatasetConfig) -> int:

@@ -7,8 +7,7 @@ import pytest
 from t5xpg.base.errors import UserError
 from t5xpg.data.objectives import NextLine, PrefixLM, SpanCorruption
 from t5xpg.data.spec import DatasetConfig
-from t5xpg.data.stream import data_process
-from t5xpg.data.stream.client import DataService, start_early
+from t5xpg.data.stream.client import DataService
 from t5xpg.data.vocab.training import VocabularySettings
 from t5xpg.evaluate import measurements
 from t5xpg.experiment.prepare import export_dataset, train_vocabulary
@@ -35,10 +34,7 @@ def test_a_task_of_the_table_is_known_without_tensorflow(tmp_path: Path, monkeyp
     export_dataset("pairs", files={"train": [tmp_path / "pairs.tsv"]}, fields={"en": "en", "de": "de"})
     monkeypatch.setenv("T5XPG_CACHE_DIR", str(tmp_path / "cache"))
     train_vocabulary("mine", VocabularySettings(size=60, extra_ids=20), name="small")
-    start_early()
-    early = data_process._early[0].pid
     with DataService(log=tmp_path / "data.log") as service:
-        assert service.pid == early  # taken over, once
         with_pieces = named("mine_span_corruption_mine_small")
         for one in (
             named(split="validation", objective=SpanCorruption(0.3, 5.0)),
@@ -58,8 +54,6 @@ def test_a_task_of_the_table_is_known_without_tensorflow(tmp_path: Path, monkeyp
             service.describe(named("mine_ul2", objective=SpanCorruption()))
         for one in (named(), with_pieces):
             assert len(next(service.open(one))["encoder_input_tokens"]) == 2
-    assert not data_process._early
-    assert (tmp_path / "data.log").exists()
     unknown = [
         named(split="test"),
         named(objective=SpanCorruption(0.9, 20.0), targets=32),  # its targets do not fit
@@ -73,12 +67,3 @@ def test_a_task_of_the_table_is_known_without_tensorflow(tmp_path: Path, monkeyp
     ]
     for one in unknown:
         assert measurements.describe_task(one, tmp_path / "data") is None
-
-
-def test_a_process_that_was_started_early_for_other_folders_is_not_taken(tmp_path: Path) -> None:
-    start_early()
-    early = data_process._early[0].pid
-    with DataService(data_dir=tmp_path / "data") as service:
-        assert service.pid != early
-    data_process.drop_early()
-    assert not data_process._early
