@@ -23,9 +23,11 @@ MISSING = "-"
 Machine = Mapping[str, Any]  # one kind of processor: `machine.describe`, and "rows"
 # The rows of the README: how their quantities begin.
 MAIN_ROWS = (
-    "training step, emb 128",
-    "training step, emb 256",
-    "start to first step done, kept programs",
+    "training step in bfloat16, emb 128",
+    "training step in float32, emb 128",
+    "training step in bfloat16, emb 256",
+    "training step in float32, emb 256",
+    "start to first step done, compiling",
     "caching a task",
     "exporting JSON lines",
     "greedy decoding, emb 128",
