@@ -26,7 +26,7 @@ MAIN_ROWS = (
     "training step in bfloat16, emb 128",
     "training step in float32, emb 128",
     "training step in bfloat16, emb 256",
-    "training step in float32, emb 256",
+    "start to first step done, kept programs",
     "caching a task",
     "greedy decoding, emb 128",
     "greedy decoding, emb 512",

@@ -163,9 +163,10 @@ def _open(start: Start, best: Best, profiled: bool, request: StopRequest) -> Ite
         first_update.set()  # the start, if it is measured, is measured before the first update
     with contextlib.ExitStack() as stack:
         # Processes wait for each other while they compile: all must compile, even where one has kept the program.
-        if group.count == 1:
-            stack.enter_context(compile_cache.kept_programs())
-        futures = _begin_in_background(built, step, first_update)
+        program_cache = compile_cache.kept_programs() if group.count == 1 else contextlib.nullcontext(lambda: None)
+        keep_programs = stack.enter_context(program_cache)
+
+        futures = _begin_in_background(built, step, first_update, keep_programs)
         state_future, step_future, eval_step_future, thread_end = futures
         train_config = data_config(experiment.train_dataset, experiment.random_seed)
         eval_config = data_config(experiment.eval_dataset, experiment.random_seed)
@@ -232,20 +233,25 @@ def _open(start: Start, best: Best, profiled: bool, request: StopRequest) -> Ite
         print(str(best), flush=True)
 
 
-def _begin_in_background(built: Assembly, step: int, first_update: threading.Event) -> list[Future[Any]]:
+def _begin_in_background(
+    built: Assembly, step: int, first_update: threading.Event, keep_programs: Callable[[], None]
+) -> tuple[Future[Any], ...]:
     """The futures of a thread that works while the data process loads TensorFlow: the new state (None if one is
     restored), the compiled update, the compiled evaluation step, and the end of the thread."""
 
     def compile_eval_step() -> Any:
+        keep_programs()
         first_update.wait()
         return built.compile_eval_step()
 
-    return in_background(
+    initial, train_step, eval_step, _, thread_end = in_background(
         (lambda: initial_state.begin(built)) if step == 0 else lambda: None,
         functools.partial(_compile_train_step, built),
         compile_eval_step,
+        keep_programs,
         malloc.release_unused,
     )
+    return initial, train_step, eval_step, thread_end
 
 
 def _compile_train_step(built: Assembly) -> Any:
@@ -287,6 +293,7 @@ def _evaluation_stream(
 
     def open_after_first_update() -> Any:
         stream.wait()
+        keep_programs()
         first_update.wait()
         return service.open(config)
 

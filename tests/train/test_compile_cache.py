@@ -1,7 +1,9 @@
-"""Kept programs: used again with the same numbers, and harmless when they are cut short or cannot be kept."""
+"""Kept programs: used again with the same numbers, bounded, and harmless when they are damaged."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import jax
 import jax.numpy as jnp
@@ -32,8 +34,8 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def start() -> tuple[bytes, set[str]]:
-    """What a process does that starts: it knows no program. Returns the result's bytes, and hits and misses."""
+def start(events: list[str] | None = None) -> np.ndarray:
+    """What a process does that starts: it knows no program."""
     jax.clear_caches()
     seen: list[str] = []
     monitoring.register_event_listener(lambda event, **_: seen.append(event))
@@ -41,20 +43,56 @@ def start() -> tuple[bytes, set[str]]:
     with compile_cache.kept_programs():
         result = np.asarray(jax.jit(program)(x))
     monitoring.clear_event_listeners()
-    found = {event.rpartition("/")[2] for event in seen if event.endswith(("cache_hits", "cache_misses"))}
-    return result.tobytes(), found
+    if events is not None:
+        events += [event.rpartition("/")[2] for event in seen if event.endswith(("cache_hits", "cache_misses"))]
+    return result
 
 
-@pytest.mark.parametrize("is_cut", [False, True])
-def test_a_kept_program_is_used_and_one_that_was_cut_short_is_compiled(store: Path, is_cut: bool) -> None:
-    cold, first = start()
+def entries(store: Path) -> list[Path]:
+    return sorted(store.glob("*/*-cache"))
+
+
+def test_a_kept_program_is_used_and_gives_the_same_bits(store: Path) -> None:
+    first, second = [], []
+    cold, warm = start(first), start(second)
     assert "cache_hits" not in first
-    for path in store.glob("*/*-cache") if is_cut else ():
-        path.write_bytes(path.read_bytes()[:100])
-    warm, second = start()
-    assert warm == cold
-    assert ("cache_hits" in second) != is_cut
+    assert set(second) == {"cache_hits"}
+    assert cold.tobytes() == warm.tobytes()
     assert jax.config.jax_compilation_cache_dir is None
+    assert [path.name for path in store.glob("*/.*")] == []  # the process's own folder is gone
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped"])
+def test_a_damaged_program_is_compiled_again(store: Path, damage: str) -> None:
+    cold = start()
+    for path in entries(store):
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 1
+        path.write_bytes({"cut": bytes(data[:100]), "flipped": bytes(data)}[damage])
+    events: list[str] = []
+    assert start(events).tobytes() == cold.tobytes()
+    assert "cache_hits" not in events
+    events = []
+    assert start(events).tobytes() == cold.tobytes()  # it was replaced
+    assert set(events) == {"cache_hits"}
+
+
+def test_without_room_for_the_copies_nothing_is_left_of_them(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    start()
+    monkeypatch.setattr(compile_cache, "_use_file", Mock(side_effect=OSError(28, "No space left on device")))
+    start()
+    assert list(store.glob("*/.*")) == []
+
+
+def test_what_was_not_used_for_longest_goes_first(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    start()
+    kept = entries(store)
+    old = kept[0].with_name("jit_old-0-cache")
+    old.write_bytes(b"x" * 1000)
+    os.utime(old, (1, 1))
+    monkeypatch.setattr(compile_cache, "LIMIT", sum(path.stat().st_size for path in kept) + 500)
+    start()
+    assert entries(store) == kept
 
 
 def test_nothing_is_kept_where_that_is_asked_for_or_impossible(
@@ -64,5 +102,9 @@ def test_nothing_is_kept_where_that_is_asked_for_or_impossible(
     start()
     monkeypatch.setenv(compile_cache.VARIABLE, str(tmp_path / "file" / "below"))
     (tmp_path / "file").write_text("no folder")
+    start()
+    # as in a container that runs with the ids of somebody else: JAX would warn of every program
+    monkeypatch.setenv(compile_cache.VARIABLE, str(store))
+    monkeypatch.setattr("pwd.getpwuid", Mock(side_effect=KeyError("getpwuid(): uid not found: 7")))
     start()
     assert not store.exists()

@@ -54,6 +54,7 @@ def test_a_task_of_the_table_is_known_without_tensorflow(tmp_path: Path, monkeyp
             service.describe(named("mine_ul2", objective=SpanCorruption()))
         for one in (named(), with_pieces):
             assert len(next(service.open(one))["encoder_input_tokens"]) == 2
+    assert (tmp_path / "data.log").exists()
     unknown = [
         named(split="test"),
         named(objective=SpanCorruption(0.9, 20.0), targets=32),  # its targets do not fit
