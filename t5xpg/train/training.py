@@ -293,7 +293,6 @@ def _evaluation_stream(
 
     def open_after_first_update() -> Any:
         stream.wait()
-        keep_programs()
         first_update.wait()
         return service.open(config)
 
