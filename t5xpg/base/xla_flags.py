@@ -25,7 +25,7 @@ CPU_FLAGS: tuple[tuple[str, tuple[str, ...]], ...] = (
 )
 CPU_JAXLIBS = ("0.12.0", "0.12.0.1")
 # For GPUs: products by cuBLAS and fusions as XLA writes them, in place of compiling and timing Triton kernels for each.
-# While it tuned fusions so, an H100 had not compiled the update of T5 1.1 base after 225 s (jax 0.11.2).
+# What they gain in time to compile and cost in speed has not been measured.
 _GPU_OPTIONS = ("xla_gpu_enable_triton_gemm", "xla_gpu_experimental_enable_fusion_autotuner")
 _GPU_JAXLIBS = ("0.10.2", "0.11.2", *CPU_JAXLIBS)
 _CUDA_PLUGINS = ("jax_cuda12_plugin", "jax_cuda13_plugin")
