@@ -4,13 +4,8 @@ import contextlib
 import sys
 
 # By default malloc returns the buffers of XLA's programs to the system and asks for them again: on CPUs the page faults
-# take a quarter of a training step. So there is one heap, of huge pages, that keeps freed blocks, however large: a
-# program's buffer of more than a gigabyte, mapped on its own, costs a sixth of a step. The peak memory of a small
-# run is more than twice that with huge pages alone.
-TUNABLES = (
-    "glibc.malloc.hugetlb=1:glibc.malloc.arena_max=1:"
-    "glibc.malloc.mmap_threshold=17179869184:glibc.malloc.trim_threshold=17179869184"
-)
+# take a quarter of a training step, and with huge pages a few per cent.
+TUNABLES = "glibc.malloc.hugetlb=1"
 
 
 def release_unused() -> None:
