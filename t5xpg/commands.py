@@ -283,10 +283,8 @@ GROUPS: dict[str, tuple[Command, ...]] = {
     ),
     "Files of other programs": (
         _command(
-            "export", "write a run's checkpoint for transformers, and compare, T5X, CTranslate2 or ONNX", *_EXPERIMENT,
-            Option("FORMAT", "--format", "NAME", "hf (for transformers), t5x, ctranslate2, onnx, peft", default="hf"),
-            Option("QUANTIZATION", "--quantization", "NAME",
-                   "of ctranslate2 and onnx: float32 (default) or int8; of ctranslate2 also float16 or bfloat16"),
+            "export", "write a run's checkpoint for transformers, peft or T5X, and compare", *_EXPERIMENT,
+            Option("FORMAT", "--format", "NAME", "hf (for transformers), t5x, peft", default="hf"),
             _output("FOLDER", "where it goes (default: huggingface, or the format's name, in the run directory)"),
             Option("PUSH", "--push", "OWNER/NAME", "upload it to the Hugging Face hub"),
             one_process=True,

@@ -19,7 +19,7 @@ from t5xpg.base.requested_hosts import requested_hosts
 if TYPE_CHECKING:
     from t5xpg.experiment.config import LoadedConfig
 
-EXPORT_FORMATS = ("hf", "t5x", "ctranslate2", "onnx", "peft")
+EXPORT_FORMATS = ("hf", "t5x", "peft")
 # Commands whose compiled programs are kept for the next time; training keeps its own.
 _EVALUATES = ("eval", "infer", "tune-decoding")
 
@@ -290,20 +290,15 @@ def _runs(options: Namespace) -> int:
 
 
 def _export(options: Namespace) -> None:
-    from t5xpg.exchange import to_ctranslate2, to_engine, to_onnx, to_peft, to_t5x, to_transformers
+    from t5xpg.exchange import to_peft, to_t5x, to_transformers
 
-    engines = {engine.name: engine for engine in (to_ctranslate2.ENGINE, to_onnx.ENGINE)}
     loaded, run = arguments.load_with_run(options)
     if options.format not in EXPORT_FORMATS:
         raise UserError(f"FORMAT={options.format} is not known.{nearest(options.format, EXPORT_FORMATS)}")
     if options.push and options.format != "hf":
         raise UserError(f"PUSH=… uploads what transformers loads: leave FORMAT={options.format} out.")
-    if options.quantization and options.format not in engines:
-        raise UserError(f"QUANTIZATION=… is for FORMAT={' and FORMAT='.join(engines)}.")
     output = arguments.path_of(options.output)
-    if options.format in engines:
-        to_engine.export(engines[options.format], loaded, run, output, options.quantization)
-    elif options.format == "t5x":
+    if options.format == "t5x":
         to_t5x.export(loaded, run, output)
     elif options.format == "peft":
         to_peft.export(loaded, run, output)

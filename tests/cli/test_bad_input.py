@@ -190,8 +190,6 @@ OTHERS = [
     run_json("run.json without an identity", b'{"format": 1}', "run.json"),
     run_json("run.json that is not UTF-8", b"\xff", "run.json"),
     Case("Beam options that are none", "cache a_task --beam-options='", "BEAM_OPTIONS=': No closing quotation"),
-    Case("a quantization for transformers", "export small.gin --quantization=int8",
-         "QUANTIZATION=… is for FORMAT=ctranslate2"),
     Case("a format that is none", "export small.gin --format=pth", "FORMAT=pth is not known"),
 ]  # fmt: skip
 

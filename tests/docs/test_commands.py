@@ -78,7 +78,6 @@ TRIED_ELSEWHERE = {
     r"make export .* OUTPUT=.*": "tests/exchange/test_to_transformers.py",
     r"make export .* PUSH=.*": "tests/exchange/test_pushing.py",
     r"make export EXP=mine FORMAT=peft": "tests/exchange/test_to_peft.py",
-    r"make export .* FORMAT=(onnx|ctranslate2)": "tests/exchange/test_to_onnx.py",
     r".*make (train|infer|export) EXP=(answers_lora|student)\b.*": "tests/train/test_adapters.py",
     r".* RUN=answers_prompt .*": "tests/train/test_adapters.py",
     r".* OUTPUT=(beams|samples)\.jsonl .*": "tests/evaluate/test_continuing.py",
