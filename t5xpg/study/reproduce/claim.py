@@ -90,7 +90,7 @@ def verify(name: str, folder: Path, *, key: str | None = None, steps: int | None
 
 def _clone(commit: str, checkout: Path) -> None:
     if checkout.exists():
-        changes = environment.git("status", "--porcelain", "--untracked-files=no", folder=checkout)
+        changes = environment.git("diff", "HEAD", "--", ".", f":!*/{RESULTS_FILE}", folder=checkout)
         if environment.git("rev-parse", "HEAD", folder=checkout) != commit or changes:
             raise UserError(f"{shown(checkout)} is not commit {commit[:12]} as it was: delete it, or name an OUTPUT=…")
         return
