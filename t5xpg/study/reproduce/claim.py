@@ -63,7 +63,11 @@ def verify(name: str, folder: Path, *, key: str | None = None, steps: int | None
     _ = _make(checkout, "install") or _make(checkout, "reproduce", *variables)
     outcome = json_object_if_any(run.path / OUTCOME_FILE)  # Make's exit code is 2 for every error
     if outcome.get("of") != (digest := sha256_of_file(published)):
-        print("no receipt, as nothing was compared; after an interruption, the same command goes on", flush=True)
+        print(
+            f"no receipt, as nothing was compared. Your own files that the experiment needs belong in {shown(checkout)}. "
+            "The same command goes on.",
+            flush=True,
+        )
         return 1
     content = {
         "format": receipts.FORMAT,
@@ -86,7 +90,8 @@ def verify(name: str, folder: Path, *, key: str | None = None, steps: int | None
 
 def _clone(commit: str, checkout: Path) -> None:
     if checkout.exists():
-        if environment.git_state(checkout) != {"commit": commit, "clean": True}:
+        changes = environment.git("diff", "HEAD", "--", ".", f":!*/{RESULTS_FILE}", folder=checkout)
+        if environment.git("rev-parse", "HEAD", folder=checkout) != commit or changes:
             raise UserError(f"{shown(checkout)} is not commit {commit[:12]} as it was: delete it, or name an OUTPUT=…")
         return
     print(f"cloning commit {commit[:12]} into {shown(checkout)}", flush=True)

@@ -18,7 +18,7 @@ from tests.workplace import git
 
 MAKEFILE = """
 install:
-	@mkdir .venv
+	@mkdir -p .venv
 reproduce: .venv
 	@mkdir -p "$(RUN)" && cp run.json metrics.jsonl "$(RUN)"
 	@of=$$(sha256sum < experiments/$(EXP)/results.json | cut -c 1-64); \\
@@ -181,6 +181,8 @@ def test_numbers_that_differ_are_a_receipt_too(
 ) -> None:
     assert claim.verify("tiny", tmp_path / "claim") == 0
     assert "signature" not in read_json(tmp_path / "claim" / "receipt.json")
+    (tmp_path / "claim" / "checkout" / "mine.txt").touch()  # a file of the user's own, which the experiment needs
+    assert claim.verify("tiny", tmp_path / "claim") == 0
     write_json(repository / "outcome.json", outcome(DIFFERENT))
     commit_all(repository)
     publish(repository)
