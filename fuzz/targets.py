@@ -8,12 +8,10 @@ import atexit
 import bz2
 import functools
 import gzip
-import hashlib
 import json
 import lzma
 import math
 import shutil
-import struct
 import tempfile
 import zipfile
 from collections.abc import Callable
@@ -24,8 +22,8 @@ import zstandard
 from flax import serialization
 
 from t5xpg.base.errors import UserError
-from t5xpg.data.batch import BatchSpec, hash_batch, validate
-from t5xpg.data.recording import format as stream_format
+from t5xpg.data.batch import BatchSpec, validate
+from t5xpg.data.recording.format import StreamReader, StreamWriter, stream_path
 from t5xpg.data.tensorflow_checkpoint import TensorFlowCheckpoint
 from t5xpg.data.text.lines import LeftOut
 from t5xpg.data.text.local_records import records
@@ -147,54 +145,36 @@ def overrides(data: bytes) -> None:
         assert reader.problems or len(reader.bound_at) == 1, f"{len(reader.bound_at)} values bound by {binding!r}"
 
 
-def stream(data: bytes) -> None:
-    """The reader of recorded batches. A batch that it hands out has the hash that the index gives.
+_SPEC = BatchSpec(2, {"inputs": 4, "targets": 3}, False, 384)
 
-    The input is laid out as a file that somebody made to deceive would be: its checksums are put right where the first
-    byte is even, so that what lies behind them is reached.
+
+def stream(data: bytes) -> None:
+    """The reader of recorded batches. A batch that it hands out fits the spec.
+
+    The input is the file where the first byte is odd, else an array in a file whose checksums are right.
     """
-    folder = _folder()
-    index, batches = _stream_files(data)
-    stream_format.index_path(folder, "fuzzed").write_bytes(index)
-    stream_format.batches_path(folder, "fuzzed").write_bytes(batches)
+    path, is_array = stream_path(_folder(), "fuzzed"), data[:1] != b"" and data[0] % 2 == 0
+    if is_array:
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("0.npy", data[1:])
+    else:
+        path.write_bytes(data[1:])
     try:
-        with stream_format.StreamReader(folder, "fuzzed") as reader:
-            for number in range(min(len(reader), 3)):
-                batch = reader.read(number)
-                validate(batch, reader.spec)
-                assert hash_batch(batch) == reader.digest(number)
+        with StreamReader(path.parent, "fuzzed", 1 if is_array else 2) as reader:
+            for number in range(len(reader)):
+                validate(reader.read(number, _SPEC), _SPEC)
     except UserError as error:
         _refused(error, "fuzzed.")
 
 
-def _stream_files(data: bytes) -> tuple[bytes, bytes]:
-    """Index and batches from: 1 byte of flags, 2 bytes of length of the index, the index, the batches."""
-    length = int.from_bytes(data[1:3], "little")
-    index, batches = data[3 : 3 + length], data[3 + length :]
-    if data[:1] and data[0] % 2 == 0 and len(index) >= _PREFIX_BYTES + _DIGEST_BYTES:
-        return _with_checksum(index), batches
-    return index, batches
-
-
-_PREFIX_BYTES, _DIGEST_BYTES = 16, 32
-
-
-def _with_checksum(index: bytes) -> bytes:
-    """The index with the mark, the version and the SHA-256 that a reader expects."""
-    content = b"t5xpgIdx" + struct.pack("<I", 2) + index[12:-_DIGEST_BYTES]
-    return content + hashlib.sha256(content).digest()
-
-
-def _stream_seed() -> bytes:
-    spec = BatchSpec(2, {"inputs": 4, "targets": 3}, False, 384)
+def _stream_seeds() -> list[bytes]:
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        with stream_format.StreamWriter(folder, "seed", spec) as writer:
+        with StreamWriter(Path(name), "seed", _SPEC) as writer:
             for number in range(2):
-                writer.write({key: np.full(shape, number, dtype) for key, (shape, dtype) in spec.features().items()})
-        index = stream_format.index_path(folder, "seed").read_bytes()
-        batches = stream_format.batches_path(folder, "seed").read_bytes()
-    return b"\0" + len(index).to_bytes(2, "little") + index + batches
+                writer.write({key: np.full(shape, number, dtype) for key, (shape, dtype) in _SPEC.features().items()})
+        path = stream_path(Path(name), "seed")
+        with zipfile.ZipFile(path) as archive:
+            return [b"\1" + path.read_bytes(), b"\0" + archive.read("0.npy"), b""]
 
 
 def _manifest_seed() -> bytes:
@@ -290,7 +270,7 @@ SEEDS: dict[str, list[bytes]] = {
     ],
     "prompts": [b'{"inputs": "The <extra_id_0> ruined <extra_id_1>", "id": 1}\n{"text": "<extra_id_00>"}\n', _LINES],
     "manifest": [_manifest_seed(), b"{}", b"[]", _manifest_seed().replace(b"train", b"../x")],
-    "stream": [_stream_seed(), b"\1" + _stream_seed()[1:], b""],
+    "stream": _stream_seeds(),
     "overrides": [
         b"--gin.A=1 --gin.B={'x': 2, 'y': [1.5, None]} --gin_file=gin/a.gin",
         b"--gin.train/spec.DatasetConfig.split=other --gin.C=@optimizers.AdamW() --gin.D=%E",

@@ -50,7 +50,6 @@ WITH_TENSORFLOW = {
     "t5xpg.data.cache.definition",
     "t5xpg.data.cache.local",
     "t5xpg.data.cache.local_format",
-    "t5xpg.data.cache.spot_check",
     "t5xpg.data.cache.worker",
     "t5xpg.data.stream.evaluator",
     "t5xpg.data.stream.first_examples",

@@ -139,13 +139,8 @@ def name_of(objective: Objective) -> str:
 
 
 def to_json(objective: Objective | None) -> dict[str, Any] | None:
-    """The JSON for `from_json`; for span corruption only its numbers, as in positions of earlier versions."""
-    if objective is None:
-        return None
-    numbers = dataclasses.asdict(objective)
-    if not isinstance(objective, SpanCorruption):
-        return {"kind": name_of(objective), **numbers}
-    return numbers if objective.whole_words else {name: numbers[name] for name in numbers if name != "whole_words"}
+    """The JSON for `from_json`."""
+    return None if objective is None else {"kind": name_of(objective), **dataclasses.asdict(objective)}
 
 
 def from_json(value: Mapping[str, Any] | None) -> Objective | None:
@@ -153,7 +148,7 @@ def from_json(value: Mapping[str, Any] | None) -> Objective | None:
     if value is None:
         return None
     numbers = dict(value)
-    return KINDS[numbers.pop("kind", "span_corruption")](**numbers)
+    return KINDS[numbers.pop("kind")](**numbers)
 
 
 def _check_density(objective: Any) -> None:

@@ -127,7 +127,7 @@ def _write(output: Path, recording: Recording, streams: Mapping[str, Stream]) ->
                     writer.write(batch)
                     progress.advance()
                     if writer.count == _SAMPLE:
-                        _check_room(output, writer.bytes_per_batch * (planned.limit or 0))
+                        _check_room(output, writer.size / _SAMPLE * (planned.limit or 0))
             ended = planned.limit is None or writer.count < planned.limit
             written[name] = dataclasses.replace(planned, batches=writer.count, ended=ended)
             model = planned.description["vocabulary"].get("model_file")

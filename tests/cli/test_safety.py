@@ -102,7 +102,7 @@ def test_files_have_the_permissions_that_the_user_set(tmp_path: Path, umask: int
         stream.write({name: np.zeros(shape, dtype) for name, (shape, dtype) in spec.features().items()})
     found = permissions(place)
     folders = {name for name in found if (place / name).is_dir()}
-    assert {"mine/manifest.json", "mine/train.jsonl", "records/run.json", "folder/file", "train.index"} <= set(found)
+    assert {"mine/manifest.json", "mine/train.jsonl", "records/run.json", "folder/file", "train.npz"} <= set(found)
     assert found == {name: (0o777 if name in folders else 0o666) & ~umask for name in found}
 
 
@@ -119,6 +119,6 @@ def test_the_program_makes_files_with_the_permissions_that_the_user_set(workplac
     finally:
         os.umask(before)
     found = permissions(tmp_path)
-    assert {"cache", "recording", "run", "run/run.json", "run/checkpoints/2", "recording/train.index"} <= set(found)
+    assert {"cache", "recording", "run", "run/run.json", "run/checkpoints/2", "recording/train.npz"} <= set(found)
     wrong = {name: oct(mode) for name, mode in found.items() if mode & 0o7 or mode & 0o020 or not mode & 0o040}
     assert not wrong

@@ -46,9 +46,9 @@ def batches(config: DatasetConfig, count: int) -> list[Batch]:
 
 
 def identity(config: DatasetConfig, files: str = "1 files, abc") -> dict[str, Any]:
-    """As `pipeline.stream_identity` of a stream of pairs."""
-    settings = config.to_json() | {"files": files}
-    for name in ("max_batches", "module_import", "metrics", "feature_converter", "loss_on_targets_only"):
+    """As `pipeline.stream_identity`."""
+    settings = config.to_json() | {"feature_converter": config.converter, "files": files}
+    for name in ("max_batches", "module_import", "metrics"):
         del settings[name]
     return settings
 
@@ -83,7 +83,7 @@ def write(
         records[name] = StreamRecord(identity(config), most, count, ended, json.loads(json.dumps(described)))
         if description.vocabulary.model_file is not None:
             shutil.copy(description.vocabulary.model_file, model_path(folder, name))
-    write_recording(folder, Recording("some experiment", records, source, {"seqio": "0.0.20"}, files_of(folder)))
+    write_recording(folder, Recording("some experiment", records, source, {"seqio": "0.0.20"}, files_of(folder), ""))
     return folder
 
 

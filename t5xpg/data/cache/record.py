@@ -56,7 +56,7 @@ def read(folder: Path, command: str | None = None) -> Record | None:
     remedy = f"To make the cache again, type: {command or cache_command(folder.name, force=True)}"
     try:
         value = read_json(folder / IDENTITY)
-        if value.pop("format", 1) != FORMAT:
+        if value.pop("format") != FORMAT:
             raise UserError(f"The cache in {folder} was made by another version of t5xpg. {remedy}")
         record = Record(**value)
         if not isinstance(record.definition, dict) or not isinstance(record.definition["task"], str):
@@ -89,7 +89,7 @@ def versions() -> dict[str, str]:
 
 def other_versions(record: Record, now: Mapping[str, str]) -> list[str]:
     """The libraries whose version has changed since the cache was made: "seqio 0.0.19, now 0.0.20"."""
-    then = record.versions
+    then = record.versions | {"beam": now.get("beam")}  # all its runners write the same files
     return [
         f"{name} {then[name]}, now {version}" for name, version in now.items() if then.get(name, version) != version
     ]
@@ -102,13 +102,7 @@ def differences(record: Record, definition: Mapping[str, Any], package: Mapping[
     shared = then.keys() & now.keys() or {*then, *now}
     codes = ({name: code.get(name) for name in shared} for code in (then, now))
     phrases = _phrases(_leaves(record.definition | {"code": {}}, {**definition, "code": {}}, ()))
-    return [*phrases, *code_differences(*codes), *package_differences(record, package)]
-
-
-def package_differences(record: Record, package: Mapping[str, str]) -> list[str]:
-    """A phrase for each file of this package whose digest differs. package: the files that define tasks now; earlier
-    versions recorded others beside them."""
-    return code_differences({name: record.package.get(name) for name in package}, package)
+    return [*phrases, *code_differences(*codes), *code_differences(record.package, package)]
 
 
 def code_differences(then: Mapping[str, str | None], now: Mapping[str, str | None]) -> list[str]:

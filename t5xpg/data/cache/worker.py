@@ -19,7 +19,7 @@ from typing import Any
 
 from t5xpg.base.errors import UserError
 from t5xpg.data import late_imports
-from t5xpg.data.cache import definition, last_check, record, spot_check
+from t5xpg.data.cache import definition, last_check, record
 from t5xpg.data.cache.process import says_no_room
 from t5xpg.data.cache.record import COMPLETED, MissingTextError
 from t5xpg.data.cache.runners import BEAM, LOCAL
@@ -120,30 +120,19 @@ def _plan_task(task: Any, request: Mapping[str, Any], log: Callable[[str], None]
         "others": None if folder is None or cache_record is not None else str(folder),
         "note": None,
     }
-    digest = functools.partial(last_check.digest, caches)
-    try:
-        definition_now = _checked_definition(task, request, digest)
-    except UserError as error:
-        if folder is None or cache_record is not None:
-            raise
-        # a user who has only the cache may train from it
-        note = f"was made by SeqIO itself, and could not be compared with its text ({error})"
+    if folder is not None and cache_record is None:
+        note = f"was made by SeqIO itself, and is not compared with its text. To make it from that, type: {command}"
         return entry | _cache_of_others(task, folder, last_check.digests_of_cache(caches, folder), note)
-    if folder is None:
+    digest = functools.partial(last_check.digest, caches)
+    definition_now = _checked_definition(task, request, digest)
+    if folder is None or cache_record is None:
         if request["only_missing"] and not request["force"] and _REMOTE in (task.cache_dir or ""):
             return entry | _remote_cache(task)
         return entry | {"definition": definition_now, "package": definition.package_code(task, digest)}
-    if cache_record is None:
-        note = f"was made by SeqIO itself; {spot_check.compare(task, folder, command)}"
-        return entry | _cache_of_others(task, folder, last_check.digests_of_cache(caches, folder), note)
     record.check_files(folder, cache_record, command)
-    if differences := record.differences(cache_record, definition_now, definition.package_code(task, digest)):
+    differences = record.differences(cache_record, definition_now, definition.package_code(task, digest))
+    if differences := [*differences, *record.other_versions(cache_record, entry["versions"])]:
         raise record.refusal(folder, differences, command)
-    if reasons := record.other_versions(cache_record, entry["versions"]):
-        entry["note"] = (
-            f"the cache of {task.name} in {folder} was made with other versions ({', '.join(reasons)}); "
-            f"{spot_check.compare(task, folder, command)}"
-        )
     return entry | {"definition": cache_record.definition, "package": cache_record.package}
 
 

@@ -1,7 +1,7 @@
 """The manifest of a recording: the recorded streams, their source, and their files. Without TensorFlow.
 
 A recording is a folder, written by `make record`: manifest.json, the models of vocabularies, and for each stream the
-two files of `t5xpg.data.recording.format`. Streams are "train", "validation" and, for each task of a mixture,
+file of `t5xpg.data.recording.format`. Streams are "train", "validation" and, for each task of a mixture,
 "validation-1" and so on.
 """
 
@@ -17,8 +17,7 @@ from t5xpg.base import digests
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import read_json, sha256_of_file, write_json
 from t5xpg.base.paths import shown
-from t5xpg.data.batch import ENC_DEC
-from t5xpg.data.recording.format import batches_path, index_path
+from t5xpg.data.recording.format import stream_path
 
 MANIFEST = "manifest.json"
 STREAMS = ("train", "validation")
@@ -42,21 +41,20 @@ class StreamRecord:
     @property
     def settings(self) -> dict[str, Any]:
         """The settings that decide the batches: all of the identity but the files, which may be elsewhere."""
-        recorded = {name: value for name, value in self.identity.items() if name != "files"}
-        return {"feature_converter": ENC_DEC} | recorded  # an identity does not name ENC_DEC: `stream_identity`
+        return {name: value for name, value in self.identity.items() if name != "files"}
 
 
 @dataclass(frozen=True)
 class Recording:
     """The contents of manifest.json. source: what `experiment.prepare` knew of the data. files: "bytes" and "sha256" of
-    each. gin: the overrides that were typed; older recordings do not have them."""
+    each. gin: the overrides that were typed."""
 
     experiment: str  # as it is typed
     streams: Mapping[str, StreamRecord]
     source: Mapping[str, Any]
     versions: Mapping[str, str | None]
     files: Mapping[str, Mapping[str, Any]]
-    gin: str = ""
+    gin: str
 
     def to_json(self) -> dict[str, Any]:
         """The contents of manifest.json."""
@@ -80,14 +78,14 @@ class Recording:
                 raise ValueError(f"streams.{name}")
         if set(value["source"]) != {"data", "cache", "manifest"} or not isinstance(value["source"]["data"], dict):
             raise ValueError("source")
-        needed = {path(Path(), name).name for name in names for path in (index_path, batches_path)}
+        needed = {stream_path(Path(), name).name for name in names}
         if missing := needed - set(value["files"]):
             raise ValueError(f"files lacks {', '.join(sorted(missing))}")
         for name, file in value["files"].items():
             if Path(name).name != name or type(file["bytes"]) is not int or not isinstance(file["sha256"], str):
                 raise ValueError(f"files: {name}")
-        gin = str(value.get("gin", ""))
-        return cls(str(value["experiment"]), streams, value["source"], dict(value["versions"]), value["files"], gin)
+        experiment, gin = str(value["experiment"]), str(value["gin"])
+        return cls(experiment, streams, value["source"], dict(value["versions"]), value["files"], gin)
 
     def command(self, folder: Path, steps: int | str | None = None) -> str:
         """The command to type to record into `folder` anew. steps: a number, or "n"; None for the present number."""

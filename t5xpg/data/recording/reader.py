@@ -11,8 +11,8 @@ import numpy as np
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import Closing
 from t5xpg.base.paths import shown
-from t5xpg.data.batch import Batch
-from t5xpg.data.recording.format import StreamReader, index_path, require_one_shape
+from t5xpg.data.batch import Batch, hash_batch
+from t5xpg.data.recording.format import StreamReader, require_one_shape
 from t5xpg.data.recording.manifest import model_path, read_recording
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.stream.client import BatchStream, TaskDescription, check_shards, stream_differences
@@ -35,11 +35,7 @@ class RecordedData(Closing):
         self._streams: list[RecordedStream] = []
         self._readers: dict[str, StreamReader] = {}
         for name, record in self.recording.streams.items():
-            reader = self._readers[name] = StreamReader(folder, name, self.recording.remedy(folder))
-            if len(reader) != record.batches:
-                self.close()
-                what = f"{index_path(folder, name)} has {len(reader)} batches instead of {record.batches}"
-                raise self.recording.damaged(folder, what)
+            self._readers[name] = StreamReader(folder, name, record.batches, self.recording.remedy(folder))
 
     def require(self, steps: int) -> None:
         """Raise UserError if there are fewer training batches than `steps`."""
@@ -69,11 +65,8 @@ class RecordedData(Closing):
                 f"{config.mixture_or_task_name}, and this run reads {'all' if limit is None else limit} (EVAL_STEPS). "
                 f"Read fewer, or {_ANOTHER}"
             )
-        if reader.spec != config.batch_spec(vocab_size=reader.spec.vocab_size):
-            what = f"{index_path(self.folder, name)} holds batches of another shape than the manifest says"
-            raise self.recording.damaged(self.folder, what)
-        owned = check_shards(config, shards, prefetch)
-        stream = RecordedStream(reader, config, owned, prefetch, record.identity, self._too_few_batches(name))
+        owned, size = check_shards(config, shards, prefetch), self.describe(config).vocabulary.size
+        stream = RecordedStream(reader, config, owned, prefetch, record.identity, size, self._too_few_batches(name))
         self._streams.append(stream)
         return stream
 
@@ -122,21 +115,22 @@ class RecordedStream(BatchStream):
         shards: Sequence[int],
         prefetch: int,
         identity: Mapping[str, Any],
+        vocab_size: int,
         remedy: str,
     ) -> None:
         """remedy: sentences for a run that asks for more batches than there are."""
-        self._reader = reader
+        self._reader, self._whole = reader, config.batch_spec(vocab_size=vocab_size)
         self._remedy = remedy
         self._endless = config.num_epochs is None and config.max_batches is None
         self._end = len(reader) if config.max_batches is None else min(len(reader), config.max_batches)
-        super().__init__(config, shards, prefetch, identity, reader.spec.vocab_size)
+        super().__init__(config, shards, prefetch, identity, vocab_size)
 
     def _read(self, number: int) -> Batch | None:
         if number >= self._end:
             if self._endless:
                 raise UserError(f"There is no batch for step {number + 1:,}. {self._remedy}")
             return None
-        batch = self._reader.read(number)
+        batch = self._reader.read(number, self._whole)
         if len(self.shards) == self.config.num_virtual_shards:
             return batch
         rows = self.config.rows_per_shard
@@ -145,11 +139,10 @@ class RecordedStream(BatchStream):
 
     def state(self) -> dict[str, np.ndarray]:
         """The position of the batch that `__next__` would return: its number, and the hash of the one before it."""
-        last = self._reader.digest(self.batches_read - 1) if self.batches_read else ""
         return {
             "batches_read": np.array(self.batches_read, np.int64),
             "stream": np.frombuffer(json.dumps(self.identity).encode("utf-8"), np.uint8),
-            "last_batch": np.frombuffer(bytes.fromhex(last), np.uint8),
+            "last_batch": np.frombuffer(self._hash_before(self.batches_read), np.uint8),
         }
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
@@ -163,8 +156,8 @@ class RecordedStream(BatchStream):
         count = int(np.asarray(state["batches_read"]))
         if not 0 <= count <= len(self._reader):
             raise UserError(f"The run has read {count:,} batches. {self._remedy}")
-        last = np.asarray(state.get("last_batch", np.empty(0, np.uint8))).tobytes().hex()  # live positions have none
-        if count and last and last != self._reader.digest(count - 1):
+        last = np.asarray(state.get("last_batch", np.empty(0, np.uint8))).tobytes()  # live positions have none
+        if last and last != self._hash_before(count):
             raise UserError(
                 f"Batch {count:,} of the recording is not the one that the run has read. Continue with the recording "
                 "that the run began with, or start a new run."
@@ -173,3 +166,7 @@ class RecordedStream(BatchStream):
 
     def rewind(self) -> None:
         self._seek(0)
+
+    def _hash_before(self, number: int) -> bytes:
+        """The hash of the batch before batch `number`; of none before the first."""
+        return bytes.fromhex(hash_batch(self._reader.read(number - 1, self._whole))) if number else b""

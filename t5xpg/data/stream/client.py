@@ -187,8 +187,7 @@ class Stream(BatchStream):
                 "Continue with RECORDED=folder."
             )
         saved = json.loads(arrays["stream"].tobytes().decode("utf-8"))
-        if FILES in arrays:  # compared one by one in the data process, which names those that differ
-            saved[FILES] = self.identity[FILES]
+        saved[FILES] = self.identity[FILES]  # compared one by one in the data process, which names those that differ
         if differences := stream_differences(saved, self.identity):
             raise UserError(
                 f"The saved position belongs to another stream of {saved.get('mixture_or_task_name')}: {differences}. "

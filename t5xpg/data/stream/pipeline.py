@@ -32,7 +32,7 @@ import seqio
 import tensorflow as tf
 
 from t5xpg.base.errors import UserError
-from t5xpg.data.batch import ENC_DEC, Batch
+from t5xpg.data.batch import Batch
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.stream.data_process import FILES, shard_prefix
 from t5xpg.data.stream.relocatable_paths import open_folders, relocatable
@@ -111,8 +111,7 @@ class ShardedBatches:
         """Restore a position that `save` gave for the same config and at least these shards. Raises UserError if it was
         saved with other files."""
         self._files.check()
-        if FILES in arrays:  # not in positions of earlier versions
-            self._files.compare(arrays[FILES])
+        self._files.compare(arrays[FILES])
         for shard in self.shards:
             prefix = shard_prefix(shard)
             index, ended = (int(value) for value in arrays[f"{prefix}position"])
@@ -180,14 +179,10 @@ class ShardedBatches:
 
 def stream_identity(config: DatasetConfig, files: SourceFiles) -> dict[str, Any]:
     """The values that must be equal for a position to be valid: the settings, and the names and sizes of the files."""
-    settings = config.to_json()
+    settings = config.to_json() | {"feature_converter": config.converter, "files": files.names_and_sizes()}
     for name in ("max_batches", "module_import", "metrics"):
         del settings[name]
-    if config.converter == ENC_DEC:  # positions of earlier versions do not name it
-        del settings["feature_converter"], settings["loss_on_targets_only"]
-    if config.length_buckets is None:
-        del settings["length_buckets"]
-    return settings | {"files": files.names_and_sizes()}
+    return settings
 
 
 def with_relocatable_paths(provider: Provider) -> Provider:

@@ -149,6 +149,15 @@ def test_a_damaged_cache_is_named(folder: Path, damage: str) -> None:
     assert caching.problem(cache / TASK, export, "") is None
 
 
+@pytest.mark.process
+def test_a_cache_of_other_versions_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record, "versions", lambda: {"seqio": "9.0", "beam": "9.0"})
+    export = read_manifest(folder / "data" / "mine").identity
+    said = str(caching.problem(folder / "cache" / TASK, export, "make it")).splitlines()
+    assert said[1].endswith(", now 9.0")
+    assert said[2:] == ["To make it again from what there is now, type: make it"]
+
+
 @pytest.fixture
 def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """Puts a program of a few lines in the place of the worker."""

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import shutil
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 
 from t5xpg.base.errors import UserError
 from t5xpg.data.batch import BatchSpec, hash_batch
-from t5xpg.data.recording.format import batches_path, index_path
+from t5xpg.data.recording.format import stream_path
 from t5xpg.data.recording.manifest import MANIFEST, files_of
 from t5xpg.data.recording.reader import RecordedData
 from t5xpg.data.spec import DatasetConfig
@@ -20,7 +21,7 @@ from t5xpg.data.vocab.vocabulary import Vocabulary
 from tests.data.recording_samples import DESCRIPTION, SOURCE, TRAIN, VALIDATION, batches, hashes, identity, make
 from tests.small_tokenizers import sentencepiece_model
 
-FILES = ("train.index", "train.batches", "validation.index", "validation.batches", "../x")
+FILES = ("train.npz", "validation.npz", "../x")
 
 
 @pytest.fixture
@@ -183,7 +184,7 @@ def test_a_sentencepiece_model_goes_with_the_recording(tmp_path: Path) -> None:
 # Recordings that are damaged, of another form, or none: one message that names the file and says what to type.
 
 
-@pytest.mark.parametrize("name", ["train.index", "validation.batches"])
+@pytest.mark.parametrize("name", ["train.npz", "validation.npz"])
 def test_files_that_are_missing_or_of_another_size(folder: Path, name: str) -> None:
     content = (folder / name).read_bytes()
     remedy = r"Copy the recording again, or make it anew: make record EXP='some experiment' STEPS=7 OUTPUT=.* FORCE=1"
@@ -197,19 +198,21 @@ def test_files_that_are_missing_or_of_another_size(folder: Path, name: str) -> N
 
 
 def test_a_flipped_bit_is_found_when_it_is_read_or_verified(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = batches_path(folder, "train")
+    path = stream_path(folder, "train")
+    with zipfile.ZipFile(path) as archive:
+        place = archive.getinfo("6.npy").header_offset
     content = bytearray(path.read_bytes())
-    content[-1] ^= 1
+    content[place + 50] ^= 1
     path.write_bytes(content)
     with RecordedData(folder) as data:
         stream = data.open(TRAIN)
         assert [hash_batch(next(stream)) for _ in range(6)] == hashes(TRAIN, 6)
         for _ in range(2):  # it does not go away, nor is the batch left out
-            with pytest.raises(UserError, match=r"train\.batches, batch 7 of 7: .*\. Copy the recording again, or"):
+            with pytest.raises(UserError, match=r"train\.npz, batch 7 of 7: .*\. Copy the recording again, or"):
                 next(stream)
         assert stream.batches_read == 6
     monkeypatch.setenv("T5XPG_VERIFY", "1")
-    with pytest.raises(UserError, match=r"The recording .* is damaged: .*train\.batches"):
+    with pytest.raises(UserError, match=r"The recording .* is damaged: .*train\.npz"):
         RecordedData(folder)
 
 
@@ -229,18 +232,17 @@ def edit_manifest(folder: Path, where: str, new: Any) -> None:
 
 def test_files_of_another_recording(folder: Path, tmp_path: Path) -> None:
     def copy_from(other: Path, stream: str) -> None:
-        for path in (index_path, batches_path):
-            shutil.copy(path(other, stream), path(folder, "train"))
+        shutil.copy(stream_path(other, stream), stream_path(folder, "train"))
         # sizes and digests as they are now
         edit_manifest(folder, "files", {name: file for name, file in files_of(folder).items() if name != MANIFEST})
 
     copy_from(make(tmp_path / "other", train=8), "train")
-    with pytest.raises(UserError, match=r"train\.index has 8 batches instead of 7"):
+    with pytest.raises(UserError, match=r"train\.npz: it has 8 batches instead of 7"):
         RecordedData(folder)
     copy_from(folder, "validation")
     edit_manifest(folder, "streams/train/batches", 3)
-    with RecordedData(folder) as data, pytest.raises(UserError, match="holds batches of another shape"):
-        data.open(TRAIN)
+    with RecordedData(folder) as data, pytest.raises(UserError, match=r"train\.npz, batch 1 of 3: .* has shape"):
+        next(data.open(TRAIN))
 
 
 @pytest.mark.parametrize(
@@ -252,7 +254,8 @@ def test_files_of_another_recording(folder: Path, tmp_path: Path) -> None:
         ("streams/train/batches", True),
         ("streams/train/identity", ["x"]),
         ("source", {}),
-        ("files/train.batches", ...),
+        ("files/train.npz", ...),
+        ("gin", ...),
         ("files", {name: {"bytes": 1, "sha256": "x"} for name in FILES}),
     ],
 )

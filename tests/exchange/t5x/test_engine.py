@@ -59,7 +59,7 @@ def test_t5x_is_given_the_experiment(t5x: Path, capsys: pytest.CaptureFixture[st
     engine.train(loaded("NOISE_DENSITY=0.3"), t5x)
     called = json.loads((t5x / "called.json").read_text())
     assert called["flags"] == {"gin_search_paths": str(paths.REPOSITORY), "gin_file": "gin/engines/t5x.gin"}
-    objective = {"noise_density": 0.3, "mean_noise_span_length": 1.0, "whole_words": True}
+    objective = {"kind": "span_corruption", "noise_density": 0.3, "mean_noise_span_length": 1.0, "whole_words": True}
     assert json.loads(called["environment"]["T5XPG_ENGINE_OBJECTIVE"]) == objective
     assert called["environment"]["T5XPG_DATA_DIR"] == str(paths.data_directory())
     said = capsys.readouterr().out.splitlines()
@@ -81,7 +81,8 @@ def test_a_run_goes_on_with_its_own_settings_alone_and_what_goes_wrong_is_said(t
         engine.train(loaded(), t5x)
     with pytest.raises(UserError, match=r"is of other settings: BATCH_SIZE = 8. Name another folder"):
         engine.train(loaded("BATCH_SIZE=8"), t5x)
-    with pytest.raises(UserError, match=r"is of other settings: # objective {'noise_density': 0.3, "):
+    given = r"# objective {'kind': 'span_corruption', 'noise_density': 0.3, "
+    with pytest.raises(UserError, match=rf"is of other settings: {given}"):
         engine.train(loaded("NOISE_DENSITY=0.3"), t5x)
     with locks.hold(t5x / ".lock", doing="busy", instead=""), pytest.raises(UserError, match="is busy, since"):
         engine.train(loaded(), t5x)
