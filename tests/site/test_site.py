@@ -143,10 +143,6 @@ def test_words_filled_in_are_the_number_where_nothing_is_published() -> None:
     assert found is not None
     assert found.value == pytest.approx(statistics.mean(one["exact_match"] for one in words))
     assert dict(found.others)["most frequent word"] == words[0]["unigram"]
-    older = {name: value for name, value in results["evaluation"].items() if name != "blanks"}
-    found = headline({**results, "evaluation": older})
-    assert found is not None
-    assert not found.others
 
 
 def test_a_reference_of_a_mixture_is_of_one_of_its_tasks() -> None:
