@@ -389,7 +389,8 @@ GROUPS: dict[str, tuple[Command, ...]] = {
         _target("goldens", "make the reference tensors of the tests again, with torch and transformers", _PYTHON),
         _target("lock", "resolve pyproject.toml into the hashed locks of requirements/",
                 Option("UPGRADE", "", "1", "the newest versions, where there are newer ones")),
-        _target("clean", "remove exports, caches and compiled files; keeps .venv, runs and vocabularies"),
+        _target("clean", "remove caches and compiled files"),
+        _target("clean-data", "remove exported text, after a question; vocabularies stay"),
     ),
 }  # fmt: skip
 COMMANDS: dict[str, Command] = {one.name: one for group in GROUPS.values() for one in group}
