@@ -64,7 +64,7 @@ else
 
 COMMANDS := demo data vocab tokens cache new check examples estimate plan train record eval infer tune-decoding significance runs export import convert-gin \
 	report site watch reproduce verify-claim sweep speedrun-check prove-resume prove-hosts
-.PHONY: $(COMMANDS) install docker-build docker-train test test-all prove lint format bench gpu bench-peers fuzz goldens lock clean
+.PHONY: $(COMMANDS) install docker-build docker-train test test-all prove lint format bench gpu bench-peers fuzz goldens lock clean clean-data
 
 $(COMMANDS): $(INSTALLED)
 	@$(PROGRAM) --from-make $@
@@ -128,9 +128,16 @@ lock: $(INSTALLED)
 clean:
 	@rm -rf cache .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	@find . \( -path './.venv*' -o -path ./runs -o -path ./.git \) -prune -o -type d -name __pycache__ -prune -exec rm -rf {} +
-	@for manifest in data/*/manifest.json; do \
-		grep -q '"sha256"' "$$manifest" 2>/dev/null || continue; folder="$${manifest%/*}"; \
-		rm -f "$$folder/train.jsonl" "$$folder/validation.jsonl" "$$folder/test.jsonl" "$$manifest"; \
+
+clean-data:
+	@set --; for manifest in data/*/manifest.json; do \
+		if grep -q '"sha256"' "$$manifest" 2>/dev/null; then set -- "$$@" "$${manifest%/*}"; fi; done; \
+	[ $$# -gt 0 ] || { echo "data/ has no exported text"; exit 0; }; \
+	du -sh "$$@"; printf 'Delete the text in them? Vocabularies stay. [y/N] '; read -r answer || echo; \
+	case "$$answer" in [yY] | [yY][eE][sS]) ;; *) echo "nothing was deleted"; exit 1;; esac; \
+	for folder; do \
+		rm -f "$$folder/train.jsonl" "$$folder/validation.jsonl" "$$folder/test.jsonl" \
+			"$$folder/manifest.json" "$$folder/.t5xpg_digests.json"; \
 		rmdir "$$folder" 2>/dev/null || :; done
 
 endif

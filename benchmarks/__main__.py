@@ -1,8 +1,8 @@
 """Measure speeds and print one table (`make bench`, `make bench ROWS="step caching" REPEATS=5`).
 
-A run of all rows is written to bench/results.json, docs/benchmarks.md and README.md, where each kind of processor has a
-column; a run of some is printed. Goals stand beside the results; nothing is asserted. Run it alone on the machine: it
-takes about 20 minutes.
+A run of all rows is written to benchmarks/results/results.json, docs/benchmarks.md and README.md, where each kind of
+processor has a column; a run of some is printed. Goals stand beside the results; nothing is asserted. Run it alone on
+the machine: it takes about 20 minutes.
 """
 
 import argparse
@@ -13,7 +13,7 @@ import time
 import traceback
 from collections.abc import Sequence
 
-from benchmarks.harness import Found, Row, chosen, say
+from benchmarks.harness import REPOSITORY, Found, Row, chosen, say
 from benchmarks.page import RESULTS, publish, text
 from t5xpg.base.errors import UserError
 from t5xpg.base.malloc import TUNABLES
@@ -77,7 +77,7 @@ def run(names: Sequence[str], repeats: int | None) -> int:
     if list(names) == list(MODULES):
         described |= {"command": "make bench", "seconds": round(seconds), "load_after": os.getloadavg()[0]}
         publish(rows, described)
-        say(f"written to {RESULTS.parent.name}/{RESULTS.name}, docs/benchmarks.md and README.md")
+        say(f"written to {RESULTS.relative_to(REPOSITORY)}, docs/benchmarks.md and README.md")
     return 0
 
 

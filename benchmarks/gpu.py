@@ -1,8 +1,8 @@
 """Measure a GPU: correctness, speed, and whole runs (`make gpu`, `make gpu PARTS="units parity"`).
 
-Each part is written to bench/gpu.json and docs/benchmarks.md as soon as it has something, under the kind of the device;
-parts that are not measured now stay as they were. Where JAX has no GPU, everything is done in small sizes, to try it,
-and nothing is published. Without PARTS it takes about half an hour.
+Each part is written to benchmarks/results/gpu.json and docs/benchmarks.md as soon as it has something, under the kind
+of the device; parts that are not measured now stay as they were. Where JAX has no GPU, everything is done in small
+sizes, to try it, and nothing is published. Without PARTS it takes about half an hour.
 """
 
 import argparse
@@ -135,7 +135,7 @@ def main() -> int:
     parser.add_argument("parts", nargs="*", help=f"some of: {' '.join(PARTS)}")
     parser.add_argument("--seconds", type=float, help="what each part may take (default: each part's own)")
     parser.add_argument("--small", action="store_true", help="small sizes, to try it; nothing is published")
-    parser.add_argument("--results", type=Path, help="a file instead of bench/gpu.json; the page stays as it is")
+    parser.add_argument("--results", type=Path, help="a file instead of the published one; the page stays as it is")
     parser.add_argument("--recordings", type=Path, help="batches for train and resume, where TensorFlow is missing")
     parser.add_argument("--record", type=Path, metavar="FOLDER", help="write these recordings, and nothing else")
     given = parser.parse_args()

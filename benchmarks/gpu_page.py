@@ -1,21 +1,21 @@
 """What `make gpu` has found: for the terminal, and in docs/benchmarks.md, where each kind of device has a table.
 
-bench/gpu.json has the numbers; the page is made from it and from nothing else.
+benchmarks/results/gpu.json has the numbers; the page is made from it and from nothing else.
 """
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import Row
-from benchmarks.page import HEADER, PAGE, block_in, cells, from_json, text
+from benchmarks.harness import REPOSITORY, Row
+from benchmarks.page import HEADER, block_in, cells, from_json, text
 from t5xpg.base.files import json_object_if_any, replaced_together, write_json, write_text
 from t5xpg.base.markdown import escape, table
 from t5xpg.base.progress import duration
 
-RESULTS = PAGE.parents[1] / "bench" / "gpu.json"
+RESULTS = REPOSITORY / "benchmarks" / "results" / "gpu.json"
 BEGIN, END = "<!-- gpu:begin -->", "<!-- gpu:end -->"
-NOTE = "<!-- Written by `make gpu` from bench/gpu.json. Do not edit. -->"
+NOTE = "<!-- Written by `make gpu` from benchmarks/results/gpu.json. Do not edit. -->"
 NOTHING = "No GPU has been measured yet."
 
 

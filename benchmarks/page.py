@@ -1,7 +1,7 @@
 """The measurements as tables: for the terminal, in docs/benchmarks.md (all of them) and in README.md (the main rows).
 
-bench/results.json has the numbers that were measured last on each kind of processor; both pages are made from it and
-from nothing else.
+benchmarks/results/results.json has the numbers that were measured last on each kind of processor; both pages are made
+from it and from nothing else.
 """
 
 import dataclasses
@@ -14,10 +14,10 @@ from t5xpg.base.errors import UserError
 from t5xpg.base.files import read_json, replaced_together, write_json, write_text
 from t5xpg.base.markdown import block_of, escape, table
 
-RESULTS = REPOSITORY / "bench" / "results.json"
+RESULTS = REPOSITORY / "benchmarks" / "results" / "results.json"
 README, PAGE = REPOSITORY / "README.md", REPOSITORY / "docs" / "benchmarks.md"
 BEGIN, END = "<!-- bench:begin -->", "<!-- bench:end -->"
-NOTE = "<!-- Written by `make bench` from bench/results.json. Do not edit. -->"
+NOTE = "<!-- Written by `make bench` from benchmarks/results/results.json. Do not edit. -->"
 HEADER = ("what", "contestant", "goal", "median", "spread", "ours is")
 MISSING = "-"
 Machine = Mapping[str, Any]  # one kind of processor: `machine.describe`, and "rows"

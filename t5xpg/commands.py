@@ -330,10 +330,8 @@ GROUPS: dict[str, tuple[Command, ...]] = {
             "verify-claim", "repeat a published run from a clone of its commit, or check a receipt of that",
             Option("EXP", "--experiment", "NAME", "whose published results are verified"),
             Option("STEPS", "--steps", "N", "only so many updates of it", count),
-            Option("KEY", "--key", "FILE", "the SSH key to sign the receipt with (default: git's, if that is one)"),
             _output("FOLDER", "where clone and receipt go (default: runs/<experiment>_claim)"),
-            Option("RECEIPT", "--receipt", "FILE", "one that came back, to check; with KEY, one of yours, to sign"),
-            Option("SIGNERS", "--signers", "FILE", "names and their keys, as git's allowed signers, to check with"),
+            Option("RECEIPT", "--receipt", "FILE", "one that came back, to check"),
             one_process=True,
         ),
         _command(
@@ -391,7 +389,8 @@ GROUPS: dict[str, tuple[Command, ...]] = {
         _target("goldens", "make the reference tensors of the tests again, with torch and transformers", _PYTHON),
         _target("lock", "resolve pyproject.toml into the hashed locks of requirements/",
                 Option("UPGRADE", "", "1", "the newest versions, where there are newer ones")),
-        _target("clean", "remove exports, caches and compiled files; keeps .venv, runs and vocabularies"),
+        _target("clean", "remove caches and compiled files"),
+        _target("clean-data", "remove exported text, after a question; vocabularies stay"),
     ),
 }  # fmt: skip
 COMMANDS: dict[str, Command] = {one.name: one for group in GROUPS.values() for one in group}

@@ -23,7 +23,7 @@ FREE_SETTINGS = (
     "eval_dataset.metrics", "model.config.scan_layers",
     "model.config.remat_policy", "teacher.model.config.scan_layers", "teacher.model.config.remat_policy",
 )  # fmt: skip
-# Settings without effect at these values. They are left out, so that runs from before they existed keep their identity.
+# Settings without effect at these values. They are left out: published runs are from before they existed.
 WITHOUT_EFFECT = {
     "skip_nonfinite": 0,
     "ema_decay": None,
@@ -40,7 +40,6 @@ WITHOUT_EFFECT = {
     "optimizer.width_factor": 1.0,
     "model.inputs_bidirectional_attention": True,
     "model.config.attention_chunk_size": None,
-    "model.config.attention_kernel": "dot_product",  # no setting now; checkpoints of earlier versions record it
     "model.config.relpos_bias_in_every_layer": False,
     **{f"model.config.{name}": default for name, default in BEYOND_T5.items()},
     "train_dataset.feature_converter": ENC_DEC,

@@ -17,7 +17,7 @@ from typing import BinaryIO
 from t5xpg.data.batch import Batch, hash_batch, hash_of_parts, hash_parts
 
 LINE = 65  # bytes: the digits and a line end
-UNKNOWN = "-" * (LINE - 1)  # in place of a hash, for updates before the file existed
+UNKNOWN = "-" * (LINE - 1)  # in place of a hash that was lost
 _RECENT = 2  # batches in memory: metrics are read one update late, so a bad one's batch is the last but one
 _FLUSH_UPDATES = 100  # updates whose hashes go to the first process in one message
 

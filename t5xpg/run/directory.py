@@ -23,8 +23,6 @@ _FORMAT = 1
 _LOCK, _EVALUATION_LOCK = ".lock", ".evaluation.lock"
 NOT_SET = "not set"
 _SHOWN_DIFFERENCES = 20
-# Settings without effect on results that earlier versions recorded in identities.
-_IGNORED = ("settings.teacher.model.config.scan_layers", "settings.teacher.model.config.remat_policy")
 
 
 def training_hint(run: str) -> str:
@@ -256,8 +254,7 @@ def differences(
     """
     old = {"experiment": recorded["experiment"], **recorded["identity"]}
     now = {"experiment": experiment, **to_json(identity)}
-    changed = differing(old, now if complete else {**old, **now})
-    return {name: values for name, values in changed.items() if name not in _IGNORED}
+    return differing(old, now if complete else {**old, **now})
 
 
 def differing(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> dict[str, tuple[Any, Any]]:

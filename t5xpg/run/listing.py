@@ -152,14 +152,8 @@ def _best(run: RunDirectory) -> int | None:
 
 def _last_whole(run: RunDirectory) -> int:
     """The last step whose checkpoint is whole; -1 where none is."""
-
-    def read(folder: Path) -> None:
-        from t5xpg.run.checkpoint import checkpoint_items  # late: Orbax
-
-        checkpoint_items.read_through(folder)
-
     with suppress(UserError):  # it names all checkpoints, and training names them again
-        return CheckpointFolders(run.checkpoints, read_only=True, read_checkpoint=read).latest() or -1
+        return CheckpointFolders(run.checkpoints, read_only=True).latest() or -1
     return -1
 
 

@@ -16,15 +16,12 @@ def counting_starts(record: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def git_states(results: Mapping[str, Any]) -> tuple[list[Git], list[Git]]:
-    """The states of the code in training and in evaluation, of results and of their further seeds.
-
-    For older results, which do not record them: the state at the last start.
-    """
+    """The states of the code in training and in evaluation, of results and of their further seeds."""
     training: list[Git] = []
     evaluation: list[Git] = []
     for run_results in (results, *results.get("seeds", ())):
-        training += run_results["sources"]["training"] if "sources" in run_results else [run_results["git"]]
-        evaluation += run_results["sources"]["evaluation"] if "sources" in run_results else []
+        training += run_results["sources"]["training"]
+        evaluation += run_results["sources"]["evaluation"]
     return training, evaluation
 
 

@@ -107,15 +107,12 @@ def replaced_metrics(before: Record, after: Record) -> list[str]:
     lines = []
     for task, predicted in after.get("predicted", {}).items():
         old, new = before.get("metrics", {}).get(task), after["metrics"][task]
-        before_predicted = before.get("predicted", {}).get(task, {})
-        changed = differing(before_predicted, predicted)
-        if old is None or not changed:
+        changed = {} if old is None else differing(before["predicted"][task], predicted)
+        if not changed:
             continue
         shared = [name for name in new if name in old and isinstance(new[name], int | float)]
         values = ", ".join(f"{name} {cell(old[name])} -> {cell(new[name])}" for name in shared)
         ways = ", ".join(f"{name} {one} -> {other}" for name, (one, other) in changed.items())
-        if not before_predicted:
-            ways = f"not recorded -> {decoding_text(predicted['decoding'])}, {predicted['examples']:,} examples"
         lines.append(f"this replaces metrics of {task} that were predicted otherwise: {values} ({ways})")
     return lines
 
@@ -332,7 +329,7 @@ def _sum_over_updates(timing: Sequence[Record], *names: str) -> float | None:
 
 
 def _batches(path: Path, steps: Sequence[int]) -> dict[str, list[Any]] | None:
-    """The SHA-256 of all batches of the run up to each of these steps; None where they were not recorded.
+    """The SHA-256 of all batches of the run up to each of these steps; None where not all are known.
 
     Made of the lines of batches.sha256, one for every update. Two runs with the same digest at a step saw the same
     batches in the same order until then.
@@ -343,7 +340,7 @@ def _batches(path: Path, steps: Sequence[int]) -> dict[str, list[Any]] | None:
     with path.open("rb") as file:
         for step in steps:
             for line in itertools.islice(file, max(0, step - count)):
-                if not line.strip(b"-\n"):  # updates before the file existed
+                if not line.strip(b"-\n"):  # lines that were lost
                     return None
                 digest.update(line)
                 count += 1

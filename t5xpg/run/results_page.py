@@ -97,7 +97,7 @@ def _metrics(results: Results) -> str:
         + prediction
         for one in splits
         for task, values in one.get("metrics", {}).items()
-        for prediction in [_prediction_cells(one.get("predicted", {}).get(task))]
+        for prediction in [_prediction_cells(one["predicted"][task])]
         for name, value in values.items()
         if isinstance(value, str | int | float)
     ]
@@ -107,9 +107,7 @@ def _metrics(results: Results) -> str:
     return f"{table(header[:-1], [row[:-1] for row in rows], numbers_from=2)}\n\nDecoding: {decodings.pop()}."
 
 
-def _prediction_cells(predicted: Mapping[str, Any] | None) -> list[str]:
-    if predicted is None:
-        return [UNKNOWN, "not recorded"]
+def _prediction_cells(predicted: Mapping[str, Any]) -> list[str]:
     return [cell(predicted["examples"]), decoding_text(predicted["decoding"]) if predicted["decoding"] else UNKNOWN]
 
 
@@ -222,7 +220,7 @@ def _source(results: Results) -> str:
 
 
 def _batches(batches: Mapping[str, Any] | None) -> str:
-    """The digest of all batches of the run; "" for older results, which do not record it."""
+    """The digest of all batches of the run; "" where it is not known."""
     if not batches or not batches["step"][-1]:
         return ""
     return f"{batches['sha256'][-1][:12]}…, the SHA-256 of the first {batches['step'][-1]:,}"

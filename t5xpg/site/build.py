@@ -5,7 +5,6 @@ comparisons. The charts are uPlot's (in `static/`, with its licence): 50 kB, no 
 """
 
 import csv
-import hashlib
 import io
 import json
 import shutil
@@ -16,14 +15,13 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from t5xpg.base import environment, paths, sbom
+from t5xpg.base import environment, paths
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import directory_atomically, write_text
 from t5xpg.base.markdown import cell
-from t5xpg.run import provenance
 from t5xpg.run.comparison_tables import MEASURES
 from t5xpg.run.report import README_FILE
-from t5xpg.site import crate, docstrings, lineage
+from t5xpg.site import docstrings, lineage
 from t5xpg.site.markup import differences, html_of
 from t5xpg.site.pictures import attention, spark
 from t5xpg.site.records import SiteExperiment, SiteRun, experiments, local_runs
@@ -85,10 +83,6 @@ class Site:
             self._experiment(one)
         for run in self.charted:
             self._data(run)
-        published = ((one.name, one.published.results) for one in self.shown if one.published)
-        bills = {name: place for name, results in published if (place := self._write_packages(results))}
-        described = crate.metadata(self.folder, self.shown, bills)
-        self._text(crate.FILE, json.dumps(described, ensure_ascii=False, indent=1))
         for document in self.documents:
             if document.parts[0] != "experiments":
                 text = (paths.REPOSITORY / document).read_text(encoding="utf-8")
@@ -114,17 +108,6 @@ class Site:
         text = json.dumps(run, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
         self._text(f"data/{run['id']}.js", f"t5xpg.add({text});\n")
         self._text(f"data/{run['id']}.csv", csv_of(run["curves"]))
-
-    def _write_packages(self, results: Mapping[str, Any]) -> str | None:
-        """Write the list of packages that a run was trained with, from the lock of its commit; None if git has none."""
-        commit, lock = provenance.commit_of(results), f"requirements/{sbom.lock_name(results['hardware'])}.txt"
-        lock_text = environment.git("show", f"{commit}:{lock}") if commit else None
-        if not lock_text:
-            return None
-        text = sbom.text(lock_text, results["hardware"], results["versions"])
-        place = f"data/packages-{hashlib.sha256(text.encode()).hexdigest()[:12]}.cdx.json"
-        self._text(place, text)
-        return place
 
     def _html(self, text: str, document: Path) -> Markup:
         return html_of(text, lambda target: self._link(target, document))

@@ -17,7 +17,7 @@ from t5xpg.run.directory import RunDirectory
 from t5xpg.site.records import SiteExperiment
 
 SAME, STALE, ABSENT = "same here", "changed here", "not here"
-_BENCH = "bench/results.json"
+_BENCH = ("benchmarks/results/results.json", "bench/results.json")  # in git's history under both names
 
 
 @dataclass(frozen=True)
@@ -109,21 +109,18 @@ class BenchmarkRun:
 def benchmarks() -> Mapping[str, list[BenchmarkRun]]:
     """The runs of `make bench` on each kind of processor, oldest first: from git's history and the current file."""
     runs_of_kind: dict[str, dict[str, BenchmarkRun]] = {}
-    commits = (git("log", "--format=%H", "--", _BENCH) or "").split()
-    texts = [git("show", f"{commit}:{_BENCH}") for commit in commits]
-    current_file = paths.REPOSITORY / _BENCH
+    commits = [(commit, file) for file in _BENCH for commit in (git("log", "--format=%H", "--", file) or "").split()]
+    texts = [git("show", f"{commit}:{file}") for commit, file in commits]
+    current_file = paths.REPOSITORY / _BENCH[0]
     for text in dict.fromkeys([current_file.read_text(encoding="utf-8") if current_file.exists() else None, *texts]):
-        value = json.loads(text or '{"machines": []}')
-        for record in value.get("machines", [value]):  # of one machine alone, as it was before
+        for record in json.loads(text or "{}").get("machines", ()):
             rows = {
                 f"{row['what']} ({row['unit']})": median
                 for row in record["rows"]
                 if (median := _own_median(row)) is not None
             }
-            machine = record["machine"]
-            kind = record.get("kind", f"{machine['cpu']}, {machine['cores']} cores")
-            commit = (record.get("git") or {}).get("commit", "")
-            runs_of_kind.setdefault(kind, {})[record["time"]] = BenchmarkRun(record["time"], commit[:12], rows)
+            commit, time = (record.get("git") or {}).get("commit", ""), record["time"]
+            runs_of_kind.setdefault(record["kind"], {})[time] = BenchmarkRun(time, commit[:12], rows)
     return {kind: [runs[time] for time in sorted(runs)] for kind, runs in sorted(runs_of_kind.items())}
 
 

@@ -163,9 +163,9 @@ def headline(results: Results) -> Headline | None:
     _, measure, split = keys[0]
     others = [(one["name"], one["value"]) for one in references if keys[0] in matching_keys(one, measured)]
     others += [(name, baseline[keys[0]]) for name, baseline in trivial_results(results).items() if keys[0] in baseline]
-    for one in evaluations(results):  # older ones have no blanks
-        if measure == words and one.get("split", "validation") == split and (blanks := one.get("blanks")):
-            others += [(name, blanks["word"][answer]) for name, answer in _ANSWERS.items()]
+    for one in evaluations(results):
+        if measure == words and one.get("split", "validation") == split:
+            others += [(name, one["blanks"]["word"][answer]) for name, answer in _ANSWERS.items()]
     seed_values = measured[keys[0]]
     measured_on = split if len(seed_values) == 1 else f"{split}, mean of {len(seed_values)} seeds"
     return Headline(MEASURES.get(measure, measure), measured_on, sum(seed_values) / len(seed_values), others)

@@ -43,7 +43,7 @@ class RunState:
         """
         with phases.phase("restore", step):
             train, position, meta = checkpointer.restore(step, abstract)
-        return cls(step, train, best, Window.from_json(meta["window"]), meta.get("skipped", 0)), position
+        return cls(step, train, best, Window.from_json(meta["window"]), meta["skipped"]), position
 
     def save(
         self, checkpointer: Checkpointer, meta: Mapping[str, Any], position: Position, *, resume_only: bool

@@ -124,8 +124,7 @@ def test_bindings_for_a_command_that_reads_no_gin_are_refused(capsys: pytest.Cap
     [
         (["vocab", "mine", "--tokenizer=x", "--name=y", "--seed=0"], "SEED=… is for training: TOKENIZER=… is copied"),
         (["vocab", "mine", "--eos-token=x"], "EOS_TOKEN and PAD_TOKEN are of a tokenizer that is copied"),
-        (["verify-claim", "--experiment=x", "--signers=y"], "SIGNERS=… says nothing here"),
-        (["verify-claim", "--receipt=x", "--key=z", "--signers=y"], "SIGNERS=… says nothing here"),
+        (["verify-claim", "--receipt=x", "--steps=9"], "STEPS=… says nothing here"),
         (["sweep", "optimizers_tiny", "--times", "--launcher=slurm"], "TIMES=1 measures here"),
         (["report", "optimizers_tiny", "--gin.RANDOM_SEED=1"], "What is trained stands in sweep.toml"),
         (["reproduce", "optimizers_tiny"], "optimizers_tiny is many runs, those of .*sweep.toml"),

@@ -49,12 +49,12 @@ def program(path: Path) -> None:
     path.chmod(0o755)
 
 
-def make(folder: Path, *arguments: str, code: int = 0, **variables: str) -> str:
-    """What make printed. `code` is the exit status that is expected."""
+def make(folder: Path, *arguments: str, code: int = 0, typed: str = "", **variables: str) -> str:
+    """What make printed. `code` is the exit status that is expected, `typed` what a user answers."""
     dropped = {"MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "TIER", "TESTS", *VARIABLES}
     environment = {name: value for name, value in os.environ.items() if name not in dropped}
     done = subprocess.run(
-        ["make", *arguments], cwd=folder, env=environment | variables, text=True,
+        ["make", *arguments], cwd=folder, env=environment | variables, text=True, input=typed,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
     assert done.returncode == code, done.stdout
@@ -177,16 +177,24 @@ def test_unknown_machines_and_missing_pythons_are_said(folder: Path) -> None:
 
 @process
 def test_clean_deletes_what_was_made_and_nothing_else(folder: Path) -> None:
-    assert make(folder, "clean") == ""  # there is no data/ yet
+    assert make(folder, "clean-data") == "data/ has no exported text\n"
     kept = ["data/raw/articles.jsonl", "data/raw/train.jsonl", "data/raw/manifest.json", "runs/a/metrics.jsonl"]
     kept += ["data/my text/notes.jsonl", "data/my text/vocabularies/bpe_90/vocabulary.json", "t5xpg/module.py"]
-    made = ["data/my text/train.jsonl", "data/my text/manifest.json", "data/pydocs/validation.jsonl"]
-    made += ["data/pydocs/manifest.json", "cache/task/COMPLETED", "t5xpg/__pycache__/module.pyc"]
-    for name in kept + made:
+    exported = ["data/my text/train.jsonl", "data/my text/manifest.json", "data/pydocs/validation.jsonl"]
+    exported += ["data/pydocs/manifest.json", "data/pydocs/.t5xpg_digests.json"]
+    made = ["cache/task/COMPLETED", "t5xpg/__pycache__/module.pyc"]
+    for name in kept + exported + made:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text('{"splits": {"train": {"sha256": "…"}}}' if "raw" not in name else "{}")
     assert make(folder, "clean") == ""
-    assert [name for name in kept + made if (folder / name).exists()] == kept
+    assert [name for name in kept + exported + made if (folder / name).exists()] == kept + exported
+    for answer in ("", "\n", "n\n"):
+        asked = make(folder, "clean-data", typed=answer, code=2).splitlines()
+        assert [line.split("\t")[1] for line in asked[:2]] == ["data/my text", "data/pydocs"]
+        assert "nothing was deleted" in "\n".join(asked)
+    assert [name for name in kept + exported if (folder / name).exists()] == kept + exported
+    make(folder, "clean-data", typed="y\n")
+    assert [name for name in kept + exported if (folder / name).exists()] == kept
     assert not (folder / "data" / "pydocs").exists()
     assert (folder / ".venv" / "bin" / "python").exists()
 

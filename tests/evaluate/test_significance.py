@@ -46,7 +46,8 @@ def evaluated(path: Path, said: list[str], targets: list[str] = TARGETS) -> RunD
     folder = run.evaluation / "test"
     (folder / "predictions").mkdir(parents=True)
     facts = {"step": 600, "split": "test", "metrics": {"en_de": values | {"nats_per_byte": 1.0}}}
-    write_json(folder / "evaluation.json", facts)
+    predicted = {"en_de": {"examples": len(said), "decoding": {"method": "greedy"}}}
+    write_json(folder / "evaluation.json", {**facts, "predicted": predicted})
     lines = [{"inputs": "x", "target": one, "prediction": its} for one, its in zip(targets, said, strict=True)]
     (folder / "predictions" / "en_de.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     return run

@@ -34,7 +34,7 @@ def test_a_run_that_goes_on_drops_what_came_after_its_checkpoint(tmp_path: Path)
 
 
 @pytest.mark.parametrize("before", [None, "", HASHES[0] + "\n", HASHES[0][:10]])
-def test_a_run_from_before_there_were_trails(tmp_path: Path, before: str | None) -> None:
+def test_lines_that_were_lost_are_unknown(tmp_path: Path, before: str | None) -> None:
     path = tmp_path / "batches.sha256"
     if before is not None:
         path.write_text(before)

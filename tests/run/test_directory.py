@@ -101,15 +101,6 @@ def test_what_is_not_known_yet_is_not_compared(tmp_path: Path) -> None:
         start(run.path, {"seed": 0})  # by the start all has to be known
 
 
-def test_how_the_teacher_is_computed_is_not_compared(tmp_path: Path) -> None:
-    """Earlier versions recorded it."""
-    recorded = {"settings": {"teacher.model.config.scan_layers": False, "teacher.model.config.emb_dim": 8}}
-    start(tmp_path / "run", recorded)
-    start(tmp_path / "run", {"settings": {"teacher.model.config.emb_dim": 8}}, step=10)
-    with pytest.raises(UserError, match=r"emb_dim +8 in the run, 4 now"):
-        start(tmp_path / "run", {"settings": {"teacher.model.config.emb_dim": 4}})
-
-
 @pytest.mark.parametrize(("text", "message"), [("{", "is not readable"), ('{"format": 99}', "another format")])
 def test_an_unreadable_record_says_what_to_do(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "run.json").write_text(text, encoding="utf-8")

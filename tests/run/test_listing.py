@@ -33,7 +33,7 @@ def save(checkpoints: Path, step: int, **losses: float) -> None:
     """Write a folder that passes for a whole checkpoint."""
     if (checkpoints / str(step)).exists():
         (checkpoints / str(step)).rename(checkpoints / f"{step}.unfinished")
-    folders = CheckpointFolders(checkpoints, read_only=True, read_checkpoint=lambda folder: None)
+    folders = CheckpointFolders(checkpoints, read_only=True)
     write_json(folders.unfinished(step) / "metrics" / "metrics", losses)
     folders.finish(step)
 

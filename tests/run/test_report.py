@@ -224,13 +224,15 @@ def test_data_are_described_in_the_forms_they_have(
 
 def test_the_evaluation_is_shown(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", steps=100)
-    summary = {"nats_per_byte": 2.5, "target_tokens": 12345, "metrics": {"squad": {"f1": 0.5, "table": [1]}}}
+    predicted = {"squad": {"examples": 8, "decoding": {"method": "greedy", "max_decode_length": 80}}}
+    metrics = {"metrics": {"squad": {"f1": 0.5, "table": [1]}}, "predicted": predicted}
+    summary = {"nats_per_byte": 2.5, "target_tokens": 12345, **metrics}
     write_json(run.evaluation_json, {"step": 100, "split": "validation", "data": {"sha256": "x"}, **summary})
     text = write_report(run, tmp_path / "report").read_text(encoding="utf-8")
     rows = text[text.index("| evaluation |") :].split("\n\n")[0].splitlines()[2:]
     shown = {"step": "100", "split": "validation", "nats per target byte": "2.500", "target_tokens": "12,345"}
     assert rows == [f"| {name} | {value} |" for name, value in shown.items()]
-    assert "| f1 | validation | 0.5 | - |\n\nDecoding: not recorded.\n" in text
+    assert "| f1 | validation | 0.5 | 8 |\n\nDecoding: greedy, max_decode_length 80.\n" in text
 
 
 def test_an_evaluation_of_another_step_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -96,7 +96,7 @@ def test_a_shorter_run_has_the_first_points_of_a_longer_one(count: int) -> None:
 def test_the_batches_are_digested_up_to_each_evaluation(tmp_path: Path) -> None:
     digests = [hashlib.sha256(str(step).encode()).hexdigest() + "\n" for step in range(1, 201)]
     run = make_run(tmp_path / "run", steps=200)
-    assert collect(run)["batches"] is None  # a run of before they were recorded
+    assert collect(run)["batches"] is None
     run.batches.write_text("".join(digests))
     expected = [hashlib.sha256("".join(digests[:step]).encode()).hexdigest() for step in (0, 100, 200)]
     assert collect(run)["batches"] == {"step": [0, 100, 200], "sha256": expected}
@@ -104,7 +104,7 @@ def test_the_batches_are_digested_up_to_each_evaluation(tmp_path: Path) -> None:
     assert f"| batches | {expected[-1][:12]}…, the SHA-256 of the first 200 |" in text
     run.batches.write_text("".join(digests[:-1]))
     assert collect(run)["batches"] is None
-    run.batches.write_text("-" * 64 + "\n" + "".join(digests[1:]))  # went on from before they were recorded
+    run.batches.write_text("-" * 64 + "\n" + "".join(digests[1:]))
     assert collect(run)["batches"] is None
 
 

@@ -3,7 +3,6 @@
 import functools
 import hashlib
 import io
-import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,14 +17,11 @@ import orbax.checkpoint as ocp
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.sharding import NamedSharding, PartitionSpec
 
-from t5xpg.base.errors import UserError
 from t5xpg.distributed import path_names
 from t5xpg.models.layer_stack import LAYERS, Tree, layer_name, layers_as_in
 from t5xpg.models.model import Params
 from t5xpg.optim.state import TrainState
-from t5xpg.run.checkpoint.folders import DIGESTS
 
-MARK = {"digests": DIGESTS}  # in a checkpoint's metadata: digests were written for it
 ARRAYS = ("params", "optimizer", "data")
 
 
@@ -58,16 +54,6 @@ def without_late_write_logs() -> Iterator[None]:
     finally:
         if sys.unraisablehook is hook:
             sys.unraisablehook = earlier_hook
-
-
-def read_through(folder: Path) -> None:
-    """Read all of a checkpoint without digests, as other programs and earlier versions write it, to check it."""
-    metadata = json.loads((folder / "_CHECKPOINT_METADATA").read_bytes())
-    if metadata.get("custom_metadata") == MARK:
-        raise UserError(f"{DIGESTS} is missing")
-    json.loads((folder / "meta" / "metadata").read_bytes())
-    for item in ARRAYS:
-        numpy_arrays(folder, item)
 
 
 def numpy_arrays(folder: Path, item: str) -> Any:

@@ -100,9 +100,7 @@ class Checkpointer(Closing):
         if not group.first:
             group.barrier("checkpoints")  # the first process has removed unfinished folders
         with self._disk_errors("written into"):
-            self._folders = CheckpointFolders(
-                self._directory, read_only=read_only or not group.first, read_checkpoint=checkpoint_items.read_through
-            )
+            self._folders = CheckpointFolders(self._directory, read_only=read_only or not group.first)
         if group.first:
             group.barrier("checkpoints")
         self._quiet = ExitStack()
@@ -143,9 +141,7 @@ class Checkpointer(Closing):
         with self._disk_errors("written into"):
             try:
                 target = self._folders.unfinished(step)
-                self._orbax.save(
-                    target, args=ocp.args.Composite(**items), force=True, custom_metadata=checkpoint_items.MARK
-                )
+                self._orbax.save(target, args=ocp.args.Composite(**items), force=True)
             except BaseException:
                 self._discard(step)
                 raise

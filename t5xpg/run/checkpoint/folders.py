@@ -20,7 +20,7 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from pathlib import Path
@@ -80,15 +80,11 @@ def require_path_for_orbax(path: Path) -> None:
 
 
 class CheckpointFolders:
-    """The checkpoint folders in `directory`. Errors of the file system are raised as they are.
+    """The checkpoint folders in `directory`. Errors of the file system are raised as they are."""
 
-    read_checkpoint: reads a whole checkpoint, and raises an error where it is damaged; for one without digests.
-    """
-
-    def __init__(self, directory: Path, *, read_only: bool, read_checkpoint: Callable[[Path], None]) -> None:
+    def __init__(self, directory: Path, *, read_only: bool) -> None:
         self._directory = directory
         self._read_only = read_only
-        self._read_checkpoint = read_checkpoint
         if not read_only:
             directory.mkdir(parents=True, exist_ok=True)
             for path in sorted(directory.iterdir()):
@@ -172,15 +168,9 @@ class CheckpointFolders:
             stats = _stats(folder)
             if _whole_folders.get(folder) == stats:
                 return None
-            if DIGESTS in stats:
-                problems = _problems(folder, stats)
-            else:
-                self._read_checkpoint(folder)
-                problems = []
+            problems = _problems(folder, stats) if DIGESTS in stats else [f"{DIGESTS} is missing"]
         except PermissionError:
             raise
-        except UserError as error:
-            problems = [str(error)]
         except Exception as error:  # whatever the reading of broken files raises
             problems = [f"it cannot be read ({first_line(error)})"]
         if not problems:

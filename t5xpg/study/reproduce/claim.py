@@ -11,17 +11,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from t5xpg.base import digests, environment, paths, sbom
+from t5xpg.base import digests, environment, paths
 from t5xpg.base.errors import UserError
-from t5xpg.base.files import (
-    copy_file,
-    directory_atomically,
-    json_object_if_any,
-    remove,
-    sha256_of_file,
-    write_json,
-    write_text,
-)
+from t5xpg.base.files import copy_file, directory_atomically, json_object_if_any, remove, sha256_of_file, write_json
 from t5xpg.base.paths import shown
 from t5xpg.experiment.config import find_experiment
 from t5xpg.run.directory import RunDirectory
@@ -32,18 +24,17 @@ from t5xpg.study import kinds
 from t5xpg.study.reproduce import receipts
 from t5xpg.study.reproduce.reproduce import OUTCOME_FILE
 
-RECEIPT_FILE, PACKAGES_FILE = "receipt.json", "packages.cdx.json"
+RECEIPT_FILE = "receipt.json"
 # Variables of this Make and this program, which would mislead Make and the program in the clone.
 _DROPPED = {"MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "T5XPG_REVISION"}
 
 
-def verify(name: str, folder: Path, *, key: str | None = None, steps: int | None = None) -> int:
+def verify(name: str, folder: Path, *, steps: int | None = None) -> int:
     """Repeat the published run of an experiment in a clone below `folder`, and write a receipt there.
 
-    key: the SSH key to sign with; None for git's, if any. steps: how many updates to train; None for all. An
-    interrupted verification continues, a finished one starts anew. Returns 0, or 1 where the numbers are different or
-    `make reproduce` wrote no outcome. Raises UserError where the results are not of a single commit without changes,
-    and where that commit is not in this checkout.
+    steps: how many updates to train; None for all. An interrupted verification continues, a finished one starts anew.
+    Returns 0, or 1 where the numbers are different or `make reproduce` wrote no outcome. Raises UserError where the
+    results are not of a single commit without changes, and where that commit is not in this checkout.
     """
     name, gin_file = find_experiment(name)
     kinds.require_one_run(gin_file.parent)
@@ -51,7 +42,7 @@ def verify(name: str, folder: Path, *, key: str | None = None, steps: int | None
     commit = commit_of(read_results(published))
     if commit is None:
         raise UserError(f"{shown(published)} is not of one commit without changes: there is nothing to clone.")
-    key, start = receipts.signing_key(key), _now()
+    start = _now()
     checkout, receipt = folder.absolute() / "checkout", folder / RECEIPT_FILE
     run = RunDirectory(checkout / "runs" / f"{name}_reproduced")
     _clone(commit, checkout)
@@ -75,16 +66,13 @@ def verify(name: str, folder: Path, *, key: str | None = None, steps: int | None
         "verdict": receipts.verdict(outcome),
         "claim": {"results": digest, "commit": commit, "repository": _repository()},
         "reproduction": outcome,
-        **_circumstances(run, checkout, folder / PACKAGES_FILE),
+        **_circumstances(run),
         "started": start,
         "ended": _now(),
         "by": f"{environment.git('config', 'user.name') or ''} <{environment.git('config', 'user.email') or ''}>",
     }
     write_json(receipt, content)
-    if key is not None:
-        receipts.sign(receipt, key)
-    status = "signed" if key else f"not signed; to sign it: make verify-claim RECEIPT='{shown(receipt)}' KEY=~/.ssh/…"
-    print(f"{content['verdict']}; receipt: {shown(receipt)}, {status}", flush=True)
+    print(f"{content['verdict']}; receipt: {shown(receipt)}", flush=True)
     return 1 if content["verdict"] == receipts.DIFFERENT else 0
 
 
@@ -118,18 +106,15 @@ def _make(checkout: Path, *arguments: str) -> int:
             raise
 
 
-def _circumstances(run: RunDirectory, checkout: Path, packages: Path) -> dict[str, Any]:
-    """The versions, hardware and digests of a run; its packages are listed in a file of their own."""
+def _circumstances(run: RunDirectory) -> dict[str, Any]:
+    """The versions, hardware and digests of a run."""
     record = run.read()
     start = counting_starts(record)[-1]
-    hardware = {**start["host"], "devices": start["devices"]}
-    lock = (checkout / "requirements" / f"{sbom.lock_name(hardware)}.txt").read_text(encoding="utf-8")
-    write_text(packages, sbom.text(lock, hardware, start["versions"]))
     files = digests.digests(run.path, [run.metrics_jsonl.name, run.batches.name])
     return {
-        "sha256": {**files, packages.name: sha256_of_file(packages), "data": record["identity"].get("data")},
+        "sha256": {**files, "data": record["identity"].get("data")},
         "versions": start["versions"],
-        "hardware": hardware,
+        "hardware": {**start["host"], "devices": start["devices"]},
     }
 
 

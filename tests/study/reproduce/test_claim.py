@@ -1,8 +1,5 @@
 """`make verify-claim` on a small repository whose Makefile only says that it installs and trains."""
 
-import json
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -25,7 +22,6 @@ reproduce: .venv
 		sed "s/OF/$$of/; s/: 12/: $${STEPS:-12}/" outcome.json > "$(RUN)/reproduction.json"
 	@grep -q different outcome.json && exit 1 || exit 0
 """
-KEY = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "ada@example.org", "-f"]
 
 
 def outcome(verdict: str = SAME) -> Results:
@@ -44,14 +40,6 @@ def test_the_verdict_is_the_worst_of_the_numbers() -> None:
     for verdicts in ([SAME, WITHIN, NOT_COMPARED, DIFFERENT], [SAME, WITHIN], [NOT_COMPARED, SAME], []):
         worst = verdicts[-1] if verdicts else NOT_COMPARED
         assert receipts.verdict({"numbers": [{"verdict": one} for one in verdicts]}) == worst
-
-
-def test_what_is_signed_is_one_text_for_one_value() -> None:
-    value = {"b": [1, 2.5, None], "a": "é", "signature": "x"}
-    assert receipts.canonical(value) == b'{"a":"\\u00e9","b":[1,2.5,null]}'
-    assert receipts.canonical(json.loads(json.dumps(value, indent=4))) == receipts.canonical(value)
-    with pytest.raises(ValueError, match="not JSON compliant"):
-        receipts.canonical({"a": float("nan")})
 
 
 def test_only_one_commit_without_changes_can_be_cloned() -> None:
@@ -95,8 +83,6 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "a repository"
     (folder / "t5xpg").mkdir(parents=True)
     (folder / "experiments" / "tiny").mkdir(parents=True)
-    (folder / "requirements").mkdir()
-    shutil.copy(paths.REPOSITORY / "requirements" / "cpu.txt", folder / "requirements")
     start = {"step": 0, "host": {"platform": "Linux x86_64", "cpu": "mine"}, "devices": {"platform": "cpu"}}
     record = {"format": 1, "experiment": "tiny", "identity": {"data": None}, "starts": [start]}
     start["versions"] = {"python": "3.11.7", "t5xpg": "0.1.0"}  # type: ignore[assignment]
@@ -136,9 +122,8 @@ def test_a_claim_is_verified_and_its_receipt_checked(
     repository: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MAKEFLAGS", "-n")  # of an outer make
-    key, folder, published = tmp_path / "key", tmp_path / "claim", repository / "experiments" / "tiny" / "results.json"
-    subprocess.run([*KEY, str(key)], check=True)
-    assert claim.verify("tiny", folder, key=str(key)) == 0
+    folder, published = tmp_path / "claim", repository / "experiments" / "tiny" / "results.json"
+    assert claim.verify("tiny", folder) == 0
     assert "same; receipt: " in capfd.readouterr().out
     file = folder / "receipt.json"
     found = read_json(file)
@@ -147,29 +132,8 @@ def test_a_claim_is_verified_and_its_receipt_checked(
     address = "https://example.org/t5xpg.git"
     assert found["claim"] == {"results": sha256_of_file(published), "commit": first, "repository": address}
     assert (found["by"], found["hardware"]["cpu"]) == ("Ada <ada@example.org>", "mine")
-    assert found["sha256"]["packages.cdx.json"] == sha256_of_file(folder / "packages.cdx.json")
-
-    public, other = tmp_path / "key.pub", tmp_path / "other"
-    signers = tmp_path / "signers"
-    signers.write_text(f"ada@example.org {public.read_text()}")
-    assert receipts.check(file, signers) == receipts.check(file) == 0
-    printed = capfd.readouterr().out
-    assert 'Good "t5xpg-receipt" signature for ada@example.org with ED25519 key' in printed
-    assert 'Good "t5xpg-receipt" signature with ED25519 key' in printed
-    with pytest.raises(UserError, match="is signed already"):
-        receipts.sign(file, str(key))
-    write_json(other, {**found, "by": "Eve"})
-    for known in (None, signers):
-        with pytest.raises(UserError, match="was changed after it was signed"):
-            receipts.check(other, known)
-    write_json(other, {name: value for name, value in found.items() if name != "signature"})
-    assert receipts.check(other) == 0
-    assert "signature  none" in capfd.readouterr().out
-    subprocess.run([*KEY, str(tmp_path / "eve")], check=True)
-    receipts.sign(other, str(tmp_path / "eve"))
-    with pytest.raises(UserError, match="is not signed with a key of"):
-        receipts.check(other, signers)
-
+    assert receipts.check(file) == 0
+    assert "verdict    same: tiny, 12 of 12 steps" in capfd.readouterr().out
     write_json(published, {**read_json(published), "steps": 13})
     with pytest.raises(UserError, match=r"not those published here: sha256 \w{12}…, of commit"):
         receipts.check(file)
@@ -180,7 +144,6 @@ def test_numbers_that_differ_are_a_receipt_too(
     repository: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert claim.verify("tiny", tmp_path / "claim") == 0
-    assert "signature" not in read_json(tmp_path / "claim" / "receipt.json")
     (tmp_path / "claim" / "checkout" / "mine.txt").touch()  # a file of the user's own, which the experiment needs
     assert claim.verify("tiny", tmp_path / "claim") == 0
     write_json(repository / "outcome.json", outcome(DIFFERENT))
@@ -196,8 +159,6 @@ def test_numbers_that_differ_are_a_receipt_too(
 
 @pytest.mark.process
 def test_what_cannot_be_verified_is_said(repository: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(UserError, match="There is no SSH key"):
-        claim.verify("tiny", tmp_path / "claim", key=str(tmp_path / "no"))
     (repository / "Makefile").write_text("install:\n\t@exit 3\n")
     shallow = tmp_path / "shallow"
     git(tmp_path, "clone", "--quiet", "--depth=1", f"file://{repository}", str(shallow))
