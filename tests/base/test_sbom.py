@@ -4,8 +4,6 @@ import json
 from importlib.metadata import version
 from typing import Any
 
-import pytest
-
 from t5xpg.base import sbom
 from tests.workplace import REPOSITORY
 
@@ -45,14 +43,6 @@ def test_a_licence_is_that_of_the_version() -> None:
     assert found["of-mine"]["purl"] == "pkg:pypi/of-mine@1.0%2Blocal"
 
 
-@pytest.mark.parametrize(
-    ("hardware", "name"),
-    [
-        (LINUX, "cpu"),
-        (MAC, "apple"),
-        ({**LINUX, "devices": {"platform": "gpu"}}, "cuda"),
-        ({**LINUX, "devices": {"platform": "tpu"}}, "tpu"),
-    ],
-)
-def test_the_lock_is_that_of_the_machine(hardware: dict[str, Any], name: str) -> None:
-    assert sbom.lock_name(hardware) == name
+def test_the_lock_is_that_of_the_machine() -> None:
+    gpu, tpu = ({**LINUX, "devices": {"platform": platform}} for platform in ("gpu", "tpu"))
+    assert [sbom.lock_name(hardware) for hardware in (LINUX, MAC, gpu, tpu)] == ["cpu", "apple", "cuda", "tpu"]
