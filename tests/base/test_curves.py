@@ -34,15 +34,10 @@ def test_the_same_numbers_give_the_same_bytes() -> None:
 def test_it_says_what_it_shows() -> None:
     root = ElementTree.fromstring(picture())
     texts = ["".join(element.itertext()) for element in root.iter(f"{SVG}text")]
-    assert texts[:2] == ["tiny on <pydocs> & more", "loss, nats per target byte"]
-    assert "training step (optimiser updates)" in texts
+    assert {"tiny on <pydocs> & more", "loss, nats per target byte", "training step (optimiser updates)"} <= set(texts)
     assert texts[-3:] == ["1.750published", "2.250training", "2.667validation"]
-    description = root.find(f"{SVG}desc")
-    assert description is not None
-    assert description.text == (
-        "loss, nats per target byte: published 1.750 at step 200; training 2.250 at step 100; "
-        "validation 2.667 at step 100."
-    )
+    description = root.findtext(f"{SVG}desc") or ""
+    assert all(number in description for number in ("1.750", "2.250", "2.667"))
     assert {"0", "50", "100", "150", "200"} <= set(texts)  # steps
     thin = [element for element in root.iter(f"{SVG}path") if element.get("class") == "line thin"]
     assert len(thin) == 3  # before the gap, which is not bridged, after it, and the one of the label
@@ -78,16 +73,11 @@ def test_ticks_cover_their_range_and_steps_are_whole() -> None:
             assert all(tick == int(tick) for tick in ticks(0, high, whole=True))
 
 
-@pytest.mark.parametrize(
-    "values",
-    [(20.0, 20.000000000000004), (100 / 3, 33.33333333333334), (1e-13, 3e-13), (33.333332, 33.333336)],
-)
-def test_values_that_differ_by_rounding_alone_are_drawn(values: tuple[float, float]) -> None:
-    assert len(ticks(*values)) >= 4
-    assert "<svg" in draw("t", "x", "y", [Curve("v", "own", [1, 2], values)])
-
-
-def test_ticks_have_the_digits_of_their_distance() -> None:
+def test_values_that_differ_by_little_are_drawn() -> None:
+    for values in ((20.0, 20.000000000000004), (100 / 3, 33.33333333333334), (1e-13, 3e-13), (33.333332, 33.333336)):
+        assert len(ticks(*values)) >= 4
+        assert "<svg" in draw("t", "x", "y", [Curve("v", "own", [1, 2], values)])
+    # with the digits of their distance
     assert ">6,759,150.3<" in draw("t", "x", "y", [Curve("v", "own", [1, 2], (6759150.05, 6759150.55))])
 
 

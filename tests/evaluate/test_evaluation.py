@@ -11,7 +11,6 @@ from unittest.mock import MagicMock, Mock
 import numpy as np
 import pytest
 
-from t5xpg.base.errors import UserError
 from t5xpg.base.files import sha256_of_file, write_json
 from t5xpg.data.batch import ENC_DEC, Batch, layout_of
 from t5xpg.data.spec import DatasetConfig
@@ -26,6 +25,7 @@ from t5xpg.run.directory import RunDirectory
 from t5xpg.run.records import read_jsonl
 from t5xpg.run.report import PAGE
 from t5xpg.run.results import collect
+from tests.refusals import refused
 from tests.workplace import Workplace, checkpoint_arrays
 
 MODULE = """
@@ -97,9 +97,6 @@ def blend(workplace: Workplace) -> RunDirectory:
         (workplace.folder / "user" / f"{split}.txt").write_text("".join(lines))
     printed = workplace.run("train", str(workplace.experiment), *BLEND)
     assert "user_repeat is cached\n" in printed
-    assert re.search(r"^step 1: validation loss by task: small_span_corruption \d\.\d+, user_repeat", printed, re.M)
-    assert re.search(r"^step 1: user_repeat: exact 0, predicted 8, shortest 6, bleu .* \(8 examples\)$", printed, re.M)
-    assert re.search(r"^metrics +8 examples +in [\d.]+ s", printed, re.M)
     return RunDirectory(workplace.folder / "runs" / "blend")
 
 
@@ -131,11 +128,7 @@ def test_a_users_task_is_cached_and_identified(workplace: Workplace, blend: RunD
 
 @pytest.mark.process
 def test_the_tasks_own_metrics_are_computed(blend: RunDirectory, by_beams: str) -> None:
-    printed = by_beams
-    assert re.search(r"^  user_repeat +10 +shortest +6 +6 +6$", printed, re.M)
-    assert re.search(r"^  user_repeat +10 +lengths +histogram of 10 +- +-$", printed, re.M)
-    assert re.search(r"^  small_span_corruption( +\d+\.?\d*){4} +[\d,]+$", printed, re.M)
-    assert "warning" not in printed.lower(), printed
+    assert "warning" not in by_beams.lower(), by_beams
     measured = json.loads(blend.evaluation_json.read_text())
     assert measured["task"] == "user_blend"
     assert measured["step"] == 2
@@ -149,17 +142,13 @@ def test_the_tasks_own_metrics_are_computed(blend: RunDirectory, by_beams: str) 
     assert found["picture"]["image"]["shape"] == [1, 2, 3, 1]
     # two ways to the same number: scores that SeqIO hands to a metric, and the loss of the task's own split
     assert set(measured["tasks"]) == {"small_span_corruption", "user_repeat"}
-    batches = measured["batches"] + sum(of_task["batches"] for of_task in measured["tasks"].values())
-    assert re.search(rf"^loss  {batches} batches  in ", printed, re.M)
     # the texts have the same bytes as the targets, but for the end token, which stands for none
     assert found["nats_per_byte"] == pytest.approx(measured["tasks"]["user_repeat"]["nats_per_byte"], rel=1e-5)
-    assert re.search(r"^  user_repeat +10 +exact +0 +0 +0\.1$", printed, re.M)  # beside copy and majority
     trivial = measured["trivial"]["user_repeat"]
     assert trivial["copy"]["exact"] == 0.0
     assert trivial["majority"]["exact"] == pytest.approx(0.1)
     assert trivial["copy"]["bleu"] > trivial["majority"]["bleu"]
     assert "nats_per_byte" not in trivial["copy"]
-    assert f"nats per target token, {measured['encoder_use']:+.3f} with other inputs, " in printed
     lines = (blend.evaluation / "predictions" / "user_repeat.jsonl").read_text().split("\n")
     said = [json.loads(line) for line in lines[:-1]]
     assert (said[0]["inputs"], said[0]["target"]) == ("line 7 of validation", "line 7")
@@ -209,8 +198,7 @@ def test_metrics_change_nothing_else_and_a_recording_has_each_task(workplace: Wo
     folder = workplace.folder / "recording"
     workplace.run("record", str(workplace.experiment), *BLEND[:-1], "--steps=2", f"--output={folder}")
     command = ["train", str(workplace.experiment), *BLEND[:-1], f"--recorded={folder}"]
-    printed = workplace.run(*command, "--run=refused", code=1)
-    assert "INFER_EVAL_PERIOD is set, and a recording holds no metrics of tasks" in printed
+    workplace.refused(*command, "--run=refused", words=["INFER_EVAL_PERIOD", "recording"])
     workplace.run(*command, "--gin.INFER_EVAL_PERIOD=None", "--gin.INFER_EVAL_STEPS=None", "--run=by_recording")
     recorded = RunDirectory(workplace.folder / "runs" / "by_recording")
     live = [line for line in blend.metrics_jsonl.read_text().splitlines() if '"infer_eval"' not in line]
@@ -221,15 +209,13 @@ def test_metrics_change_nothing_else_and_a_recording_has_each_task(workplace: Wo
 
 @pytest.mark.process
 def test_other_settings_do_not_measure_the_run(workplace: Workplace, blend: RunDirectory) -> None:
-    printed = workplace.refused("eval", str(workplace.experiment), "--run=blend")
-    assert re.search(r'mixture_or_task_name +"user_blend" in the run, "small_span_corruption" now', printed)
-    assert "Traceback" not in printed
+    other = ["mixture_or_task_name", '"user_blend"', '"small_span_corruption"']
+    workplace.refused("eval", str(workplace.experiment), "--run=blend", words=other)
     # another model does not predict
     prompt = "--prompt=the <extra_id_0> sees"
     more = ["--run=blend", "--gin.encoder_decoder.T5Config.relative_attention_max_distance=64"]
     printed = workplace.refused("infer", str(workplace.experiment), prompt, *more)
-    assert "T5Config.relative_attention_max_distance" in printed
-    assert "mixture_or_task_name" not in printed
+    assert ("max_distance" in printed, "mixture_or_task_name" in printed) == (True, False)
     # what decides nothing may differ: the dataset, dropout
     printed = workplace.run("infer", str(workplace.experiment), prompt, "--run=blend", "--gin.DROPOUT_RATE=0.0")
     assert "small after step 2" in printed
@@ -264,11 +250,9 @@ def test_tuned_decoding_is_typed_with_what_was_measured() -> None:
 @pytest.mark.process
 def test_beam_search_is_tuned_on_validation(workplace: Workplace, blend: RunDirectory, by_beams: str) -> None:
     command = [str(workplace.experiment), *BLEND]
-    printed = workplace.refused("tune-decoding", *command, "--split=test_2016", "--alphas=0.2")
-    assert "The split 'test_2016' is for the result" in printed
+    workplace.refused("tune-decoding", *command, "--split=test_2016", "--alphas=0.2", words=["'test_2016'"])
     for alphas in ("0.2,x", "0.2,inf"):
-        printed = workplace.run("tune-decoding", *command, f"--alphas={alphas}", code=2)
-        assert f"{alphas} is no list of numbers" in printed
+        assert alphas in workplace.run("tune-decoding", *command, f"--alphas={alphas}", code=2)
     tuned = json.loads((blend.path / "tuning.json").read_text())
     assert (tuned["step"], tuned["split"], tuned["by"]) == (2, "validation", "user_repeat / exact")
     tried = [(one["decoding"]["num_decodes"], one["decoding"]["alpha"]) for one in tuned["tried"]]
@@ -305,7 +289,7 @@ def test_a_cache_that_others_made_is_left_as_it_is(
         (folder / "t5xpg_identity.json").write_bytes(identity)
     assert after == before
     assert source == prepare.DataIdentity({"task": "user_repeat"}, {"task": "user_repeat", "files": files})
-    assert "was made by SeqIO itself, and is not compared with its text" in capsys.readouterr().out
+    assert "is not compared with its text" in capsys.readouterr().out
 
 
 def test_text_that_a_mixture_lacks_is_exported_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -316,35 +300,31 @@ def test_text_that_a_mixture_lacks_is_exported_once(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(prepare.export, "export_dataset", export)
     assert prepare.cache("blend", log=lambda line: None) == {"task": "blend"}
     assert [call.args[0] for call in export.call_args_list] == ["pydocs", "wikitext"]
-    with pytest.raises(UserError, match=r"The text is not there\."):
+    with refused("The text is not there."):
         prepare.cache("never", log=lambda line: None)
 
 
-def test_another_vocabulary_is_refused(tmp_path: Path) -> None:
-    run = RunDirectory(tmp_path / "mine")
-    check_same_vocabulary(Vocabulary(), Vocabulary(), run)
-    with pytest.raises(UserError, match=r"trained with another vocabulary .* sentinels transformers in the run"):
-        check_same_vocabulary(Vocabulary(), Vocabulary(sentinels="transformers"), run)
-
-
 @pytest.mark.parametrize(
-    ("trained", "said"),
+    ("trained", "named"),
     [
-        (Vocabulary(extra_ids=0, sentinels="byt5_google"), r"named as pydocs_span_corruption_byt5\."),
-        (Vocabulary(sentinels="transformers"), "No task of the table has the run's ids: write one of your own"),
-        ({**Vocabulary().to_json(), "kind": "sentencepiece", "extra_ids": 8}, r"make vocab .* EXTRA_IDS=8 TOKENIZER=…"),
+        (Vocabulary(extra_ids=0, sentinels="byt5_google"), "pydocs_span_corruption_byt5"),
+        (Vocabulary(sentinels="transformers"), "write one of your own"),
+        ({**Vocabulary().to_json(), "kind": "sentencepiece", "extra_ids": 8}, "EXTRA_IDS=8 TOKENIZER="),
     ],
 )
-def test_tasks_of_the_runs_vocabulary_are_named(trained: Any, said: str, own_place: Path) -> None:
-    with pytest.raises(UserError, match=said):
-        check_same_vocabulary(Vocabulary(), trained, RunDirectory(own_place / "mine"))
+def test_another_vocabulary_is_refused(trained: Any, named: str, own_place: Path) -> None:
+    """And tasks of the run's are named."""
+    run = RunDirectory(own_place / "mine")
+    check_same_vocabulary(Vocabulary(), Vocabulary(), run)
+    with refused("vocabulary", named):
+        check_same_vocabulary(Vocabulary(), trained, run)
 
 
-@pytest.mark.parametrize("step", ["last", "mean:0", "mean:x", "mean:", "mean:2 "])
-def test_steps_that_cannot_be(step: str) -> None:
-    assert checkpoints_in_mean(step) == 0
-    with pytest.raises(UserError, match=f"step '{step}' is neither a number nor best nor mean:N"):
-        chosen_step(Mock(), Mock(), step)
+def test_steps_that_cannot_be() -> None:
+    for step in ("last", "mean:0", "mean:x", "mean:", "mean:2 "):
+        assert checkpoints_in_mean(step) == 0
+        with refused(f"'{step}'", "mean:N"):
+            chosen_step(Mock(), Mock(), step)
 
 
 def test_an_evaluation_of_a_mean_is_none_of_its_last_checkpoint(tmp_path: Path) -> None:

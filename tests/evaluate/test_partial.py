@@ -3,10 +3,8 @@
 import json
 from pathlib import Path
 
-import pytest
-
-from t5xpg.base.errors import UserError
 from t5xpg.evaluate.infer_resume import open_partial
+from tests.refusals import refused
 
 IDENTITY = {"step": 3, "decoding": {"method": "greedy"}}
 
@@ -22,18 +20,16 @@ def test_a_first_line_that_was_cut_off_is_begun_again(tmp_path: Path) -> None:
         assert target.read_bytes() == b"0\n"
 
 
-@pytest.mark.parametrize("content", [b"mine\n", b"[1]\n", b"\xff\n", b"{}\n", b"no line end"])
-def test_what_is_not_ours_is_left_alone(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "out.jsonl.partial").write_bytes(content)
-    with (
-        pytest.raises(UserError, match=r"out\.jsonl\.partial is in the way"),
-        open_partial(tmp_path / "out.jsonl", IDENTITY, 3),
-    ):
-        pass
-    assert (tmp_path / "out.jsonl.partial").read_bytes() == content
+def test_what_is_not_ours_is_left_alone(tmp_path: Path) -> None:
+    partial = tmp_path / "out.jsonl.partial"
+    for content in (b"mine\n", b"[1]\n", b"\xff\n", b"{}\n", b"no line end"):
+        partial.write_bytes(content)
+        with refused("out.jsonl.partial"):
+            open_partial(tmp_path / "out.jsonl", IDENTITY, 3).__enter__()
+        assert partial.read_bytes() == content
     (tmp_path / "other.partial").mkdir()
-    with pytest.raises(UserError, match="is no regular file"), open_partial(tmp_path / "other", IDENTITY, 3):
-        pass
+    with refused("no regular file"):
+        open_partial(tmp_path / "other", IDENTITY, 3).__enter__()
 
 
 def test_one_at_a_time_writes(tmp_path: Path) -> None:
@@ -41,6 +37,6 @@ def test_one_at_a_time_writes(tmp_path: Path) -> None:
     target = tmp_path / "out.jsonl"
     with open_partial(target, IDENTITY, 3) as (file, _):
         file.write(b"0\n1\n2\n")
-        with pytest.raises(UserError, match="Another process writes"), open_partial(target, IDENTITY, 3):
-            pass
+        with refused("Another process"):
+            open_partial(target, IDENTITY, 3).__enter__()
     assert target.read_text() == "0\n1\n2\n"

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from t5xpg.base.errors import UserError
 from t5xpg.exchange.importing import import_checkpoint
 from t5xpg.experiment import assembly, config
 from t5xpg.run.checkpoint import checkpoint_items
 from t5xpg.run.checkpoint.checkpointer import CheckpointConfig, Checkpointer
 from t5xpg.run.directory import RunDirectory
+from tests.refusals import refused
 from tests.small_models import FAMILIES
 from tests.small_tokenizers import pieces_beside, sentencepiece_model
 from tests.t5x_goldens import unpack
@@ -21,22 +21,22 @@ def test_a_checkpoint_of_t5x_becomes_a_run(runs: Path, tmp_path: Path, capsys: p
     given = unpack("t5_1_1", tmp_path)
     run = import_checkpoint(str(given), runs)
     assert run == runs / "t5_1_1"
-    assert "T5X, 22,688 parameters, bytes, 259 ids, sentinels as byt5_google" in capsys.readouterr().out
+    assert "22,688 parameters" in capsys.readouterr().out
     imported = RunDirectory(run).imported()
     assert imported is not None
     assert (imported["format"], imported["source"]) == ("t5x", str(given / "checkpoint_5"))
-    with pytest.raises(UserError, match="FORCE=1 replaces it"):
+    with refused("FORCE=1"):
         import_checkpoint(str(given / "checkpoint_5"), runs)
-    with pytest.raises(UserError, match="has 384 ids and the model 264"):
+    with refused("384 ids", "264"):
         import_checkpoint(str(given), runs, sentinels="transformers", name="other")
 
 
 def test_a_checkpoint_of_mesh_tensorflow_becomes_a_run(runs: Path, tmp_path: Path) -> None:
     given = unpack("mesh_tensorflow", tmp_path / "some model")
-    with pytest.raises(UserError, match=r"does not say what its 48 ids mean. Name the SentencePiece model"):
+    with refused("48 ids", "SentencePiece"):
         import_checkpoint(str(given), runs)
     sentencepiece_model(given / "spiece.model", vocab_size=40)
-    with pytest.raises(UserError, match=r"has 140 ids and the model 48"):
+    with refused("140 ids", "48"):
         import_checkpoint(str(given), runs)
     (given / "tokenizer_config.json").write_text('{"extra_ids": 8}')
     run = import_checkpoint(str(given / "model.ckpt-5"), runs)
@@ -60,44 +60,38 @@ def test_links_of_mesh_tensorflow_out_of_the_folder(part: str, runs: Path, tmp_p
     (given / "within").rename(tmp_path / "elsewhere")
     (given / part).unlink()
     (given / part).symlink_to("../elsewhere")
-    with pytest.raises(UserError, match=f"{part} is a link to {tmp_path / 'elsewhere'}, outside of {given}"):
+    with refused(part, str(tmp_path / "elsewhere")):
         import_checkpoint(str(given / "model.ckpt-5"), runs, force=True)
 
 
 def test_what_gin_files_beside_it_say_of_the_mlp(runs: Path, tmp_path: Path) -> None:
     given = unpack("t5_1_1", tmp_path)
-    (given / "config.gin").write_text("network.T5Config:\n  mlp_activations = ('silu', 'linear')\n")
-    import_checkpoint(str(given), runs)
-    assert config.load("t5_1_1").experiment.model.config.mlp_activations == ("silu", "linear")
-    (given / "config.gin").write_text("decoder/DenseReluDense.activation = ['relu', 'linear']\n")
-    import_checkpoint(str(given), runs, force=True)
-    assert config.load("t5_1_1").experiment.model.config.mlp_activations == ("relu", "linear")
     binding = "network.T5Config.mlp_activations = "
-    (given / "config.gin").write_text(f"ACT = ('silu', 'linear')\n{binding}\\\n    %ACT\n# {binding}'mine'\n")
-    import_checkpoint(str(given), runs, force=True)
-    assert config.load("t5_1_1").experiment.model.config.mlp_activations == ("silu", "linear")
+    for text, expected in (
+        ("network.T5Config:\n  mlp_activations = ('silu', 'linear')\n", "silu"),
+        ("decoder/DenseReluDense.activation = ['relu', 'linear']\n", "relu"),
+        (f"ACT = ('silu', 'linear')\n{binding}\\\n    %ACT\n# {binding}'mine'\n", "silu"),
+    ):
+        (given / "config.gin").write_text(text)
+        import_checkpoint(str(given), runs, force=True)
+        assert config.load("t5_1_1").experiment.model.config.mlp_activations == (expected, "linear")
     for text in ("('sigmoid', 'linear')", "%ACT", "@mine", f"'relu'\n{binding}'gelu'"):
         (given / "config.gin").write_text(f"# of T5X\n{binding}{text}\n")
-        with pytest.raises(
-            UserError, match=r"config\.gin, line [23]: network.* = .*Expected is one choice of gelu, relu"
-        ):
+        with refused("config.gin, line ", binding.strip(), "gelu, relu"):
             import_checkpoint(str(given), runs, force=True)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("{", "t5xpg.json is not JSON"),
-        ('{"model": 5}', "describes no model"),
-        ('{"model": {"mlp_activations": 5}}', "describes no model"),
-        ('{"vocabulary": []}', "A list is recorded as the vocabulary"),
-    ],
-)
-def test_records_that_are_damaged(text: str, message: str, runs: Path, tmp_path: Path) -> None:
+def test_records_that_are_damaged(runs: Path, tmp_path: Path) -> None:
     given = unpack("t5_1_1", tmp_path)
-    (given / "t5xpg.json").write_text(text)
-    with pytest.raises(UserError, match=message):
-        import_checkpoint(str(given), runs)
+    for text, named in (
+        ("{", "not JSON"),
+        ('{"model": 5}', "no model"),
+        ('{"model": {"mlp_activations": 5}}', "no model"),
+        ('{"vocabulary": []}', "vocabulary"),
+    ):
+        (given / "t5xpg.json").write_text(text)
+        with refused(named):
+            import_checkpoint(str(given), runs)
 
 
 def test_the_optimiser_goes_on(runs: Path, tmp_path: Path) -> None:
@@ -113,9 +107,9 @@ def test_the_optimiser_goes_on(runs: Path, tmp_path: Path) -> None:
 
 
 def test_what_is_refused(runs: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="gcloud storage cp -r gs://t5-data/pretrained_models/small here"):
+    with refused("gcloud storage cp -r gs://t5-data/pretrained_models/small here"):
         import_checkpoint("gs://t5-data/pretrained_models/small", runs)
-    with pytest.raises(UserError, match="OPTIMIZER=1 is for checkpoints of T5X and Mesh-TensorFlow"):
+    with refused("OPTIMIZER=1"):
         import_checkpoint(str(FAMILIES / "byt5"), runs, optimizer=True)
     both = unpack("t5_1_1", tmp_path)
     for file in (FAMILIES / "byt5").iterdir():  # a folder with a config.json is one of transformers

@@ -14,7 +14,6 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from t5xpg.base import paths
-from t5xpg.base.errors import UserError
 from t5xpg.check.run_checks import run_findings
 from t5xpg.evaluate.evaluation import check_and_prepare
 from t5xpg.evaluate.trained_model import check_same_model, parameters_and_vocabulary
@@ -24,6 +23,7 @@ from t5xpg.experiment import assembly, config
 from t5xpg.models.decoder_only import DecoderOnlyModel
 from t5xpg.models.decoding import DecodingConfig, beam_search, greedy
 from t5xpg.run.directory import RunDirectory
+from tests.refusals import refused
 from tests.small_models import FAMILIES, seq2seq
 from tests.small_tokenizers import sentencepiece_model
 
@@ -96,35 +96,25 @@ def test_a_decoder_as_transformers_4_wrote_it() -> None:
         assert t5gemma.from_transformers(old, weights)[0] == t5gemma.from_transformers(given, weights)[0]
 
 
-@pytest.mark.parametrize("changes", [{"rope_parameters": {}}, {"sliding_window": "x"}, {"query_pre_attn_scalar": 0}])
-def test_a_damaged_config_of_a_decoder(changes: dict[str, Any]) -> None:
-    given = json.loads((FAMILIES / "gemma2" / "config.json").read_text())
-    with pytest.raises(UserError, match="lacks a setting of gemma2, or has another kind of value for it"):
-        t5gemma.from_transformers({**given, **changes}, load_file(FAMILIES / "gemma2" / "model.safetensors"))
-
-
-@pytest.mark.parametrize(
-    ("name", "changes", "said"),
-    [
-        ("gemma2", {"use_bidirectional_attention": True}, "has use_bidirectional_attention, which no model here has"),
-        ("gemma2", {"rope_scaling": {"rope_type": "linear", "factor": 2.0}}, "rotary positions are linear"),
-        ("gemma3_text", {"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "rotary positions are default, dynamic"),
-    ],
-)
-def test_a_decoder_that_computes_something_else(name: str, changes: dict[str, Any], said: str) -> None:
-    given = json.loads((FAMILIES / name / "config.json").read_text())
-    del given["rope_parameters"]  # as transformers 4 wrote it
-    with pytest.raises(UserError, match=said):
-        t5gemma.from_transformers(
-            {"rope_theta": 1e4, **given, **changes}, load_file(FAMILIES / name / "model.safetensors")
-        )
-
-
-def test_stacks_with_other_windows() -> None:
-    given = json.loads((FAMILIES / "t5gemma" / "config.json").read_text())
-    given["encoder"]["sliding_window"] += 2
-    with pytest.raises(UserError, match=r"encoder has sliding_window .*: only models whose two stacks are alike"):
-        t5gemma.from_transformers(given, load_file(FAMILIES / "t5gemma" / "model.safetensors"))
+def test_a_configuration_of_something_else() -> None:
+    for name, changes, named in (
+        ("gemma2", {"rope_parameters": {}}, "gemma2"),
+        ("gemma2", {"sliding_window": "x"}, "gemma2"),
+        ("gemma2", {"query_pre_attn_scalar": 0}, "gemma2"),
+        # as transformers 4 wrote it
+        ("gemma2", {"rope_parameters": None, "use_bidirectional_attention": True}, "use_bidirectional_attention"),
+        ("gemma2", {"rope_parameters": None, "rope_scaling": {"rope_type": "linear", "factor": 2.0}}, "linear"),
+        ("gemma3_text", {"rope_parameters": None, "rope_scaling": {"type": "dynamic", "factor": 2.0}}, "dynamic"),
+        ("t5gemma", {"encoder": {"sliding_window": 2}}, "sliding_window"),  # of one stack
+    ):
+        given = json.loads((FAMILIES / name / "config.json").read_text())
+        for key, value in changes.items():
+            given[key] = {**given[key], **value} if key == "encoder" else value
+        if given.get("rope_parameters", 0) is None:
+            del given["rope_parameters"]
+            given = {"rope_theta": 1e4, **given}
+        with refused(named):
+            t5gemma.from_transformers(given, load_file(FAMILIES / name / "model.safetensors"))
 
 
 @pytest.mark.parametrize("name", DECODERS)
@@ -160,7 +150,7 @@ def test_links_out_of_the_folder_and_permissions(runs: Path, folder: Path, tmp_p
     (folder / "the_config.json").rename(tmp_path / "secret")
     kept.unlink()
     kept.symlink_to(tmp_path / "secret")
-    with pytest.raises(UserError, match=f"{kept.name} is a link to {tmp_path / 'secret'}, outside of {folder}"):
+    with refused(kept.name, str(tmp_path / "secret")):
         import_checkpoint(str(folder), runs, force=True)
     snapshot = tmp_path / "hub" / "snapshots" / "0123"
     shutil.copytree(FAMILIES / SOURCE, snapshot)
@@ -172,9 +162,9 @@ def test_links_out_of_the_folder_and_permissions(runs: Path, folder: Path, tmp_p
 def test_what_the_run_says(runs: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = import_checkpoint(str(folder), runs, name="mine")
     said = capsys.readouterr().out
-    assert "t5, 11,520 parameters, huggingface, 40 ids, sentinels as own" in said
+    assert "11,520 parameters" in said
     assert "make infer EXP=mine" in said
-    assert "tokenizer.json VOCAB=mine EXTRA_IDS=0 && make eval EXP=mine\n" in (run / "mine.gin").read_text()
+    assert "VOCAB=mine EXTRA_IDS=0" in (run / "mine.gin").read_text()
     directory = RunDirectory(run)
     imported = directory.imported()
     assert imported is not None
@@ -186,9 +176,9 @@ def test_what_the_run_says(runs: Path, folder: Path, capsys: pytest.CaptureFixtu
     loaded, _, vocabulary = read(run)
     assert vocabulary.model_file == str(run / "tokenizer" / "tokenizer.json")
     assert loaded.experiment.model.config.dropout_rate == 0.1
-    with pytest.raises(UserError, match="holds an imported checkpoint"):
+    with refused("imported checkpoint"):
         list(run_findings(loaded, directory))
-    with pytest.raises(UserError, match=r"not trained on where it is\. Start another run from it"):
+    with refused("Start another run"):
         directory.check("mine", {"seed": 0, "settings": {}})
 
 
@@ -196,14 +186,14 @@ def test_a_task_with_other_ids_is_refused_before_its_text_is_made(own_place: Pat
     run = import_checkpoint(str(FAMILIES / SOURCE), paths.runs_directory(), name="mine")
     loaded = config.load("mine")
     asked = dataclasses.replace(loaded.experiment.eval_dataset, mixture_or_task_name="pydocs_span_corruption")
-    with pytest.raises(UserError, match="was trained with another vocabulary than the task has: kind huggingface"):
+    with refused("vocabulary", "kind huggingface"):
         check_and_prepare(loaded, RunDirectory(run), asked)
     assert not (own_place / "data").exists()
 
 
 def test_an_imported_checkpoint_is_replaced_when_asked(runs: Path, folder: Path) -> None:
     run = import_checkpoint(str(folder), runs)
-    with pytest.raises(UserError, match=r"holds an imported checkpoint already\. FORCE=1 replaces it"):
+    with refused("FORCE=1"):
         import_checkpoint(str(folder), runs)
     weights = load_file(folder / "model.safetensors")
     save_file({name: 2 * value for name, value in weights.items()}, folder / "model.safetensors")
@@ -212,7 +202,7 @@ def test_an_imported_checkpoint_is_replaced_when_asked(runs: Path, folder: Path)
     np.testing.assert_array_equal(params["token_embedder"]["embedding"], 2 * weights["shared.weight"])
     (runs / "other").mkdir()
     (runs / "other" / "thesis.txt").touch()
-    with pytest.raises(UserError, match="holds no imported checkpoint"):
+    with refused("no imported checkpoint"):
         import_checkpoint(str(folder), runs, name="other", force=True)
     assert (runs / "other" / "thesis.txt").exists()
 
@@ -252,37 +242,30 @@ def write(name: str, text: str) -> Any:
 
 # of what a folder holds; what is wrong with each file: huggingface/ and formats/
 BAD: dict[str, tuple[Any, str]] = {
-    "no config": (
-        lambda folder: (folder / "config.json").unlink(),
-        r"has no config\.json: expected a folder that `save",
-    ),
-    "no JSON": (write("config.json", "{"), r"config\.json is not JSON"),
-    "no object": (write("config.json", "[]"), r"config\.json holds no settings: expected an object"),
-    "another class": (lambda folder: change(folder, architectures=["T5EncoderModel"]), "only encoder-decoders can be"),
-    "a cut file": (write("model.safetensors", "\x10\0\0\0\0\0\0\0{"), "is not a whole safetensors file"),
-    "another end": (lambda folder: change(folder, eos_token_id=7), "is 7 by its config.json, and 1 by its tokenizer"),
+    "no config": (lambda folder: (folder / "config.json").unlink(), "config.json"),
+    "no JSON": (write("config.json", "{"), "config.json"),
+    "no object": (write("config.json", "[]"), "config.json"),
+    "another class": (lambda folder: change(folder, architectures=["T5EncoderModel"]), "only encoder-decoders"),
+    "a cut file": (write("model.safetensors", "\x10\0\0\0\0\0\0\0{"), "model.safetensors"),
+    "another end": (lambda folder: change(folder, eos_token_id=7), "is 7 by its config.json"),
 }
 
 
 @pytest.mark.parametrize("what", BAD)
 def test_bad_checkpoints(runs: Path, folder: Path, what: str) -> None:
-    spoil, message = BAD[what]
+    spoil, named = BAD[what]
     spoil(folder)
-    with pytest.raises(UserError, match=message) as raised:
+    with refused(named):
         import_checkpoint(str(folder), runs)
-    assert "\n" not in str(raised.value)
     assert not runs.exists() or not list(runs.iterdir())
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"name": "a/b"}, r"NAME=a/b: expected letters"),
-        ({"name": "byt5_tiny_demo"}, "NAME=byt5_tiny_demo is an experiment"),
-        ({"sentinels": "sekio"}, r"SENTINELS=sekio is no convention\. Did you mean seqio"),
-        ({"sentinels": "byt5_google"}, "SENTINELS=byt5_google is for bytes; this huggingface vocabulary"),
-    ],
-)
-def test_bad_options(runs: Path, options: dict[str, str], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        import_checkpoint(str(FAMILIES / SOURCE), runs, **options)
+def test_bad_options(runs: Path) -> None:
+    for options, named in (
+        ({"name": "a/b"}, "NAME=a/b"),
+        ({"name": "byt5_tiny_demo"}, "NAME=byt5_tiny_demo"),
+        ({"sentinels": "sekio"}, "Did you mean seqio"),
+        ({"sentinels": "byt5_google"}, "SENTINELS=byt5_google"),
+    ):
+        with refused(named):
+            import_checkpoint(str(FAMILIES / SOURCE), runs, **options)  # type: ignore[arg-type]

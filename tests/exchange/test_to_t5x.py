@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict
 
-from t5xpg.base.errors import UserError
 from t5xpg.data.batch import LM, PREFIX_LM
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.exchange import to_t5x
@@ -29,6 +28,7 @@ from t5xpg.models.decoder_only import DecoderOnlyModel
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
 from t5xpg.models.encoder_only import EncoderOnlyModel
 from t5xpg.models.shared_encoder_decoder import SharedEncoderDecoderModel
+from tests.refusals import refused
 from tests.small_models import seq2seq
 from tests.small_tokenizers import pieces_beside
 from tests.t5x_goldens import CONTENTS, described, unpack
@@ -87,9 +87,12 @@ def test_adafactor_goes_with_it(scanned: bool, runs: Path, tmp_path: Path) -> No
     folder = to_t5x.export(config.load("t5_1_1", overrides), runs / "t5_1_1", tmp_path / "out")
     assert contents(folder) == CONTENTS["t5_1_1"]
     assert (folder / "checkpoint_5").is_dir()
-    assert (
-        "  decay_rate = 0.8\n  step_offset = 0\n  min_dim_size_to_factor = 16\n" in (folder / "model.gin").read_text()
-    )
+    text = (folder / "model.gin").read_text()
+    assert "  decay_rate = 0.8\n  step_offset = 0\n  min_dim_size_to_factor = 16\n" in text
+    # real T5X builds its model from it in benchmarks/interop_t5x.py
+    lines = ["NETWORK = @network.Transformer()", "MODEL = @models.EncoderDecoderModel()", "  vocab_size = 264"]
+    lines += ["  mlp_activations = ('gelu', 'linear')", "seqio.ByteVocabulary.extra_ids = 0"]
+    assert scanned or set(lines) <= set(text.splitlines())
 
 
 def test_decoders_alone_and_shared_stacks(tmp_path: Path) -> None:
@@ -102,7 +105,7 @@ def test_decoders_alone_and_shared_stacks(tmp_path: Path) -> None:
     for converter, has_prefix in ((PREFIX_LM, True), (LM, False)):
         text = model_gin(decoder, Vocabulary(), tmp_path, "", converter)
         assert ("  inputs_bidirectional_attention = True" in text.splitlines()) == has_prefix
-    with pytest.raises(UserError, match="is a decoder alone"):
+    with refused("decoder alone"):
         state_of(open_checkpoint(path))
     shared = SharedEncoderDecoderModel(T5Config(vocab_size=40, **{**SIZES, "num_encoder_layers": 2}))
     params = jax.tree.map(np.asarray, shared.init(jax.random.key(0)))
@@ -113,15 +116,16 @@ def test_decoders_alone_and_shared_stacks(tmp_path: Path) -> None:
 
 def test_what_t5x_has_no_network_for() -> None:
     usual = T5Config(vocab_size=40, **SIZES)
-    with pytest.raises(UserError, match="T5X has no network that is known to be equal to EncoderOnlyModel"):
-        network_of(EncoderOnlyModel(usual))
-    with pytest.raises(UserError, match="T5X has no decoder alone with tables"):
-        network_of(DecoderOnlyModel(dataclasses.replace(usual, relpos_bias_in_every_layer=True)))
-    with pytest.raises(UserError, match="T5X's networks have no relative_attention_keys"):
-        network_of(EncoderDecoderModel(dataclasses.replace(usual, relative_attention_keys=True)))
+    keys = dataclasses.replace(usual, relative_attention_keys=True)
     fewer = dataclasses.replace(usual, relative_attention_num_buckets=16, relative_attention_max_distance=64)
-    with pytest.raises(UserError, match="this model has 16 up to 64"):
-        network_of(EncoderDecoderModel(fewer))
+    for model, named in (
+        (EncoderOnlyModel(usual), "EncoderOnlyModel"),
+        (DecoderOnlyModel(dataclasses.replace(usual, relpos_bias_in_every_layer=True)), "decoder alone"),
+        (EncoderDecoderModel(keys), "relative_attention_keys"),
+        (EncoderDecoderModel(fewer), "16 up to 64"),
+    ):
+        with refused(named):
+            network_of(model)
 
 
 def test_only_exports_are_replaced(runs: Path, tmp_path: Path) -> None:
@@ -130,26 +134,10 @@ def test_only_exports_are_replaced(runs: Path, tmp_path: Path) -> None:
     assert to_t5x.export(config.load("t5_1_1"), runs / "t5_1_1", folder) == folder
     (folder / "train").mkdir()
     (folder / "train" / "events.out.tfevents.1").write_bytes(b"")
-    with pytest.raises(UserError, match="is a folder in which T5X has trained"):
+    with refused("T5X has trained"):
         to_t5x.export(config.load("t5_1_1"), runs / "t5_1_1", folder)
     mine = tmp_path / "mine"
     mine.mkdir()
     (mine / "t5xpg.json").write_text("{}")  # which exports for engines have, too
-    with pytest.raises(UserError, match="is there, and is no folder that an export for T5X wrote"):
+    with refused("no folder that an export"):
         to_t5x.export(config.load("t5_1_1"), runs / "t5_1_1", mine)
-
-
-def test_the_gin_file_says_the_model(runs: Path, tmp_path: Path) -> None:
-    """Real T5X builds its model from it in benchmarks/interop_t5x.py."""
-    import_checkpoint(str(unpack("t5_1_1", tmp_path)), runs)
-    folder = to_t5x.export(config.load("t5_1_1"), runs / "t5_1_1")
-    text = (folder / "model.gin").read_text()
-    for line in (
-        "from t5x.examples.t5 import network",
-        "NETWORK = @network.Transformer()",
-        "  vocab_size = 264",
-        "  mlp_activations = ('gelu', 'linear')",
-        "seqio.ByteVocabulary.extra_ids = 0",
-        "MODEL = @models.EncoderDecoderModel()",
-    ):
-        assert line in text.splitlines()

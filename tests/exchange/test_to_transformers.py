@@ -1,7 +1,6 @@
 """Runs as folders for transformers, and what is left where transformers makes something else of one."""
 
 import json
-import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import load_file
 
-from t5xpg.base.errors import UserError
 from t5xpg.base.files import write_json
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.evaluate.trained_model import parameters_and_vocabulary
@@ -30,6 +28,7 @@ from t5xpg.models.config import T5Config
 from t5xpg.models.decoding import DecodingConfig
 from t5xpg.run.directory import RunDirectory
 from t5xpg.run.results import collect
+from tests.refusals import refused
 from tests.run.test_report import make_run
 from tests.small_models import FAMILIES
 
@@ -69,7 +68,6 @@ def test_what_is_written_is_what_transformers_wrote(runs: Path, name: str, capsy
         assert ours[key] == given[key]
     card = (folder / "README.md").read_text()
     assert card.startswith('---\nlibrary_name: "transformers"\n')
-    assert "Nothing was measured in the run" in card
     assert 'AutoTokenizer.from_pretrained("path/to/this/folder")' in card
     assert not (folder / "results.json").exists()
     assert transformers_check.NOT_CHECKED in capsys.readouterr().out
@@ -94,16 +92,15 @@ def test_an_umt5_of_bytes_is_loaded_with_the_tokenizers_name() -> None:
     assert tokenizer_type("t5", Vocabulary()) is None
     config = T5Config(vocab_size=384, relpos_bias_in_every_layer=True)
     exported = Exported(SEQ2SEQ, config_to_transformers(config), {})
-    card = model_card(
-        "a",
-        exported=exported,
-        config=config,
-        num_params=1,
-        vocabulary=Vocabulary(),
-        step=1,
-        results=None,
-        imported=None,
-    )
+    facts = {
+        "config": config,
+        "num_params": 1,
+        "vocabulary": Vocabulary(),
+        "step": 1,
+        "results": None,
+        "imported": None,
+    }
+    card = model_card("a", exported=exported, **facts)
     assert 'AutoTokenizer.from_pretrained("path/to/this/folder", tokenizer_type="byt5")' in card
 
 
@@ -118,7 +115,6 @@ def test_the_card_of_a_translation_shows_one_and_has_its_metrics(tmp_path: Path)
     facts = {"config": config, "num_params": 1, "vocabulary": Vocabulary(), "step": 600, "imported": None}
     card = model_card("a", exported=exported, results=collect(run), **facts)
     assert "inputs = tokenizer('translate: a dog', return_tensors=\"pt\")" in card
-    assert "skip_special_tokens=True" in card
     assert "Load it as `T5Model`, not as others" in card
     assert to_transformers._results_at(run, 600) == collect(run)
     for other in {"step": 500}, {"mean_of_checkpoints": 3}:  # the card is of the last step's parameters
@@ -146,7 +142,7 @@ def test_only_exports_are_replaced(runs: Path, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "README.md").write_text("my thesis")
     for target in (tmp_path / "mine", tmp_path / "mine" / "README.md"):
-        with pytest.raises(UserError, match="is there, and is no folder that an export wrote"):
+        with refused("no folder that an export wrote"):
             export(runs, "t5", target)
     assert (tmp_path / "mine" / "README.md").read_text() == "my thesis"
 
@@ -183,17 +179,15 @@ def test_a_difference_is_an_error_and_nothing_is_left(
 ) -> None:
     transformers = Transformers(monkeypatch)
     folder = export(runs, "byt5", tmp_path / "right")
-    said = capsys.readouterr().out
-    assert "compared: T5 and Tokens of transformers 2 (torch 1): logits differ by at most 0.0e+00" in said
-    assert "4 greedy answers are the same, the ids of 7 texts are the same" in said
-    assert "Compared when it was exported: T5 and Tokens" in (folder / "README.md").read_text()
-    for what, value, message in (
-        ("logits", 0.01, r"logits differ by up to 1\.0e-02"),
-        ("generated", 1, "greedy answers differ"),
-        (SAMPLES[3], [5], r"becomes \[5\], and in training \[35"),
+    assert "logits differ by at most 0.0e+00" in capsys.readouterr().out
+    assert "T5 and Tokens" in (folder / "README.md").read_text()
+    for what, value, named in (
+        ("logits", 0.01, "1.0e-02"),
+        ("generated", 1, "greedy answers"),
+        (SAMPLES[3], [5], "[5]"),
     ):
         transformers.wrong = {what: value}
-        with pytest.raises(UserError, match=message):
+        with refused(named):
             export(runs, "byt5", tmp_path / "wrong")
         assert not [path for path in tmp_path.iterdir() if "wrong" in path.name]
 
@@ -202,40 +196,30 @@ def test_a_difference_is_an_error_and_nothing_is_left(
 def test_a_transformers_that_fails(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     python = tmp_path / "python"
     monkeypatch.setenv(transformers_check.PYTHON_VARIABLE, str(python))
-    with pytest.raises(UserError, match="is not there: expected a Python with torch and transformers"):
+    with refused("torch and transformers"):
         export(runs, "t5", tmp_path / "out")
     python.write_text('#!/bin/sh\necho ImportError: beside it are $(ls $(dirname "$1")) >&2; exit 1\n')
     python.chmod(0o755)
-    beside = r"ImportError: beside it are transformers_outputs\.py"
-    with pytest.raises(UserError, match=rf"{beside}\. To export without .* T5XPG_TORCH_PYTHON=0"):
+    with refused("ImportError: beside it are transformers_outputs.py.", "T5XPG_TORCH_PYTHON=0"):
         export(runs, "t5", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
+def test_what_generate_cannot_do_is_said() -> None:
+    for settings, said in (
         ({"method": "greedy"}, None),
         ({"method": "beam", "length_penalty": "transformers"}, None),
-        ({"method": "beam"}, "beam search with T5X's length penalty is not in transformers: `generate` answers greed"),
-        (
-            {"method": "beam", "length_penalty": "transformers", "extra_length": 5},
-            "limit for an answer that is longer than its input is not in transformers: `generate` answers greedily",
-        ),
-        ({"method": "beam", "extra_length": 5}, "beam .* penalty and its limit for .* are not in .* answers greedily"),
+        ({"method": "beam"}, ["length penalty", "greedily"]),
+        ({"method": "beam", "length_penalty": "transformers", "extra_length": 5}, ["limit", "greedily"]),
+        ({"method": "beam", "extra_length": 5}, ["penalty", "limit", "greedily"]),
         ({"method": "sample"}, None),
-        ({"method": "sample", "num_decodes": 4}, "choice of the likeliest sample is not in transformers: `generate`"),
-        ({"method": "greedy", "extra_length": 5}, "limit for .* is not in transformers: `generate` does without"),
-        (
-            {"method": "sample", "num_decodes": 4, "ranked_by": "consensus"},
-            "choice of the sample that is most like the others is not in transformers: `generate` does without",
-        ),
-    ],
-)
-def test_what_generate_cannot_do_is_said(settings: dict[str, Any], said: str | None) -> None:
-    found = differences(DecodingConfig(**settings))
-    assert len(found) == (said is not None)
-    assert said is None or re.match(f"Its {said}", found[0])
+        ({"method": "sample", "num_decodes": 4}, ["likeliest", "without"]),
+        ({"method": "greedy", "extra_length": 5}, ["limit", "without"]),
+        ({"method": "sample", "num_decodes": 4, "ranked_by": "consensus"}, ["most like the others", "without"]),
+    ):
+        found = differences(DecodingConfig(**settings))
+        assert len(found) == (said is not None)
+        assert all(word in found[0] for word in said or ())
 
 
 def test_methods_of_decoding() -> None:

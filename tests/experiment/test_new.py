@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from t5xpg.base import paths
-from t5xpg.base.errors import UserError
 from t5xpg.data.tasks.lengths import problems
 from t5xpg.experiment import config, data_state, new
+from tests.refusals import assert_named, refused
 
 
 @pytest.fixture
@@ -24,22 +24,15 @@ def test_it_has_what_was_asked_for(experiments: Path) -> None:
     found = config.load("mine").experiment
     assert found.train_dataset.mixture_or_task_name == "user's_span_corruption"
     assert (type(found.optimizer).__name__, found.model.config.num_decoder_layers) == ("Adafactor", 4)
-    assert (file.parent / "README.md").read_text().startswith("# mine\n\n**Question.** ")
+    assert (file.parent / "README.md").is_file()
 
 
-@pytest.mark.parametrize(
-    ("task", "is_supervised"),
-    [
-        ("tickets_classify", True),
-        ("mine_translate_en_de_mine_unigram_8000", True),
-        ("squad", True),
-        ("pydocs_span_corruption_byt5", False),
-        ("classify", False),
-    ],
-)
-def test_tasks_with_targets_of_their_own_get_no_objective(experiments: Path, task: str, is_supervised: bool) -> None:
-    new.write("mine", task, "byt5_tiny", "muon")
-    assert (config.load("mine").experiment.train_dataset.objective is None) is is_supervised
+def test_tasks_with_targets_of_their_own_get_no_objective(experiments: Path) -> None:
+    supervised = ["tickets_classify", "mine_translate_en_de_mine_unigram_8000", "squad"]
+    for number, task in enumerate([*supervised, "pydocs_span_corruption_byt5", "classify"]):
+        new.write(f"mine_{number}", task, "byt5_tiny", "muon")
+        found = config.load(f"mine_{number}").experiment.train_dataset.objective
+        assert (found is None) == (task in supervised), task
 
 
 @pytest.mark.parametrize(
@@ -67,23 +60,19 @@ def test_the_objective_is_that_of_the_task_and_fits(experiments: Path, task: str
 def test_an_unknown_task_is_named(experiments: Path, capsys: pytest.CaptureFixture[str]) -> None:
     new.write("mine", "pydocs_span_coruption", "byt5_tiny", "muon")
     said = capsys.readouterr().out
-    assert "no task or mixture named pydocs_span_coruption. Did you mean pydocs_span_corruption" in said
-    assert "Tasks of your own need MODULE_IMPORT." in said
+    assert_named(said, ["Did you mean pydocs_span_corruption", "MODULE_IMPORT"])
     new.write("known", "pydocs_span_corruption", "byt5_tiny", "muon")
     assert "warning" not in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("a b", "t", "byt5_tiny", "muon"), "expected letters"),
-        (("taken", "t", "byt5_tiny", "muon"), "is there already"),
-        (("mine", "t", "byt5_tny", "muon"), r"no gin/models/byt5_tny.gin.*byt5_tiny"),
-        (("mine", "t", "byt5_tiny", "moun"), r"no gin/optimizers/moun.gin.*muon"),
-    ],
-)
-def test_mistakes_leave_nothing(experiments: Path, arguments: tuple[str, ...], message: str) -> None:
+def test_mistakes_leave_nothing(experiments: Path) -> None:
     (experiments / "taken").mkdir()
-    with pytest.raises(UserError, match=message):
-        new.write(*arguments)
+    for name, model, optimizer, named in (
+        ("a b", "byt5_tiny", "muon", "a b"),
+        ("taken", "byt5_tiny", "muon", "taken"),
+        ("mine", "byt5_tny", "muon", "byt5_tiny"),
+        ("mine", "byt5_tiny", "moun", "muon"),
+    ):
+        with refused(named):
+            new.write(name, "t", model, optimizer)
     assert [path.name for path in experiments.iterdir()] == ["taken"]

@@ -20,6 +20,7 @@ from t5xpg.data.text.export import exported_name
 from t5xpg.data.text.manifest import read_manifest, write_manifest
 from t5xpg.data.text.sources import Selection
 from t5xpg.experiment import data_state, prepare
+from tests.refusals import assert_named, refused
 from tests.workplace import sentences
 
 SMALL = DatasetConfig("small_span_corruption", {})
@@ -170,11 +171,8 @@ def test_a_cache_of_something_else_is_refused(place: Path, exported: Path, cache
         settings.write_text(kept)
         (place / "train.txt").write_text(sentences(60, seed=60))
         export(place)
-    said = str(error.value)
-    assert "the argument length of the preprocessor prepared_tasks.cut: 50, now 51" in said
-    assert "type: make cache TASK=prepared_own MODULE_IMPORT=prepared_tasks FORCE=1" in said
-    assert said.count("the text of the split train") == 2
-    assert "type: make cache TASK=small_span_corruption MODULE_IMPORT=prepared_tasks FORCE=1" in said
+    commands = [f"make cache TASK={task} MODULE" for task in ("prepared_own", "small_span_corruption")]
+    assert_named(str(error.value), ["length", "50", "51", "the split train", *commands])
     assert prepare.prepare(MIX) == cached
 
 
@@ -186,13 +184,12 @@ def test_a_text_that_was_changed_is_refused(exported: Path, change: str) -> None
         path.unlink()
     else:
         path.write_bytes(content[: len(content) // 2] if change == "cut off" else content.replace(b"dog", b"cow"))
-    with pytest.raises(UserError, match=r"The text of small is not as it was exported: .*train\.jsonl") as error:
+    with pytest.raises(UserError) as error:
         prepare.prepare(DatasetConfig("small_span_corruption", {}, use_cached=False))
+    assert_named(str(error.value), ["train.jsonl", "make data DATASET=small FILES="])
     assert data_state.state_of(SMALL).problems == (str(error.value),)
-    with pytest.raises(UserError) as again:
+    with refused(str(error.value)):
         prepare.cache("small_span_corruption")
-    assert str(again.value) == str(error.value)
-    assert 'type: make data DATASET=small FILES="train=' in str(error.value).replace("'", '"')
     export(exported.parents[1])
     assert path.read_bytes() == content
 
@@ -207,17 +204,17 @@ def test_a_part_of_a_text_is_used_and_said(
 
     assert said() == ""
     export(place, limit=5)
-    assert said().startswith("data: small was exported with LIMIT=5; all of it: make data DATASET=small FILES=")
+    assert_named(said(), ["LIMIT=5", "make data DATASET=small FILES="])
     export(place)
     # a name of the table
     known = {**built_in(), "small": built_in()["wikitext"]}
     monkeypatch.setattr(prepare, "built_in", lambda: known)
-    assert said() == "data: small was exported from files that were given, not from its known source\n"
+    assert "files that were given" in said()
     manifest = read_manifest(exported)
     write_manifest(exported, dataclasses.replace(manifest, source={"kind": "hugging face"}))
-    assert "was exported from an earlier definition of its text" in said()
+    assert "earlier definition" in said()
     write_manifest(exported, dataclasses.replace(manifest, max_bytes=2_500_000, source={"streamed": True}))
-    assert said() == "data: small was exported with MAX_MB=2.5\n"
+    assert "MAX_MB=2.5" in said()
     write_manifest(exported, manifest)
     # a selection lies beside the whole
     monkeypatch.undo()
@@ -225,12 +222,12 @@ def test_a_part_of_a_text_is_used_and_said(
     selection = Selection.parse("[tv]*.txt")
     export(place, select=selection)
     name = exported_name("small", selection)
-    assert said(name) == f"data: {name} is a piece of small, the files [tv]*.txt\n"
+    assert "[tv]*.txt" in said(name)
 
 
 def test_a_runner_that_is_none_is_said_before_the_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("T5XPG_DATA_DIR", str(tmp_path))
-    with pytest.raises(UserError, match=r"no runner 'DaskRuner'.*Did you mean DaskRunner"):
+    with refused("Did you mean DaskRunner"):
         prepare.cache("pydocs_span_corruption", runner="DaskRuner")
     assert not list(tmp_path.iterdir())
 

@@ -34,13 +34,10 @@ def losses(run: Path) -> list[float]:
 
 def assert_learns_and_is_measured(workplace: Workplace, gin: Path, *options: str) -> None:
     """options: of `eval`."""
-    printed = workplace.run("train", str(gin), *OPTIONS)
-    assert "step 0: validation loss" in printed, printed
+    workplace.run("train", str(gin), *OPTIONS)
     run = workplace.folder / "runs" / gin.stem
     assert losses(run)[-1] < losses(run)[0]
-    printed = workplace.run("eval", str(gin), *OPTIONS, *options)
-    assert "nats per target token" in printed
-    assert "  the frequencies of tokens alone: loss " in printed
+    workplace.run("eval", str(gin), *OPTIONS, *options)
     evaluation = json.loads((run / "evaluation.json").read_text())
     assert 0 < evaluation["unigram"]["loss"] < math.log(640)
     assert set(evaluation["unigram"]) == {"loss", "accuracy", "nats_per_byte"}
@@ -64,9 +61,7 @@ def test_one_set_of_parameters_for_encoder_and_decoder(workplace: Workplace) -> 
     assert_learns_and_is_measured(workplace, gin, "--step=mean:2")
     evaluation = json.loads((workplace.folder / "runs" / "shared" / "evaluation.json").read_text())
     assert (evaluation["step"], evaluation["mean_of_checkpoints"]) == (6, 2)
-    refused = workplace.refused("eval", str(gin), *OPTIONS, "--step=mean:9")
-    assert "STEP=mean:9" in refused
-    assert "of the steps [4, 6]" in refused
+    workplace.refused("eval", str(gin), *OPTIONS, "--step=mean:9", words=["STEP=mean:9", "[4, 6]"])
 
 
 def test_an_encoder_alone_fills_masks(workplace: Workplace) -> None:
@@ -101,5 +96,4 @@ def test_a_language_model_becomes_a_prefix_lm(workplace: Workplace) -> None:
     params = [name for name in arrays if name.startswith("params")]
     assert params == [name for name in tuned_arrays if name.startswith("params")]
     assert all(np.abs(arrays[name] - tuned_arrays[name]).max() < 0.1 for name in params if "scale" in name)
-    said = workplace.refused("export", str(tuned), *OPTIONS)
-    assert "transformers has no architecture that is equal to this one" in said
+    workplace.refused("export", str(tuned), *OPTIONS, words=["no architecture"])

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict
 
-from t5xpg.base.errors import UserError
 from t5xpg.models.config import T5Config
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
+from tests.refusals import refused
 from tests.small_models import SIZES, equations, seq2seq
 
 
@@ -119,31 +119,23 @@ def test_the_count_of_operations_is_that_of_the_program(settings):
     assert both - 2 * buckets - sums == counted
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
+def test_mistakes_in_the_configuration_are_named():
+    for settings, named in (
         ({"emb_dim": 0}, "emb_dim is 0"),
         ({"dtype": "bfloat"}, "bfloat16"),
         ({"mlp_activations": ("gellu", "linear")}, "gelu"),
         ({"mlp_activations": ()}, "mlp_activations"),
         ({"dropout_rate": 1.0}, "dropout_rate"),
         ({"relative_attention_num_buckets": 6}, "multiple of 4"),
-        (
-            {"relative_attention_num_buckets": "32"},
-            "relative_attention_num_buckets is '32'; it must be a multiple of 4",
-        ),
+        ({"relative_attention_num_buckets": "32"}, "relative_attention_num_buckets is '32'"),
         ({"relative_attention_max_distance": 16}, "above 16"),
-        ({"relative_attention_max_distance": 128.0}, "is 128.0; it must be a whole number above 16"),
+        ({"relative_attention_max_distance": 128.0}, "is 128.0"),
         ({"attention_chunk_size": 0}, "attention_chunk_size"),
         ({"attention_chunk_size": "64"}, "attention_chunk_size"),
-        ({"remat_policy": "minimal"}, r"T5Config.remat_policy is 'minimal'. Did you mean dots\?"),
-        ({"remat_policy": "fulll"}, r"Did you mean full\?"),
-    ],
-)
-def test_mistakes_in_the_configuration_are_named(settings, message):
-    with pytest.raises(UserError, match=message):
-        T5Config(**{**SIZES, **settings})
-
-
-def test_activations_may_be_a_list():
-    assert T5Config(**{**SIZES, "mlp_activations": ["gelu", "linear"]}).mlp_activations == ("gelu", "linear")
+        ({"remat_policy": "minimal"}, "Did you mean dots"),
+        ({"remat_policy": "fulll"}, "Did you mean full"),
+    ):
+        with refused(named):
+            T5Config(**{**SIZES, **settings})
+    for given, expected in ((["gelu", "linear"], ("gelu", "linear")), ("relu", ("relu",))):  # no mistakes
+        assert T5Config(**{**SIZES, "mlp_activations": given}).mlp_activations == expected

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from t5xpg.base.errors import UserError
 from t5xpg.models import decoding
 from t5xpg.models.config import T5Config
 from t5xpg.models.decoder_only import DecoderOnlyModel
@@ -18,6 +17,7 @@ from t5xpg.models.encoder_decoder import EncoderDecoderModel
 from t5xpg.models.encoder_only import EncoderOnlyModel
 from t5xpg.models.layers import RMSNorm
 from t5xpg.models.shared_encoder_decoder import SharedEncoderDecoderModel
+from tests.refusals import refused
 from tests.small_models import SIZES as PLAIN
 from tests.small_models import with_layers_of
 
@@ -161,5 +161,5 @@ class WithoutStack(DecoderOnlyModel):
 def test_an_architecture_whose_layers_are_in_no_stack_says_so() -> None:
     assert settings(WithoutStack).num_params == 12
     for more in (SCAN, {"remat_policy": "dots"}):
-        with pytest.raises(UserError, match="do nothing for a WithoutStack, whose layers are in no LayerStack"):
+        with refused("WithoutStack", "LayerStack"):
             settings(WithoutStack, **more).abstract_params()

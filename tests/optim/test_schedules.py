@@ -6,8 +6,8 @@ import numpy as np
 import optax
 import pytest
 
-from t5xpg.base.errors import UserError
 from t5xpg.optim.schedules import Constant, Cosine, InverseSquareRoot, Linear, WarmupStableDecay, as_schedule
+from tests.refusals import refused
 
 STEPS = np.array([0, 1, 2, 9, 10, 11, 50, 99, 100, 101, 5000])
 
@@ -54,48 +54,32 @@ def test_warmup_stable_decay(shape: str) -> None:
     np.testing.assert_allclose(rates(schedule), 0.02 * np.minimum(1, STEPS / 10) * (0.1 + 0.9 * fall), rtol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "schedule",
-    [
-        WarmupStableDecay(1.0, 50, 5, 2),
-        Constant(1e-3),
-        Constant(1e-3, 5),
-        InverseSquareRoot(),
-        Cosine(1.0, 50, 5),
-        Linear(1.0, 50, 5),
-    ],
-)
-def test_traced_steps_and_strict_types(schedule):
-    with jax.numpy_dtype_promotion("strict"):
-        traced = jax.jit(schedule)(jnp.int32(7))
-        plain = schedule(7)
-    assert traced.dtype == jnp.float32
-    assert traced.shape == ()
-    np.testing.assert_allclose(traced, plain, rtol=1e-6)
-    assert hash(schedule) is not None
+def test_traced_steps_and_strict_types():
+    falling = (WarmupStableDecay(1.0, 50, 5, 2), InverseSquareRoot(), Cosine(1.0, 50, 5), Linear(1.0, 50, 5))
+    for schedule in (*falling, Constant(1e-3), Constant(1e-3, 5)):
+        with jax.numpy_dtype_promotion("strict"):
+            traced, plain = jax.jit(schedule)(jnp.int32(7)), schedule(7)
+        assert (traced.dtype, traced.shape) == (jnp.float32, ())
+        np.testing.assert_allclose(traced, plain, rtol=1e-6)
+        assert hash(schedule) is not None
 
 
 def test_mistakes_are_named():
-    with pytest.raises(UserError, match=r"Cosine: total_steps is 10 and warmup_steps is 10"):
-        Cosine(1.0, 10, 10)
-    with pytest.raises(UserError, match="Linear: total_steps"):
-        Linear(1.0, 0)
-    with pytest.raises(UserError, match="warmup_steps is 0"):
-        InverseSquareRoot(1.0, 0)
-    with pytest.raises(UserError, match="10 steps of warmup and 95 of decay do not fit into total_steps, 100"):
-        WarmupStableDecay(1.0, 100, 95, 10)
-    with pytest.raises(UserError, match=r"WarmupStableDecay\.shape is 'cosine'"):
-        WarmupStableDecay(1.0, 100, 10, shape="cosine")
-    with pytest.raises(UserError, match=r"Constant\.warmup_steps is -5"):
-        Constant(1.0, -5)
-    with pytest.raises(UserError, match=r"WarmupStableDecay.peak \* final_fraction is -1.0; a learning rate is a"):
-        WarmupStableDecay(1.0, 100, 10, final_fraction=-1.0)
-    with pytest.raises(UserError, match=r"Cosine.peak \* final_fraction is -1.0; a learning rate is a"):
-        Cosine(1.0, 100, final_fraction=-1.0)
+    for make, named in (
+        (lambda: Cosine(1.0, 10, 10), "Cosine: total_steps is 10"),
+        (lambda: Linear(1.0, 0), "Linear: total_steps"),
+        (lambda: InverseSquareRoot(1.0, 0), "warmup_steps is 0"),
+        (lambda: WarmupStableDecay(1.0, 100, 95, 10), "total_steps, 100"),
+        (lambda: WarmupStableDecay(1.0, 100, 10, shape="cosine"), "WarmupStableDecay.shape is 'cosine'"),
+        (lambda: Constant(1.0, -5), "Constant.warmup_steps is -5"),
+        (lambda: WarmupStableDecay(1.0, 100, 10, final_fraction=-1.0), "WarmupStableDecay.peak * final_fraction"),
+        (lambda: Cosine(1.0, 100, final_fraction=-1.0), "Cosine.peak * final_fraction"),
+        (lambda: as_schedule("1e-3"), "learning_rate is '1e-3'"),
+    ):
+        with refused(named):
+            make()
     for schedule in (Constant, lambda rate: Cosine(rate, 10), lambda rate: Linear(rate, 10), InverseSquareRoot):
         for rate in (-0.1, float("inf"), float("nan"), 1e39, 10**400):
-            with pytest.raises(UserError, match="a learning rate is a finite number of at least 0"):
+            with refused("finite number of at least 0"):
                 schedule(rate)
-    with pytest.raises(UserError, match="learning_rate is '1e-3'"):
-        as_schedule("1e-3")
     assert float(as_schedule(0.5)(3)) == 0.5

@@ -9,7 +9,6 @@ from typing import Any, get_args
 import pytest
 
 from t5xpg.base import paths
-from t5xpg.base.errors import UserError
 from t5xpg.data.vocab.training import VocabularySettings
 from t5xpg.study.matrix.matrix import Matrix
 from t5xpg.study.matrix.plan import MatrixPlan
@@ -17,6 +16,7 @@ from t5xpg.study.plan_file import Plan, Table, read
 from t5xpg.study.sweep import judged_tasks
 from t5xpg.study.sweep.plan import Recipe, SweepPlan
 from t5xpg.study.sweep.sweep import Sweep
+from tests.refusals import refused
 from tests.study.matrix.test_matrix import PLAN as MATRIX
 from tests.study.sweep.test_sweep import JUDGED, PLAN, PREFIX_LM, SPANS
 
@@ -43,9 +43,9 @@ def test_what_the_experiment_needs_is_made_first(own_place: Path) -> None:
     for plan, text in ((Sweep, PLAN), (Matrix, bytes_alone)):
         (own_place / plan.plan_file).write_text(text, encoding="utf-8")
     matrix, sweep = Matrix(str(gin), own_place / "cells"), Sweep(str(gin), own_place / "recipes")
-    with pytest.raises(UserError, match=r"small is made of your files: .*absent\.txt"):
+    with refused("absent.txt"):
         next(iter(matrix.stages("encoder_decoder,span_corruption,bytes")))
-    with pytest.raises(UserError, match=r"small is made of your files: .*absent\.txt"):
+    with refused("absent.txt"):
         judged_tasks.require_tasks(sweep.long_runs(sweep.first_candidates), JUDGED)
 
 
@@ -146,77 +146,53 @@ def test_a_vocabulary_is_made_with_its_settings(tmp_path: Path) -> None:
 
 
 SWEEP_MISTAKES = [
-    ("steps = 3", 'steps = "many"', "[search] steps: Input should be a valid integer, and it is 'many'."),
-    ("steps = 3", "steps = 0", "[search] steps: Input should be greater than or equal to 1, and it is 0."),
-    ("seed = 0", "sead = 0", "[search] sead is not known. Did you mean seed?"),
-    ('reference = "spans"', 'reference = "span"', "[final] reference = 'span' is no recipe. Did you mean spans?"),
-    (
-        "[search]",
-        'fit = {recipes = ["spans", "prefix_lm", "span"], held_out = "spans"}\n[search]',
-        "'span' is no recipe",
-    ),
-    ("[recipes.prefix_lm]", "[recipes.'Fast one']", "[recipes] Fast one: String should match pattern"),
-    (f'["MIXTURE_OR_TASK_NAME={SPANS}"]', "[]", "[recipes.spans] candidates: List should have at least 1 item"),
-    (f'["MIXTURE_OR_TASK_NAME={SPANS}"]', '["A=1", "A=1"]', "[recipes.spans] candidates: each is needed once"),
-    (f"={SPANS}", f" {SPANS}", "'MIXTURE_OR_TASK_NAME' binds nothing: NAME=value is needed."),
+    ("steps = 3", "steps = 0", "[search] steps"),
+    ("seed = 0", "sead = 0", "Did you mean seed?"),
+    ('reference = "spans"', 'reference = "span"', "Did you mean spans?"),
+    ("[search]", 'fit = {recipes = ["spans", "prefix_lm", "span"], held_out = "spans"}\n[search]', "'span'"),
+    ("[recipes.prefix_lm]", "[recipes.'Fast one']", "[recipes] Fast one"),
+    (f'["MIXTURE_OR_TASK_NAME={SPANS}"]', "[]", "[recipes.spans] candidates"),
+    (f'["MIXTURE_OR_TASK_NAME={SPANS}"]', '["A=1", "A=1"]', "[recipes.spans] candidates"),
+    (f"={SPANS}", f" {SPANS}", "NAME=value"),
     ("muon.gin", "muonn.gin", "Did you mean gin/optimizers/muon.gin"),
-    ("steps = 800", "steps = 4", "[short] steps = 4 is what [final] has, too."),
-    (json.dumps(JUDGED), '["one", "one"]', "[judged] tasks: each is needed once"),
-    ("seeds = [0, 1]\nref", "seeds = [0, 0]\nref", "[final] seeds: each is needed once, and it is [0, 0]."),
-    ("[search]", 'metric = "validation/acuracy"\n[search]', "'validation/acuracy'. Did you mean validation/accuracy"),
-    ("[search]", 'metric = "my_task/bleu"\n[search]', "mode has to say whether my_task/bleu is better the lower"),
+    ("steps = 800", "steps = 4", "[short] steps = 4"),
+    (json.dumps(JUDGED), '["one", "one"]', "[judged] tasks"),
+    ("seeds = [0, 1]\nref", "seeds = [0, 0]\nref", "[final] seeds"),
+    ("[search]", 'metric = "validation/acuracy"\n[search]', "Did you mean validation/accuracy"),
+    ("[search]", 'metric = "my_task/bleu"\n[search]', "mode"),
 ]
 LAST = 'decoder_prefix_lm = ["prefix_lm"'
 MATRIX_MISTAKES = [
-    (
-        "decoder_prefix_lm = [",
-        "decoder_prefix_ml = [",
-        "no architecture decoder_prefix_ml. Did you mean decoder_pr",
-    ),
-    ("objectives.prefix_lm]", "objectives.prefix_ml]", "there is no objective prefix_ml. Did you mean prefix_lm"),
-    (LAST, f'{LAST}, "span_corruption"', "with span_corruption is said more than once."),
-    ('"PACK=True"', '"PACK True"', "'PACK True' binds nothing: NAME=value is needed."),
-    ('title = "span', 'titel = "span', "[objectives.span_corruption] titel is not known. Did you mean title?"),
-    ('model = "bpe"', 'model = "bqe"', "[vocabularies.bpe] train: MODEL=bqe is not known. Did you mean bpe?"),
-    ("size = 80", 'size = "80"', "[vocabularies.bpe] train: a value is of another type than `make vocab` takes"),
-    ('dataset = "small"', "dataset = 3", "dataset: Input should be a valid string, and it is 3."),
-    ("[trained]", "[trained", "plan.toml: "),
+    ("decoder_prefix_lm = [", "decoder_prefix_ml = [", "Did you mean decoder_pr"),
+    ("objectives.prefix_lm]", "objectives.prefix_ml]", "Did you mean prefix_lm"),
+    (LAST, f'{LAST}, "span_corruption"', "more than once"),
+    ('"PACK=True"', '"PACK True"', "NAME=value"),
+    ('title = "span', 'titel = "span', "Did you mean title?"),
+    ('model = "bpe"', 'model = "bqe"', "Did you mean bpe?"),
+    ("size = 80", 'size = "80"', "[vocabularies.bpe] train"),
+    ('dataset = "small"', "dataset = 3", "dataset"),
+    ("[trained]", "[trained", "plan.toml"),
 ]
 
 
-@pytest.mark.parametrize(
-    ("text", "model", "old", "new", "said"),
-    [
-        *((SWEEP, SweepPlan, *mistake) for mistake in SWEEP_MISTAKES),
-        *((MATRIX, MatrixPlan, *mistake) for mistake in MATRIX_MISTAKES),
-    ],
-)
-def test_mistakes_are_said_with_their_lines(
-    tmp_path: Path, text: str, model: type[Plan], old: str, new: str, said: str
-) -> None:
-    assert text.count(old) == 1
-    with pytest.raises(UserError) as error:
-        read_text(tmp_path, text.replace(old, new), model)
-    line = text[: text.index(old)].count("\n") + 1
-    assert said in str(error.value)
-    assert str(tmp_path / "plan.toml") in str(error.value)
-    assert f"line {line}" in str(error.value)
+def test_mistakes_are_said_with_their_lines(tmp_path: Path) -> None:
+    for text, model, mistakes in ((SWEEP, SweepPlan, SWEEP_MISTAKES), (MATRIX, MatrixPlan, MATRIX_MISTAKES)):
+        for old, new, named in mistakes:
+            assert text.count(old) == 1
+            line = text[: text.index(old)].count("\n") + 1
+            with refused(named, str(tmp_path / "plan.toml"), f"line {line}"):
+                read_text(tmp_path, text.replace(old, new), model)
 
 
 def test_every_pair_is_trained_or_left_out(tmp_path: Path) -> None:
-    text = MATRIX[: MATRIX.rindex("[[left_out]]")]
-    with pytest.raises(UserError, match="decoder_prefix_lm with span_corruption is neither trained nor left out"):
-        read_text(tmp_path, text, MatrixPlan)
+    with refused("decoder_prefix_lm with span_corruption"):
+        read_text(tmp_path, MATRIX[: MATRIX.rindex("[[left_out]]")], MatrixPlan)
 
 
 def test_all_mistakes_are_said_at_once(tmp_path: Path) -> None:
-    with pytest.raises(UserError) as error:
-        read_text(
-            tmp_path, SWEEP.replace("seed = 0", "sead = 0").replace('title = "Prefix', 'titel = "Prefix'), SweepPlan
-        )
-    assert "2 mistakes in a plan:" in str(error.value)
-    assert "line 4: [search] sead is not known." in str(error.value)
-    assert "line 19: [recipes.prefix_lm] titel is not known." in str(error.value)
+    text = SWEEP.replace("seed = 0", "sead = 0").replace('title = "Prefix', 'titel = "Prefix')
+    with refused("line 4: [search] sead", "line 19: [recipes.prefix_lm] titel"):
+        read_text(tmp_path, text, SweepPlan)
 
 
 def keys(table: Any, prefix: str = "") -> Iterator[str]:

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from t5xpg.base.errors import UserError
-from t5xpg.study.runs import Run, check_same_text, outcome
-from t5xpg.study.sweep.sweep import Sweep
+from t5xpg.base.files import write_json
+from t5xpg.study.runs import Outcome, Run, check_same_text, outcome
+from t5xpg.study.sweep import judged_tasks
+from tests.refusals import refused
 
 
 def test_a_run_has_diverged_where_more_updates_were_not_finite_than_are_passed_over(tmp_path: Path) -> None:
@@ -24,11 +25,14 @@ def test_runs_of_different_text_are_not_compared(tmp_path: Path) -> None:
         data = {"task": "pydocs_lm", "dataset": "pydocs", "sha256": {"train": digest}}
         run.directory.start("demo", {"data": data}, step=0, command="")
     check_same_text(runs[:1])
-    with pytest.raises(UserError, match=r"one and .*two were trained with another text pydocs each"):
+    with refused("one", "two", "pydocs"):
         check_same_text(runs)
 
 
-def test_a_sweep_in_which_a_seed_diverged_is_summed_up(tmp_path: Path) -> None:
-    entry = {"recipe": "muon", "candidate": "LEARNING_RATE=9", "loss": [1.25, None], "steps": 700}
-    (line,) = Sweep("optimizers_tiny", tmp_path).summary({"final": [entry]})
-    assert line == "muon (LEARNING_RATE=9): 1.250, - after 700 steps"
+def test_a_mean_of_checkpoints_is_not_the_last_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, found = Run("tiny", tmp_path, "final", {}, []), {"task": "a", "step": 4}
+    monkeypatch.setattr(judged_tasks, "outcome", lambda run: Outcome(4))
+    write_json(run.directory.evaluation_json, found)
+    assert judged_tasks.evaluation_on(run, "a") == found
+    write_json(run.directory.evaluation_json, {**found, "mean_of_checkpoints": 2})
+    assert judged_tasks.evaluation_on(run, "a") is None

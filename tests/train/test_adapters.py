@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from t5xpg.base.errors import UserError
 from t5xpg.experiment import config
+from tests.refusals import refused
 from tests.workplace import FINE_TUNING, Workplace, assert_same_run, checkpoint_arrays
 
 
@@ -42,9 +42,9 @@ def test_only_the_adapter_is_kept_and_goes_on_exactly(
         for options in ((), ("--format=peft",)):
             workplace.run("export", *again, *options)
     else:
-        assert "transformers' T5 has no prompt_tokens" in workplace.refused("export", *again)
+        workplace.refused("export", *again, words=["prompt_tokens"])
     other = "--gin.INITIAL_CHECKPOINT=pretrained/checkpoints/8"
-    assert "(SHA-256 " in workplace.refused("infer", *again, other, "--prompt=a <extra_id_0>")
+    workplace.refused("infer", *again, other, "--prompt=a <extra_id_0>", words=["SHA-256"])
 
 
 @pytest.mark.process
@@ -67,19 +67,14 @@ def test_a_run_with_a_teacher_goes_on_exactly(workplace: Workplace, pretrained: 
     assert "after step 8" in workplace.run("infer", *again, "--prompt=the dog <extra_id_0> the river")
 
 
-@pytest.mark.parametrize(
-    ("adapter", "overrides", "message"),
-    [
-        ("lora", ("experiment.Experiment.initial=None",), "Lora trains a few parameters beside those of a checkpoint"),
-        ("lora", ("RESET_OPTIMIZER=False",), "the optimiser of the checkpoint has nothing of Lora's"),
-        ("lora", ("ADAPT_DECODER=True",), "ADAPT_DECODER makes parameters of a checkpoint's"),
-        ("prompt_tuning", ("PACK=True",), "PACK=True puts several texts into a row, and a prompt stands before one"),
-    ],
-)
-def test_settings_that_contradict_each_other(
-    tmp_path: Path, adapter: str, overrides: tuple[str, ...], message: str
-) -> None:
+def test_settings_that_contradict_each_other(tmp_path: Path) -> None:
     gin = tmp_path / "tuned.gin"
     gin.write_text(FINE_TUNING)
-    with pytest.raises(UserError, match=re.escape(message)):
-        config.load(str(gin), overrides, [f"gin/adapters/{adapter}.gin"])
+    for adapter, override, *named in (
+        ("lora", "experiment.Experiment.initial=None", "Lora", "checkpoint"),
+        ("lora", "RESET_OPTIMIZER=False", "Lora", "optimiser"),
+        ("lora", "ADAPT_DECODER=True", "ADAPT_DECODER"),
+        ("prompt_tuning", "PACK=True", "PACK=True"),
+    ):
+        with refused(*named):
+            config.load(str(gin), [override], [f"gin/adapters/{adapter}.gin"])

@@ -28,4 +28,4 @@ def test_a_run_that_ends_early_keeps_what_was_traced(tmp_path: Path) -> None:
     with profiled_updates(step, tmp_path / "none", lines.append):
         pass
     assert not (tmp_path / "none").exists()
-    assert lines[-1] == "no profile: the trace begins after 5 updates"
+    assert lines[-1].startswith("no profile")

@@ -13,7 +13,6 @@ from unittest.mock import Mock
 
 import pytest
 
-from t5xpg.base.errors import UserError
 from t5xpg.distributed import ALONE
 from t5xpg.distributed.group import Group
 from t5xpg.experiment import config
@@ -21,6 +20,7 @@ from t5xpg.experiment.prepare import DataIdentity
 from t5xpg.run.checkpoint.initial_checkpoint import InitialCheckpoint
 from t5xpg.train import training
 from t5xpg.train.start import require_same, require_same_start
+from tests.refusals import refused
 from tests.workplace import PATIENCE
 
 DATA = {"data": {"task": "t", "sha256": {"train": "ab"}}, "cache": None}
@@ -52,13 +52,10 @@ def test_what_differs_is_named(experiment: Any, monkeypatch: pytest.MonkeyPatch)
     group = Heard()
     require_same(group, experiment, DATA)
     other = dataclasses.replace(experiment, eval_period=7)
-    with pytest.raises(UserError) as raised:
+    with refused("Process 1", "settings.eval_period  6", "data.sha256.train  ab"):
         require_same(group, other, {**DATA, "data": {"task": "t", "sha256": {"train": "cd"}}})
-    assert "Process 1 was started with other settings, data or versions than process 0:" in str(raised.value)
-    assert "settings.eval_period  6 in process 0, 7 here" in str(raised.value)
-    assert "data.sha256.train  ab in process 0, cd here" in str(raised.value)
     monkeypatch.setattr("t5xpg.base.environment.versions", lambda: {"jax": "0.0.1"})
-    with pytest.raises(UserError, match=r"versions\.jax .* in process 0, 0\.0\.1 here"):
+    with refused("versions.jax", "0.0.1"):
         require_same(group, experiment, DATA)
 
 
@@ -81,7 +78,7 @@ def test_a_request_to_stop_waits_for_no_library_and_no_compiler(
     code = training.train(config.load(str(own_place / "small.gin")), own_place / "runs" / "stopped")
     assert code == 128 + signal.SIGTERM
     assert compiler_outlived.result(), "it was waited for"
-    assert capsys.readouterr().out.endswith("stopped before the first step; the same command goes on from there\n")
+    assert "stopped before the first step" in capsys.readouterr().out
 
 
 def test_a_request_to_stop_that_came_before_it_compiles_ends_it_too(
@@ -112,5 +109,5 @@ def test_checkpoints_that_differ_are_named(experiment: Any, monkeypatch: pytest.
     for _ in range(2):
         require_same_start(group, started)
     monkeypatch.setenv("T5XPG_RUNS_DIR", str(tmp_path / "other"))
-    with pytest.raises(UserError, match=r"INITIAL_CHECKPOINT  \w+ in process 0, \w+ here"):
+    with refused("INITIAL_CHECKPOINT"):
         require_same_start(group, started)

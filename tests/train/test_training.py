@@ -1,6 +1,5 @@
 """Options of training together: they learn, and a run that is continued is the unbroken one."""
 
-import re
 import shutil
 
 import pytest
@@ -41,8 +40,7 @@ def test_a_run_of_length_buckets_continues(workplace: Workplace) -> None:
         "--gin_file=gin/optimizers/adafactor.gin", "--gin.CHECKPOINT_PERIOD=6",
     ]  # fmt: skip
     printed = workplace.run("train", *options, "--run=buckets")
-    assert "batch 8 x 32/32 or 4 x 32/48 or 4 x 32/64 tokens" in printed
-    assert re.search(r"examples: pairs_text_to_text, train, .*; padding \d\d%, \d\d% without length buckets", printed)
+    assert "8 x 32/32 or 4 x 32/48 or 4 x 32/64 tokens" in printed
     runs = workplace.folder / "runs"
     shutil.copytree(runs / "buckets", runs / "bucket_parts", ignore=shutil.ignore_patterns("12"))
     assert "continues after step 6" in workplace.run("train", *options, "--run=bucket_parts")
@@ -50,5 +48,5 @@ def test_a_run_of_length_buckets_continues(workplace: Workplace) -> None:
     timing = read_jsonl(runs / "buckets" / "timing.jsonl")
     tokens = {round(each["tokens_per_second"] * each["seconds_per_step"] * each["steps"]) for each in timing}
     assert tokens == {8 * (32 + 32), 4 * (32 + 48), 4 * (32 + 64)}, "updates of every bucket"
-    printed = workplace.refused("train", *options, "--gin.LENGTH_BUCKETS=(32, 64)", "--run=bucket_parts")
-    assert "train_dataset.length_buckets" in printed
+    other = ("--gin.LENGTH_BUCKETS=(32, 64)", "--run=bucket_parts")
+    workplace.refused("train", *options, *other, words=["train_dataset.length_buckets"])

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from t5xpg.base.errors import UserError
 from t5xpg.check import plan as planning
 from t5xpg.check.plan import memory, page
 from t5xpg.check.plan.operations import Operation
 from t5xpg.experiment import config
+from tests.refusals import refused
 from tests.workplace import EXPERIMENT, Workplace
 
 pytestmark = pytest.mark.process
@@ -82,16 +82,8 @@ def test_time(planned) -> None:
     assert time["mfu"] == pytest.approx(plan["flops"]["model"] / time["step"] / 8 / 197e12)
     assert time["rows_per_second"] == pytest.approx(16 / time["step"])
     assert plan["memory"]["verdict"] == "fits"
-    assert "starting operations" in plan["notes"][0]
-
-
-def test_the_page_says_it(planned) -> None:
-    _, plan = planned
     text = "\n".join(page.lines(plan))
-    assert text.startswith("small on 8 x tpu-v5e, mesh data 4 x model 2\n")
-    for part in ("MB on each device", "collectives of a step", "GFLOP of a step", "ms of a step", "MFU", "bound by"):
-        assert part in text
-    assert "reckoned with 75% of the compute, 80% of the memory, 80% of the links published" in text
+    assert all(word in text for word in ("tpu-v5e", "data 4 x model 2", "MFU", "collectives", "GFLOP"))
 
 
 def test_what_does_not_fit_is_said_and_is_no_success(planned, monkeypatch, capsys) -> None:
@@ -130,9 +122,9 @@ def test_this_machine_is_measured(planned, tmp_path: Path) -> None:
 
 def test_mistakes(planned) -> None:
     gin, _ = planned
-    with pytest.raises(UserError, match="Did you mean h100"):
+    with refused("Did you mean h100"):
         planning.plan(gin, [], [], device="h10")
-    with pytest.raises(UserError, match=r"a tpu-v5e in float16\. Set DTYPE to bfloat16 or float32"):
+    with refused("DTYPE", "bfloat16 or float32"):
         planning.plan(gin, ["DTYPE='float16'"], [], device="v5e")
     printed = run_plan(Path(gin).parent, gin, "--gin.BATCH_SIZE=3", "--mesh=model=3", code=1)
-    assert "cannot be split over the 3 devices" in printed
+    assert "3 devices" in printed

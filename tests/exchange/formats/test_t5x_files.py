@@ -13,6 +13,7 @@ from flax import serialization
 from t5xpg.base.errors import UserError
 from t5xpg.exchange.formats import t5x_files
 from t5xpg.exchange.formats.t5x_files import T5X, TENSORFLOW, holds_checkpoint, open_checkpoint, require_whole
+from tests.refusals import refused
 from tests.t5x_goldens import CASES, CONTENTS, described, unpack
 
 
@@ -44,7 +45,7 @@ def test_the_last_of_several_is_taken_and_any_can_be_named(tmp_path: Path) -> No
         found = open_checkpoint(named)
         assert (found.kind, found.path) == (TENSORFLOW, tensorflow / "model.ckpt-5")
     (tensorflow / "checkpoint").unlink()
-    with pytest.raises(UserError, match=r"lacks model.ckpt-40.data-00000-of-00001"):
+    with refused("model.ckpt-40.data-00000-of-00001"):
         open_checkpoint(tensorflow)
 
 
@@ -54,7 +55,7 @@ def test_what_is_no_checkpoint_of_theirs(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     assert not holds_checkpoint(tmp_path)
     assert not holds_checkpoint(tmp_path / "config.json")
-    with pytest.raises(UserError, match="holds no checkpoint of T5X or Mesh-TensorFlow"):
+    with refused("holds no checkpoint"):
         open_checkpoint(tmp_path)
 
 
@@ -67,23 +68,31 @@ def pointing_at(path: str) -> dict[str, object]:
     return {"version": 3, "optimizer": {"target": {"a": spec}}}
 
 
+def describe(folder: Path, **metadata: object) -> None:
+    """Say something else of the embedding's array."""
+    file = folder / "target.token_embedder.embedding" / ".zarray"
+    file.write_text(json.dumps(json.loads(file.read_text()) | metadata))
+
+
 @pytest.mark.parametrize(
-    ("damage", "message"),
+    ("damage", "named"),
     [
-        (lambda folder: (folder / "checkpoint").write_bytes(b""), "is not whole, or of no layout that is known"),
-        (lambda folder: (folder / "checkpoint").write_bytes(b"\xff\x00nonsense"), "is not whole, or of no layout"),
-        (lambda folder: (folder / "checkpoint").write_bytes(msgpack.packb([1, 2])), "it is no mapping"),
+        (lambda folder: (folder / "checkpoint").write_bytes(b"\xff\x00nonsense"), "not whole"),
+        (lambda folder: (folder / "checkpoint").write_bytes(msgpack.packb([1, 2])), "no mapping"),
         (lambda folder: write(folder, {"version": 9, "optimizer": {}}), "version 9"),
-        (lambda folder: write(folder, pointing_at("../../else/")), r"should be in '../../else/'"),
-        (lambda folder: write(folder, pointing_at("/etc")), "should be in '/etc'"),
+        (lambda folder: write(folder, pointing_at("../../else/")), "'../../else/'"),
+        (lambda folder: write(folder, pointing_at("/etc")), "'/etc'"),
         (lambda folder: shutil.rmtree(folder / "target.decoder.relpos_bias.rel_embedding"), "cannot be read"),
-        (lambda folder: (folder / "target.token_embedder.embedding" / "0.0").write_bytes(b"short"), "is not whole"),
+        (lambda folder: (folder / "target.token_embedder.embedding" / "0.0").write_bytes(b"short"), "not whole"),
+        # would take all memory
+        (lambda folder: describe(folder, chunks=[10**5, 10**6]), "(100000, 1000000)"),
+        (lambda folder: describe(folder, shape=[10**9, 10**9]), "(1000000000, 1000000000)"),
     ],
-)  # fmt: skip
-def test_damage_is_said(damage: Callable[[Path], object], message: str, tmp_path: Path) -> None:
+)
+def test_damage_is_said(damage: Callable[[Path], object], named: str, tmp_path: Path) -> None:
     folder = unpack("t5_1_1", tmp_path) / "checkpoint_5"
     damage(folder)
-    with pytest.raises(UserError, match=message):
+    with refused(named):
         [stored.read() for stored in open_checkpoint(folder).arrays.values()]
 
 
@@ -93,9 +102,9 @@ def test_missing_files_are_named(tmp_path: Path) -> None:
     for name in names:
         (folder / name).unlink()
     arrays = open_checkpoint(folder).arrays
-    with pytest.raises(UserError, match="files are missing.*" + ".*".join(sorted(names))):
+    with refused(*names):
         require_whole([arrays[name] for name in sorted(arrays)])
-    with pytest.raises(UserError, match="is not whole"):
+    with refused("not whole"):
         arrays["target/token_embedder/embedding"].read()
 
 
@@ -108,46 +117,31 @@ def test_missing_files_of_one_store_are_named(tmp_path: Path, monkeypatch: pytes
         try:
             open_checkpoint(folder)
         except UserError as error:
-            needed.append(str(error).partition("files are missing. Copy them, too: ")[2])
+            needed.append(str(error).split()[-1])
             (tmp_path / file.name).rename(file)
     assert len(needed) == len({*needed}) == 3
     for name, array in open_checkpoint(folder).arrays.items():  # without the others
         np.testing.assert_array_equal(array.read(), kept[name])
     for name in needed:
         (folder / name).unlink()
-    with pytest.raises(UserError, match=f"Copy them, too: {', '.join(needed)}$"):
+    with refused(*needed):
         open_checkpoint(folder)
     monkeypatch.setattr(t5x_files, "_SHOWN_FILES", 1)
-    with pytest.raises(UserError, match=f"too: {needed[0]}, and at least 2 more$"):
+    with refused(needed[0], "2 more"):
         open_checkpoint(folder)
     (tree,) = (folder / "d").iterdir()
     tree.unlink()
-    with pytest.raises(UserError, match=f"too: d/{tree.name}$"):
+    with refused(f"d/{tree.name}"):
         open_checkpoint(folder)
-
-
-@pytest.mark.parametrize(
-    ("metadata", "message"),
-    [
-        ({"chunks": [10**5, 10**6]}, r"is \(\d+, \d+\) in parts of \(100000, 1000000\): no such array"),
-        ({"shape": [10**9, 10**9]}, r"is \(1000000000, 1000000000\)"),
-    ],
-)
-def test_arrays_that_would_take_all_memory(metadata: dict[str, object], message: str, tmp_path: Path) -> None:
-    folder = unpack("t5_1_1", tmp_path) / "checkpoint_5"
-    file = folder / "target.token_embedder.embedding" / ".zarray"
-    file.write_text(json.dumps(json.loads(file.read_text()) | metadata))
-    with pytest.raises(UserError, match=message):
-        open_checkpoint(folder).arrays["target/token_embedder/embedding"].read()
 
 
 def test_a_damaged_orbax_checkpoint_is_said(tmp_path: Path) -> None:
     folder = unpack("t5_1_1_orbax", tmp_path) / "checkpoint_5" / "state"
     (folder / "manifest.ocdbt").write_bytes(b"nothing of the kind")
-    with pytest.raises(UserError, match="cannot be read"):
+    with refused("cannot be read"):
         open_checkpoint(folder)
     (folder / "_METADATA").write_text('{"tree_metadata": {"a": {"key_metadata": [{"key": "../b"}]}}}')
-    with pytest.raises(UserError, match="is not whole, or of no layout that is known"):
+    with refused("not whole"):
         open_checkpoint(folder)
 
 

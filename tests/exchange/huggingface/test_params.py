@@ -7,10 +7,9 @@ import dataclasses
 
 import jax
 import numpy as np
-import pytest
 
-from t5xpg.base.errors import UserError
 from t5xpg.exchange.huggingface.params import params_from_transformers
+from tests.refusals import refused
 from tests.small_models import GOLDENS, golden
 
 UNTIED, WEIGHTS, _, _ = golden(GOLDENS / "untied_gated_gelu.safetensors")
@@ -28,7 +27,7 @@ def test_copies_and_a_missing_head():
     np.testing.assert_array_equal(params["decoder"]["logits_dense"]["kernel"], extra.T)
     shared = TIED_WEIGHTS["shared.weight"]
     params_from_transformers(TIED_WEIGHTS | {"lm_head.weight": shared}, TIED)
-    with pytest.raises(UserError, match=r"differs from shared\.weight"):
+    with refused("shared.weight"):
         params_from_transformers(TIED_WEIGHTS | {"lm_head.weight": shared + 1}, TIED)
 
 
@@ -37,22 +36,15 @@ def test_half_precision_checkpoints_become_float32():
     assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {np.dtype(np.float32)}
 
 
-@pytest.mark.parametrize(
-    ("changes", "settings", "message"),
-    [
-        ({QUERY: None}, {}, r"lacks 1 of the tensors.*" + QUERY),
-        ({"other.weight": np.zeros(1)}, {}, r"has 1 tensors that this configuration lacks: other\.weight"),
-        ({QUERY: np.zeros((15, 15))}, {}, rf"{QUERY} is \(15, 15\), the configuration says \(15, 16\)"),
-        (
-            {QUERY: np.zeros((15, 16), np.int64)},
-            {},
-            f"{QUERY} of the checkpoint is of int64: weights are floating-point",
-        ),
-        ({QUERY: np.diag([np.inf] + 15 * [1.0])[:15]}, {}, f"{QUERY} .* has 1 of 240 numbers that are NaN or infinite"),
-        ({}, {"num_encoder_layers": 3}, r"lacks 9 of the tensors.* and 4 more"),
-    ],
-)
-def test_checkpoints_that_do_not_fit(changes, settings, message):
-    given = {name: value for name, value in {**WEIGHTS, **changes}.items() if value is not None}
-    with pytest.raises(UserError, match=message):
-        params_from_transformers(given, dataclasses.replace(UNTIED, **settings))
+def test_checkpoints_that_do_not_fit():
+    for changes, settings, *named in (
+        ({QUERY: None}, {}, "lacks", QUERY),
+        ({"other.weight": np.zeros(1)}, {}, "other.weight"),
+        ({QUERY: np.zeros((15, 15))}, {}, QUERY, "(15, 15)", "(15, 16)"),
+        ({QUERY: np.zeros((15, 16), np.int64)}, {}, QUERY, "int64"),
+        ({QUERY: np.diag([np.inf] + 15 * [1.0])[:15]}, {}, QUERY, "1 of 240"),
+        ({}, {"num_encoder_layers": 3}, "lacks 9", "4 more"),
+    ):
+        given = {name: value for name, value in {**WEIGHTS, **changes}.items() if value is not None}
+        with refused(*named):
+            params_from_transformers(given, dataclasses.replace(UNTIED, **settings))

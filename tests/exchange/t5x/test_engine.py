@@ -11,12 +11,12 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from t5xpg.base import locks, paths
-from t5xpg.base.errors import UserError
 from t5xpg.cli import main
 from t5xpg.data.objectives import SpanCorruption
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.exchange.t5x import engine
 from t5xpg.experiment import config, prepare
+from tests.refusals import refused
 from tests.workplace import Workplace, run_python
 
 # It is started as `python -m t5x.train`, says what T5X says, and notes how it was called.
@@ -62,11 +62,8 @@ def test_t5x_is_given_the_experiment(t5x: Path, capsys: pytest.CaptureFixture[st
     objective = {"kind": "span_corruption", "noise_density": 0.3, "mean_noise_span_length": 1.0, "whole_words": True}
     assert json.loads(called["environment"]["T5XPG_ENGINE_OBJECTIVE"]) == objective
     assert called["environment"]["T5XPG_DATA_DIR"] == str(paths.data_directory())
-    said = capsys.readouterr().out.splitlines()
-    assert said[1] == "step 10  train  loss 2.5000  accuracy 0.2500  learning rate 0.01"
-    assert said[2] == "step 10  validation  loss 2.2500  accuracy 0.5000"
-    assert len(said) == 4
-    assert "make import CHECKPOINT=" in said[3]
+    said = capsys.readouterr().out
+    assert all(word in said for word in ("2.5000", "0.2500", "0.01", "2.2500", "0.5000", "make import CHECKPOINT="))
     assert "something else" in (t5x / "t5x.log").read_text()
     record = json.loads((t5x / "t5xpg.json").read_text())
     assert (record["vocabulary"]["extra_ids"], record["model"]["emb_dim"]) == (125, 128)
@@ -77,17 +74,16 @@ def test_a_run_goes_on_with_its_own_settings_alone_and_what_goes_wrong_is_said(t
     engine.train(loaded(), t5x)
     engine.train(loaded("TRAIN_STEPS=800"), t5x)
     (t5x / "fail").touch()
-    with pytest.raises(UserError, match=r"T5X ended with code 1: ValueError: the shapes do not fit. All that it pri"):
+    with refused("the shapes do not fit", "t5x.log"):
         engine.train(loaded(), t5x)
-    with pytest.raises(UserError, match=r"is of other settings: BATCH_SIZE = 8. Name another folder"):
+    with refused("BATCH_SIZE = 8"):
         engine.train(loaded("BATCH_SIZE=8"), t5x)
-    given = r"# objective {'kind': 'span_corruption', 'noise_density': 0.3, "
-    with pytest.raises(UserError, match=rf"is of other settings: {given}"):
+    with refused("'noise_density': 0.3"):
         engine.train(loaded("NOISE_DENSITY=0.3"), t5x)
-    with locks.hold(t5x / ".lock", doing="busy", instead=""), pytest.raises(UserError, match="is busy, since"):
+    with locks.hold(t5x / ".lock", doing="busy", instead=""), refused("busy"):
         engine.train(loaded(), t5x)
     (t5x / "experiment.gin").unlink()
-    with pytest.raises(UserError, match="T5X has not trained in it by this program"):
+    with refused("not trained in it"):
         engine.train(loaded(), t5x)
 
 
@@ -105,8 +101,8 @@ def test_what_t5x_trains_is_stored(t5x: Path, monkeypatch: pytest.MonkeyPatch) -
 
 def test_sums_are_divided_by_the_tokens() -> None:
     line = "x] [5] collection=train accuracy=0.1, cross_ent_loss=300.0, loss_per_nonpadding_target_token=6.0"
-    assert engine.summary(line, None) == "step 5  train  loss 6.0000  accuracy 0.1000"
-    assert engine.summary(line, 50) == "step 5  train  loss 6.0000  accuracy 0.1000"
+    for tokens in (None, 50):
+        assert "6.0000" in (engine.summary(line, tokens) or "")
     assert engine.summary("[5] uptime=3", None) is None
 
 
@@ -114,18 +110,19 @@ def test_sums_are_divided_by_the_tokens() -> None:
 def test_where_t5x_is_not(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("T5X_PYTHON", raising=False)
     monkeypatch.setattr(engine.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(UserError, match=r"T5X is not installed. .*T5X_PYTHON=/path/to/python"):
+    with refused("T5X_PYTHON=/path/to/python"):
         engine.train(loaded(), tmp_path / "run")
     assert not (tmp_path / "run").exists()
     for named in (str(tmp_path / "no python"), sys.executable):
         monkeypatch.setenv("T5X_PYTHON", named)
-        with pytest.raises(UserError, match="is no Python that can import t5x"):
+        with refused(named):
             engine.python_with_t5x()
 
 
 def test_options_that_t5x_does_not_take(own_place: Path) -> None:
-    said = Workplace(own_place).refused("train", str(own_place / "small.gin"), "--engine=t5x", "--profile")
-    assert "leave them out with ENGINE=t5x" in said
+    Workplace(own_place).refused(
+        "train", str(own_place / "small.gin"), "--engine=t5x", "--profile", words=["ENGINE=t5x"]
+    )
 
 
 @pytest.mark.process

@@ -10,6 +10,7 @@ from t5xpg.base.errors import UserError
 from t5xpg.exchange.t5x.engine_gin import experiment_gin, macros_of
 from t5xpg.experiment import config
 from t5xpg.experiment.experiment import Experiment
+from tests.refusals import refused
 
 FRAGMENT = (paths.GIN / "engines" / "t5x.gin").read_text(encoding="utf-8")
 ADAFACTOR = ["gin/optimizers/adafactor.gin"]
@@ -48,20 +49,17 @@ def test_the_experiment_is_said_in_its_own_words() -> None:
 CONSTANT = ["SCHEDULE=@schedules.Constant()", "schedules.Constant.value=0.002"]
 
 
-@pytest.mark.parametrize(
-    ("schedule", "expected"),
-    [
+def test_schedules() -> None:
+    for schedule, expected in (
         (CONSTANT, ("constant", 0.002, 1)),
         ([*CONSTANT, "schedules.Constant.warmup_steps=7"], ("constant * linear_warmup", 0.002, 7)),
         (
             ["schedules.InverseSquareRoot.linear_warmup=True", "WARMUP_STEPS=9"],
             ("constant * linear_warmup * rsqrt_decay", 1.0, 9),
         ),
-    ],
-)
-def test_schedules(schedule: list[str], expected: tuple[str, float, int]) -> None:
-    macros = macros_of(experiment(*schedule))
-    assert (macros["FACTORS"], macros["LEARNING_RATE"], macros["WARMUP_STEPS"]) == expected
+    ):
+        macros = macros_of(experiment(*schedule))
+        assert (macros["FACTORS"], macros["LEARNING_RATE"], macros["WARMUP_STEPS"]) == expected
 
 
 def test_everything_that_t5x_has_not_is_named_at_once() -> None:
@@ -72,27 +70,24 @@ def test_everything_that_t5x_has_not_is_named_at_once() -> None:
     with pytest.raises(UserError) as error:
         experiment_gin(given, "demo", Path("x"), None)
     said = str(error.value).splitlines()
-    assert said[0] == "T5X cannot train demo as it is:"
     assert [line.split(":")[0].split("=")[0].strip() for line in said[1:]] == [
         "Muon", "SKIP_NONFINITE", "EMA_DECAY", "train_eval/spec.DatasetConfig.pack", "NUM_VIRTUAL_SHARDS",
         "CHECKPOINT_PERIOD",
     ]  # fmt: skip
-    assert 'GIN="--gin_file=gin/optimizers/adafactor.gin" takes it' in said[1]
+    assert "--gin_file=gin/optimizers/adafactor.gin" in said[1]
     for files, overrides, message in (
         (ADAFACTOR, ["LENGTH_BUCKETS=(256, 512)", "TASK_FEATURE_LENGTHS={'inputs': 512, 'targets': 114}"],
-         "LENGTH_BUCKETS: T5X's batches are of one shape"),
-        (["gin/loggers/wandb.gin", *ADAFACTOR], [], "LOGGERS: T5X writes its own records alone"),
+         "LENGTH_BUCKETS"),
+        (["gin/loggers/wandb.gin", *ADAFACTOR], [], "LOGGERS"),
         (["gin/architectures/decoder_only.gin", "gin/objectives/lm.gin", *ADAFACTOR],
-         ["TASK_FEATURE_LENGTHS={'targets': 64}", "MIXTURE_OR_TASK_NAME=pydocs_lm"],
-         "DecoderOnlyModel: only encoder-decoders"),
+         ["TASK_FEATURE_LENGTHS={'targets': 64}", "MIXTURE_OR_TASK_NAME=pydocs_lm"], "DecoderOnlyModel"),
         (ADAFACTOR, ["SCHEDULE=@schedules.Cosine()", "schedules.Cosine.peak=1.0", "schedules.Cosine.total_steps=9",
-          "schedules.Cosine.warmup_steps=0"],
-         "Cosine: T5X has no such schedule"),
-        ([*ADAFACTOR, "gin/runs/select_best.gin"], [], "select_best.gin: T5X keeps the last step alone"),
-        (ADAFACTOR, ["train_eval/spec.DatasetConfig.batch_size=8"], "one batch_size for both datasets"),
-        (ADAFACTOR, ["train_eval/spec.DatasetConfig.objective=None"], "one objective for both datasets"),
-        (["gin/partitioning/fsdp.gin", *ADAFACTOR], [], "gin/partitioning: T5X is driven with data_parallel.gin"),
+          "schedules.Cosine.warmup_steps=0"], "Cosine"),
+        ([*ADAFACTOR, "gin/runs/select_best.gin"], [], "select_best.gin"),
+        (ADAFACTOR, ["train_eval/spec.DatasetConfig.batch_size=8"], "batch_size"),
+        (ADAFACTOR, ["train_eval/spec.DatasetConfig.objective=None"], "objective"),
+        (["gin/partitioning/fsdp.gin", *ADAFACTOR], [], "data_parallel.gin"),
     ):  # fmt: skip
         given = config.load("byt5_tiny_demo", overrides, files).experiment
-        with pytest.raises(UserError, match=message):
+        with refused(message):
             experiment_gin(given, "demo", Path("x"), None)

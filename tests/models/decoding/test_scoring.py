@@ -5,12 +5,11 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
-from t5xpg.base.errors import UserError
 from t5xpg.models.config import T5Config
 from t5xpg.models.decoding import score
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
+from tests.refusals import refused
 from tests.small_models import SIZES, seq2seq
 
 MODEL = EncoderDecoderModel(T5Config(**SIZES))
@@ -43,6 +42,5 @@ def test_a_score_is_the_sum_of_the_targets_log_probabilities() -> None:
 
 
 def test_packed_rows_have_no_score() -> None:
-    packed = batch() | {"decoder_segment_ids": np.ones((3, 5), np.int32)}
-    with pytest.raises(UserError, match=r"one example a row, and these rows are packed \(decoder_segment_ids\)"):
-        score(MODEL, {}, packed)
+    with refused("packed"):
+        score(MODEL, {}, batch() | {"decoder_segment_ids": np.ones((3, 5), np.int32)})

@@ -9,6 +9,7 @@ import pytest
 from t5xpg.run.batch_trail import LINE
 from t5xpg.run.records import read_jsonl, records_of_split
 from t5xpg.study.matrix.matrix import Matrix
+from tests.refusals import assert_named
 from tests.workplace import Workplace, make_workplace
 from tests.written_pages import wrong_files
 
@@ -85,15 +86,10 @@ def records(place: Workplace, cell: str) -> list[dict[str, Any]]:
 
 
 def test_check_says_what_is_there_and_what_is_made_first(place: Workplace, done: dict[str, str]) -> None:
-    assert "2 architectures, 2 objectives, 2 vocabularies, 4 cells; 2 pairs left out" in done["before"]
-    assert "bpe_80 is trained first: make vocab DATASET=small SIZE=80 MODEL=bpe" in done["before"]
-    for cell in CELLS:
-        assert f"{cell}: " in done["before"]
-        assert f"{cell}: " in done["after"]
-    assert done["before"].count(", new") == 4
-    assert "is trained first" not in done["after"]
-    assert done["after"].count("has been trained for 6 steps") == 4
-    assert done["after"].endswith("it can be trained\n")
+    assert_named(done["before"], ["4 cells", "make vocab DATASET=small SIZE=80 MODEL=bpe", *CELLS])
+    assert_named(done["after"], [*CELLS, "it can be trained"])
+    assert "make vocab" not in done["after"]
+    assert (done["before"].count(", new"), done["after"].count("6 steps")) == (4, 4)
 
 
 def test_every_cell_is_trained_once_and_compared(place: Workplace, done: dict[str, str]) -> None:
@@ -117,7 +113,6 @@ def test_every_cell_is_trained_once_and_compared(place: Workplace, done: dict[st
     before = {file: file.stat().st_mtime_ns for file in folder.rglob("*") if file.suffix in (".jsonl", ".json")}
     printed = place.run("sweep", str(place.experiment), "--cells=*,bytes")  # nothing is left to do
     assert [cell for cell in CELLS if f"{cell}: " in printed] == CELLS[:2]
-    assert "of 2 cells have learned" in printed
     after = {file: file.stat().st_mtime_ns for file in folder.rglob("*") if file.suffix in (".jsonl", ".json")}
     assert after == before
 
@@ -137,12 +132,6 @@ def test_the_page_is_made_from_the_records(place: Workplace, done: dict[str, str
         assert cell["packed"] == (cell["architecture"] == "decoder_prefix_lm")
         assert cell["ids"] == (384 if cell["vocabulary"] == "bytes" else 180)
     assert [one["ids"] for one in found["vocabularies"]] == [[384], [180]]
-    readme = folder / "README.md"
-    text = readme.read_text(encoding="utf-8")
-    for cell in found["cells"]:
-        assert f"{cell['loss']:.3f}" in text
-        assert f"{cell['unigram']['loss']:.3f}" in text
-        assert f"{cell['of_text']['loss']:.3f} / {cell['of_text']['unigram']['loss']:.3f}" in text.replace("**", "")
     assert wrong_files(folder, Matrix.page) == []
 
 
@@ -186,7 +175,7 @@ def test_a_baseline_of_other_batches_does_not_count(place: Workplace, done: dict
         text = (place.experiment.parent / "README.md").read_text(encoding="utf-8")
     finally:
         trail.write_bytes(kept)
-    assert "was trained on other batches than small_span_corruption gives now" in printed
+    assert "small_span_corruption" in printed
     assert "3 of 4 cells are done" in text
 
 
@@ -197,10 +186,9 @@ def test_cells_of_different_text_are_not_one_matrix(place: Workplace, done: dict
     record["identity"]["data"]["sha256"]["train"] = "0" * 64
     try:
         file.write_text(json.dumps(record), encoding="utf-8")
-        printed = place.refused("report", str(place.experiment))
+        place.refused("report", str(place.experiment), words=["another text small"])
     finally:
         file.write_text(kept, encoding="utf-8")
-    assert "were trained with another text small each" in printed
 
 
 def test_mistakes_in_cells_are_said(place: Workplace, done: dict[str, str]) -> None:
@@ -208,19 +196,15 @@ def test_mistakes_in_cells_are_said(place: Workplace, done: dict[str, str]) -> N
     try:
         file.write_text(PLAN.replace('"PACK=True"', '"PCAK=True"'), encoding="utf-8")
         for command in ("check", "sweep"):
-            printed = place.refused(command, str(place.experiment))
-            assert "No gin file of this experiment knows PCAK. Did you mean PACK?" in printed
-            assert "(in decoder_prefix_lm,prefix_lm,bytes decoder_prefix_lm,prefix_lm,bpe)" in printed
+            cells = "decoder_prefix_lm,prefix_lm,bytes decoder_prefix_lm,prefix_lm,bpe"
+            place.refused(command, str(place.experiment), words=["Did you mean PACK?", cells])
         file.write_text(PLAN.replace("'targets': 32}", "'targets': 16}"), encoding="utf-8")
-        printed = place.refused("check", str(place.experiment))
-        assert "Targets of 16 tokens are too short" in printed
-        assert "1 problem" not in printed
-        assert "it cannot be trained so" in printed
+        place.refused("check", str(place.experiment), words=["16 tokens", "it cannot be trained so"])
     finally:
         file.write_text(PLAN, encoding="utf-8")
-    for option, said in {
-        "--gin.TRAIN_STEPS=2": "stands in sweep.toml or matrix.toml",
-        "--times": "TIMES=1 is for the recipes",
-        "--cells=*,pieces": "CELLS=*,pieces is no cell of small",
+    for option, named in {
+        "--gin.TRAIN_STEPS=2": "matrix.toml",
+        "--times": "TIMES=1",
+        "--cells=*,pieces": "CELLS=",
     }.items():
-        assert said in place.refused("sweep", str(place.experiment), option)
+        place.refused("sweep", str(place.experiment), option, words=[named])

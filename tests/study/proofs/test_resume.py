@@ -14,6 +14,7 @@ from t5xpg.base.phases import PHASES
 from t5xpg.experiment import config
 from t5xpg.run.batch_trail import UNKNOWN
 from t5xpg.study.proofs.comparison import compare, compare_positions, first_difference, leftovers, read_checkpoint
+from tests.refusals import assert_named
 from tests.workplace import Workplace, assert_same_run
 
 pytestmark = pytest.mark.process
@@ -49,7 +50,6 @@ def test_a_run_killed_in_each_phase_is_the_same_run(proof: tuple[Path, str]) -> 
     assert printed.count("\nkill ") == receipt["kills"]["dealt"]
     text = (folder / "receipt.txt").read_text()
     assert text in printed
-    assert "every resume was exact" in text
     assert receipt["equal"]["parameters"]["sha256"] in text
 
 
@@ -70,13 +70,14 @@ def test_folders_that_are_not_there_or_should_not_be(proof: tuple[Path, str], co
     for left in ("8.orbax-checkpoint-tmp", "8.unfinished", "damaged", f"{STEPS}/x.tmp"):
         assert leftovers(copy, proof[0] / "unbroken") == []
         (folder / left).mkdir()
-        assert differences(proof, copy) == [f"{folder / left} was left behind by a kill."]
+        (said,) = differences(proof, copy)
+        assert str(folder / left) in said
         (folder / left).rmdir()
     first, *others = sorted(int(path.name) for path in folder.iterdir())
-    shutil.rmtree(folder / str(first))
-    assert differences(proof, copy) == [f"{folder} holds the steps {others}, in the unbroken run {[first, *others]}."]
-    shutil.rmtree(folder / str(STEPS))
-    assert differences(proof, copy) == [f"There is no checkpoint {folder / str(STEPS)}."]
+    for step, named in ((first, [str(others), str([first, *others])]), (STEPS, [str(folder / str(STEPS))])):
+        shutil.rmtree(folder / str(step))
+        (said,) = differences(proof, copy)
+        assert_named(said, named)
 
 
 @pytest.mark.parametrize("name", ["metrics.jsonl", "batches.sha256"])
@@ -85,12 +86,11 @@ def test_another_line_is_found(proof: tuple[Path, str], copy: Path, name: str) -
     changed = lines[2].replace("1", "2").replace("0", "1")
     assert changed != lines[2]
     (copy / name).write_text("".join([*lines[:2], changed, *lines[3:]]))
-    assert differences(proof, copy) == [
-        f"{copy / name}, line 3: {changed.strip()[:300]}; in the unbroken run: {lines[2].strip()[:300]}"
-    ]
+    (said,) = differences(proof, copy)
+    assert_named(said, [f"{copy / name}, line 3", changed.strip()[:300], lines[2].strip()[:300]])
     (copy / name).write_text("".join(lines[:-1]))
     (said,) = differences(proof, copy)
-    assert f"{copy / name}, line {len(lines)}: no such line; in the unbroken run: " in said
+    assert f"{copy / name}, line {len(lines)}" in said
 
 
 @pytest.mark.parametrize("change", [lambda lines: lines[:-1], lambda lines: [f"{UNKNOWN}\n", *lines[1:]]])
@@ -100,7 +100,7 @@ def test_hashes_that_are_lacking_are_not_the_same(proof: tuple[Path, str], copy:
     for run in (copy, other):
         (run / "batches.sha256").write_text("".join(change((run / "batches.sha256").read_text().splitlines(True))))
     (said,) = differences(proof, copy, unbroken=other)
-    assert f"{other / 'batches.sha256'} is not whole: " in said
+    assert str(other / "batches.sha256") in said
 
 
 @pytest.mark.parametrize("item", ["params", "optimizer"])
@@ -118,8 +118,7 @@ def test_one_bit_in_an_array_is_found(proof: tuple[Path, str], copy: Path, item:
         shutil.rmtree(folder)
         orbax.save(folder, tree)
     (said,) = differences(proof, copy)
-    assert said.startswith(f"{folder}: ")
-    assert f"/{name} differs in 1 of {values.size:,} values, first at {[0] * values.ndim}: " in said
+    assert_named(said, [str(folder), f"/{name} differs in 1 of {values.size:,} values", str([0] * values.ndim)])
 
 
 def test_the_same_position_written_in_another_way_is_the_same(
@@ -133,8 +132,7 @@ def test_the_same_position_written_in_another_way_is_the_same(
     loaded = config.load(str(place.experiment))
     assert compare_positions(loaded, one, dict(one)) == ("byte for byte", None)
     assert compare_positions(loaded, one, {**one, "remark": one["stream"]}) == ("the next 8 batches", None)
-    said = "of the batches that follow its position, number 1 is another one"
-    assert compare_positions(loaded, one, other) == ("", said)
+    assert "number 1" in (compare_positions(loaded, one, other)[1] or "")
 
 
 def test_the_first_difference_of_arrays() -> None:
@@ -142,13 +140,14 @@ def test_the_first_difference_of_arrays() -> None:
     other = ones.copy()
     other[1, 2] = np.nextafter(np.float32(1), np.float32(2))
     assert first_difference({"a": ones}, {"a": ones.copy()}) is None
-    assert first_difference({"a": ones}, {}) == "a is in the unbroken run only"
-    assert first_difference({}, {"a": ones}) == "a is in the killed run only"
-    assert first_difference({"a": ones}, {"a": ones.astype(np.int32)}) == (
-        "a is float32[2, 3] in the unbroken run, int32[2, 3] in the killed one"
-    )
-    assert "a differs in 1 of 6 values, first at [1, 2]: " in str(first_difference({"a": ones}, {"a": other}))
-    # zeros of other signs, and numbers that are not: bits count
     zero = np.zeros((), np.float32)
-    assert "a differs in 1 of 1 values, first at []: " in str(first_difference({"a": zero}, {"a": -zero}))
+    for unbroken, killed, *named in (
+        ({"a": ones}, {}, "a", "unbroken"),
+        ({}, {"a": ones}, "a", "killed"),
+        ({"a": ones}, {"a": ones.astype(np.int32)}, "float32[2, 3]", "int32[2, 3]"),
+        ({"a": ones}, {"a": other}, "a differs in 1 of 6 values", "[1, 2]"),
+        # zeros of other signs, and numbers that are not: bits count
+        ({"a": zero}, {"a": -zero}, "a differs in 1 of 1 values", "[]"),
+    ):
+        assert_named(first_difference(unbroken, killed) or "", named)
     assert first_difference({"a": zero * np.nan}, {"a": zero * np.nan}) is None

@@ -10,13 +10,13 @@ from unittest.mock import Mock
 
 import pytest
 
-from t5xpg.base.errors import UserError
 from t5xpg.base.files import read_json, sha256_of_file, write_json
 from t5xpg.base.paths import shown
 from t5xpg.evaluate.prediction import decoding_settings
 from t5xpg.experiment import config
 from t5xpg.study.reproduce import reproduce
 from t5xpg.study.reproduce.comparison import DIFFERENT, NOT_COMPARED, SAME, compare
+from tests.refusals import refused
 from tests.study.reproduce.test_comparison import Results, changed, results
 from tests.workplace import EXPERIMENT, Workplace, wait_until
 
@@ -41,28 +41,20 @@ def test_a_killed_reproduction_goes_on_and_is_bit_for_bit(
         wait_until(process, (folder / "checkpoints" / "4").is_dir)
         process.send_signal(signal.SIGKILL)
         assert process.wait() == -signal.SIGKILL
-    refused = workplace.run("reproduce", str(published), "--run=again", "--steps=5", code=1)
-    assert "holds an unfinished reproduction of small with 12 steps" in refused
+    again = ("reproduce", str(published), "--run=again")
+    workplace.refused(*again, "--steps=5", words=["unfinished reproduction of small", "12 steps"])
     printed = workplace.run("reproduce", str(published), "--run=again")
     assert "continues after step 4\n" in printed
-    assert "same: bit for bit what was published" in printed
     outcome = read_json(folder / "reproduction.json")
     assert outcome["same"] is outcome["exact"] is True
     assert {row["verdict"] for row in outcome["numbers"]} == {SAME}
-    assert [row["what"] for row in outcome["numbers"]] == [
-        "batches to step 12", "validation loss at step 12 (3 points compared)",
-        "training loss at step 12 (3 points compared)", "parameters", "target tokens", "examples",
-        "evaluation: loss", "sample predictions",
-    ]  # fmt: skip
+    assert len(outcome["numbers"]) == 8
     blanks, as_published = ((run / "evaluation" / "blanks.json").read_bytes() for run in (folder, evaluated[0]))
     assert blanks == as_published
     # once more, in the same place, a part of it, and against results of before batches were recorded
     experiment = _copied(published, tmp_path)
     _tamper(experiment, lambda found: found.pop("batches"))
-    printed = workplace.run("reproduce", str(experiment), "--run=again", "--steps=7")
-    assert "the finished reproduction in" in printed
-    assert "small, 7 of 12 steps" in printed
-    assert "same: bit for bit what was published" in printed
+    workplace.run("reproduce", str(experiment), "--run=again", "--steps=7")
     outcome = read_json(folder / "reproduction.json")
     assert (outcome["steps"], outcome["same"]) == (7, True)
     assert outcome["numbers"][0]["verdict"] == NOT_COMPARED
@@ -80,11 +72,8 @@ def test_tampered_results_are_told(
     of = sha256_of_file(experiment.parent / "results.json")
     write_json(run / reproduce.MARK_FILE, {"experiment": "small", "of": of, "steps": 12})
     printed = workplace.refused("reproduce", str(experiment), "--run=tampered")
-    assert "different: not bit for bit what was published, the largest difference is" in printed
     line = next(line for line in printed.splitlines() if line.startswith("validation loss at step 0"))
-    assert line.split()[-1] == DIFFERENT
-    assert " 6 " in line
-    assert "Traceback" not in printed
+    assert (line.split()[-1], " 6 " in line) == (DIFFERENT, True)
 
 
 @pytest.mark.process
@@ -98,8 +87,7 @@ def test_a_mean_of_checkpoints_is_evaluated_as_one(
     (run / "evaluation.json").unlink()
     of = sha256_of_file(experiment.parent / "results.json")
     write_json(run / reproduce.MARK_FILE, {"experiment": "small", "of": of, "steps": 12})
-    printed = workplace.run("reproduce", str(experiment), "--run=averaged")
-    assert "same: bit for bit what was published" in printed
+    workplace.run("reproduce", str(experiment), "--run=averaged")
     assert read_json(run / "evaluation.json")["mean_of_checkpoints"] == 2
 
 
@@ -107,9 +95,7 @@ def test_a_mean_of_checkpoints_is_evaluated_as_one(
 def test_other_data_are_told_before_anything_is_trained(workplace: Workplace, published: Path, tmp_path: Path) -> None:
     experiment = _copied(published, tmp_path)
     _tamper(experiment, lambda found: found["identity"]["data"]["sha256"].update(train="ab" * 32))
-    printed = workplace.run("reproduce", str(experiment), "--run=other_data", code=1)
-    assert "different: the data changed since" in printed
-    assert "data: sha256.train" in printed
+    workplace.refused("reproduce", str(experiment), "--run=other_data", words=["data: sha256.train"])
     assert not (workplace.folder / "runs" / "other_data").exists()
 
 
@@ -132,28 +118,20 @@ def experiment(own_place: Path) -> Path:
     return own_place / "small.gin"
 
 
-def test_without_published_results_there_is_nothing_to_compare_with(experiment: Path) -> None:
-    (experiment.parent / "results.json").unlink()
-    with pytest.raises(UserError, match=r"small has published no results to compare with.*make report EXP=.*small.gin"):
-        reproduce.reproduce(config.load(str(experiment)), experiment.parent / "run")
+def test_results_that_cannot_be_compared_are_refused(experiment: Path) -> None:
+    file, loaded = experiment.parent / "results.json", config.load(str(experiment))
+    found = read_json(file)
+    for change, *named in (
+        ({"experiment": "large"}, "of large"),
+        ({"curves": None, "hardware": None}, "hardware, curves", "make report EXP="),
+    ):
+        write_json(file, {name: one for name, one in {**found, **change}.items() if one is not None})
+        with refused(*named):
+            reproduce.reproduce(loaded, experiment.parent / "run")
+    file.unlink()
+    with refused("no results", "make report EXP="):
+        reproduce.reproduce(loaded, experiment.parent / "run")
     assert not (experiment.parent / "run").exists()
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"experiment": "large"}, "holds results of large, not of small"),
-        (
-            {"curves": None, "hardware": None},
-            r"lacks hardware, curves. Write it again with: make report EXP=.*small.gin",
-        ),
-    ],
-)
-def test_results_that_cannot_be_compared_are_refused(experiment: Path, change: Results, message: str) -> None:
-    found = {**read_json(experiment.parent / "results.json"), **change}
-    write_json(experiment.parent / "results.json", {name: one for name, one in found.items() if one is not None})
-    with pytest.raises(UserError, match=message):
-        reproduce.reproduce(config.load(str(experiment)), experiment.parent / "run")
 
 
 def test_a_commit_that_is_none_is_no_option_of_git(experiment: Path) -> None:
@@ -188,35 +166,32 @@ def test_its_record_has_the_overrides_of_the_published_run(experiment: Path, mon
 
 def test_overrides_and_steps_that_were_not_published_are_refused(experiment: Path) -> None:
     for steps in (0, 13):
-        with pytest.raises(UserError, match=rf"STEPS={steps}: small has published 12 steps; give a number from 1"):
+        with refused(f"STEPS={steps}", "12 steps"):
             reproduce.reproduce(config.load(str(experiment)), experiment.parent / "run", steps=steps)
-    with pytest.raises(UserError, match=r"as it was published: leave out GIN= .* STEPS=n"):
+    with refused("leave out GIN="):
         reproduce.reproduce(config.load(str(experiment), ["BATCH_SIZE=8"]), experiment.parent / "run")
 
 
 @pytest.mark.parametrize(
-    ("files", "message"),
+    ("files", "named"),
     [
-        ({"notes.txt": ""}, "holds notes.txt. Name another one"),
-        ({"run.json": "{}", "metrics.jsonl": ""}, "holds another run"),
-        ({".reproduction.json": "{}", "run.json": "{}"}, "an unfinished reproduction of None"),
-        (
-            {".reproduction.json": '{"experiment": "small", "of": "x", "steps": 12}'},
-            "that were published before",
-        ),
+        ({"notes.txt": ""}, "notes.txt"),
+        ({"run.json": "{}", "metrics.jsonl": ""}, "another run"),
+        ({".reproduction.json": "{}", "run.json": "{}"}, "unfinished reproduction"),
+        ({".reproduction.json": '{"experiment": "small", "of": "x", "steps": 12}'}, "published before"),
     ],
 )
-def test_a_folder_that_holds_something_else_is_refused(experiment: Path, files: dict[str, str], message: str) -> None:
+def test_a_folder_that_holds_something_else_is_refused(experiment: Path, files: dict[str, str], named: str) -> None:
     folder = experiment.parent / "run"
     folder.mkdir()
     for name, text in files.items():
         (folder / name).write_text(text)
-    with pytest.raises(UserError, match=message):
+    with refused(named):
         reproduce.reproduce(config.load(str(experiment)), folder)
     assert {path.name: path.read_text() for path in folder.iterdir()} == files
 
 
-def test_an_outcome_is_json(tmp_path: Path) -> None:
+def test_an_outcome_is_json() -> None:
     """An infinite difference too."""
     comparison = compare(changed("num_params", 1), results(), steps=4)
     assert json.loads(json.dumps(reproduce._as_json(comparison), allow_nan=False))["largest_difference"] is None

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from t5xpg.base import environment
-from t5xpg.base.errors import UserError
 from t5xpg.base.files import read_json
 from t5xpg.study.speedrun.speedrun import Speedrun
+from tests.refusals import assert_named, refused
 from tests.workplace import EXPERIMENT, make_workplace
 from tests.written_pages import wrong_files
 
@@ -43,7 +43,7 @@ def test_an_entry_is_recorded_and_checked(
 
     assert speedrun().check("one", [3, 4]) == 1
     said = capsys.readouterr().out
-    assert "one is refused: the noise is not measured: deviation is missing in speedrun.toml" in said
+    assert "deviation" in said
     deviation = said.rpartition("the standard deviation over 2 seeds ")[2].split()[0]
     runs = sorted((place.folder / "runs" / "speedrun").glob("one,seed=*/run.json"))
     assert [run.parent.name for run in runs] == ["one,seed=3", "one,seed=4"]
@@ -79,9 +79,9 @@ def test_an_entry_is_recorded_and_checked(
     capsys.readouterr()
     assert speedrun().check("one", [3]) == 1
     said = capsys.readouterr().out
-    assert "one is refused: 1 seeds, and at least 2 are needed; (target - mean) * sqrt(n) is -" in said
+    assert_named(said, ["1 seeds", "at least 2"])
     assert runs[0].stat().st_mtime_ns > written, "it was trained anew"
     assert said.count(str(record["seeds"][0]["nats_per_byte"])) == 2, "here and recorded, the same to the bit"
     file.with_name("record.json").write_text("<<<<<<< HEAD\n", encoding="utf-8")
-    with pytest.raises(UserError, match=r"record\.json is not JSON"):
+    with refused("record.json"):
         speedrun().publish()

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from t5xpg.base.errors import UserError
 from t5xpg.base.files import read_json, write_json
 from t5xpg.study import runs
 from t5xpg.study.sweep import board as sweep_board
 from t5xpg.study.sweep import judged_tasks
 from t5xpg.study.sweep.sweep import Sweep
+from tests.refusals import refused
 from tests.workplace import EXPERIMENT, PATIENCE, Workplace, make_workplace, wait_until
 from tests.written_pages import wrong_files
 
@@ -140,23 +140,18 @@ def test_runs_that_ended_early_are_not_said_to_have_all_steps(
     monkeypatch.setattr(sweep_board, "outcome", lambda run: dataclasses.replace(runs.outcome(run), step=3))
     early = sweep.collect(sweep.runs())
     assert early["ended_early"]
-    assert all(" after at most 4 steps" in line for line in sweep.summary(early))
-    assert "Loss after at most 4 steps on the whole" in "".join(sweep.page.sections(early))
+    assert all("at most 4 steps" in text for text in (*sweep.summary(early), "".join(sweep.page.sections(early))))
 
 
 def test_the_page_is_made_from_the_board(done: tuple[Workplace, Sweep, str]) -> None:
     place, sweep, _ = done
     place.run("report", str(place.experiment))
     board = read_json(place.folder / "leaderboard.json")
-    readme = place.folder / "README.md"
-    text = readme.read_text(encoding="utf-8")
-    assert "The recipes are validated on different tasks: these losses do not compare, and no curve is drawn." in text
-    assert "| measured on | Spans | Prefix LM |" in text
+    text = (place.folder / "README.md").read_text(encoding="utf-8")
     for task in JUDGED:
         cells = [board["judged"]["recipes"][name]["loss"][task]["mean"] for name in ("spans", "prefix_lm")]
         shown = [f"**{one:.3f}**" if one == min(cells) else f"{one:.3f}" for one in cells]
         assert f"| `{task}` | {shown[0]} | {shown[1]} |" in text
-    assert text.count("| &nbsp;&nbsp;`small_ul2_") == 7
     assert wrong_files(place.folder, sweep.page) == []
 
 
@@ -167,7 +162,7 @@ def test_runs_of_changed_code_are_not_published(done: tuple[Workplace, Sweep, st
     record = directory.read()
     record["starts"][-1]["git"]["clean"] = False
     write_json(directory.run_json, record)
-    with pytest.raises(UserError, match="is not published: it was trained with changes that are not in commit"):
+    with refused("commit"):
         sweep.publish()
 
 
@@ -195,28 +190,17 @@ def test_runs_with_other_settings_are_not_taken_for_those_of_the_plan(done: tupl
     text = place.experiment.read_text(encoding="utf-8")
     place.experiment.write_text(text.replace("BATCH_SIZE = 4", "BATCH_SIZE = 8"), encoding="utf-8")
     try:
-        printed = place.refused("sweep", str(place.experiment))
+        place.refused("sweep", str(place.experiment), words=["train_dataset.batch_size", "4 in the run, 8 now"])
     finally:
         place.experiment.write_text(text, encoding="utf-8")
-    assert "train_dataset.batch_size" in printed
-    assert "4 in the run, 8 now" in printed
 
 
-@pytest.mark.parametrize(
-    ("task", "said"),
-    [
-        ("small_prefix_lm_byte640", "There is no task or mixture named small_prefix_lm_byte640. Did you mean small_pr"),
-        ("small_prefix_lm", f"[judged] tasks: small_prefix_lm has another vocabulary than {SPANS}"),
-    ],
-)
-def test_tasks_that_cannot_be_measured_are_refused_before_training(
-    done: tuple[Workplace, Sweep, str], task: str, said: str
-) -> None:
+def test_tasks_that_cannot_be_measured_are_refused_before_training(done: tuple[Workplace, Sweep, str]) -> None:
     place, sweep, _ = done
-    sweep.plan_path.write_text(PLAN.replace(json.dumps(JUDGED), json.dumps([task])), encoding="utf-8")
-    try:
-        printed = place.refused("sweep", str(place.experiment), "--run=other")
-    finally:
-        sweep.plan_path.write_text(PLAN, encoding="utf-8")
-    assert said in printed
+    for task, named in (("small_prefix_lm_byte640", "Did you mean small_pr"), ("small_prefix_lm", "[judged] tasks")):
+        sweep.plan_path.write_text(PLAN.replace(json.dumps(JUDGED), json.dumps([task])), encoding="utf-8")
+        try:
+            place.refused("sweep", str(place.experiment), "--run=other", words=[task, named])
+        finally:
+            sweep.plan_path.write_text(PLAN, encoding="utf-8")
     assert not list((place.folder / "runs" / "other").glob("*/run.json"))
