@@ -64,8 +64,8 @@ def verify(name: str, folder: Path, *, key: str | None = None, steps: int | None
     outcome = json_object_if_any(run.path / OUTCOME_FILE)  # Make's exit code is 2 for every error
     if outcome.get("of") != (digest := sha256_of_file(published)):
         print(
-            f"no receipt, as nothing was compared. Your own files that the experiment needs belong in {shown(checkout)}. "
-            "The same command goes on.",
+            "no receipt, as nothing was compared. Your own files that the experiment needs belong in "
+            f"{shown(checkout)}. The same command goes on.",
             flush=True,
         )
         return 1
