@@ -160,7 +160,7 @@ def test_published_results_are_what_their_records_say(name: str) -> None:
 
 
 def test_the_page_has_the_numbers_of_the_receipt() -> None:
-    receipt = json.loads((paths.EXPERIMENTS / "byt5_tiny_demo" / "resume_receipt.json").read_text(encoding="utf-8"))
+    receipt = json.loads((paths.EXPERIMENTS / "demo" / "resume_receipt.json").read_text(encoding="utf-8"))
     kills = receipt["kills"]
     listed = ", ".join(f"{phase} {count}" for phase, count in kills["by_phase"].items())
     page = " ".join(INDEX.with_name("runs.md").read_text(encoding="utf-8").split())
