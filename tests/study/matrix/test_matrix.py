@@ -89,7 +89,7 @@ def test_check_says_what_is_there_and_what_is_made_first(place: Workplace, done:
     assert_named(done["before"], ["4 cells", "make vocab DATASET=small SIZE=80 MODEL=bpe", *CELLS])
     assert_named(done["after"], [*CELLS, "it can be trained"])
     assert "make vocab" not in done["after"]
-    assert (done["before"].count(", new"), done["after"].count("6 steps")) == (4, 4)
+    assert (done["before"].count(", new"), done["after"].count("trained for 6 steps")) == (4, 4)
 
 
 def test_every_cell_is_trained_once_and_compared(place: Workplace, done: dict[str, str]) -> None:
