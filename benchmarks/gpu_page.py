@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import REPOSITORY, Row
-from benchmarks.page import HEADER, block_in, cells, from_json, text
+from benchmarks.page import HEADER, PAGE, block_in, cells, from_json, text
 from t5xpg.base.files import json_object_if_any, replaced_together, write_json, write_text
 from t5xpg.base.markdown import escape, table
 from t5xpg.base.progress import duration
