@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import REPOSITORY, Row
+from benchmarks.harness import Row
 from benchmarks.page import HEADER, PAGE, block_in, cells, from_json, text
 from t5xpg.base.files import json_object_if_any, replaced_together, write_json, write_text
 from t5xpg.base.markdown import escape, table
 from t5xpg.base.progress import duration
 
-RESULTS = REPOSITORY / "benchmarks" / "results" / "gpu.json"
+RESULTS = PAGE.parents[1] / "benchmarks" / "results" / "gpu.json"
 BEGIN, END = "<!-- gpu:begin -->", "<!-- gpu:end -->"
 NOTE = "<!-- Written by `make gpu` from benchmarks/results/gpu.json. Do not edit. -->"
 NOTHING = "No GPU has been measured yet."
