@@ -4,7 +4,7 @@ import contextlib
 import sys
 
 # By default malloc returns the buffers of XLA's programs to the system and asks for them again: on CPUs the page faults
-# take a quarter of a training step, and with huge pages a few per cent.
+# take a quarter of a training step, and with huge pages up to a tenth.
 TUNABLES = "glibc.malloc.hugetlb=1"
 
 

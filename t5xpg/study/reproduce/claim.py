@@ -78,8 +78,7 @@ def verify(name: str, folder: Path, *, steps: int | None = None) -> int:
 
 def _clone(commit: str, checkout: Path) -> None:
     if checkout.exists():
-        changes = environment.git("diff", "HEAD", "--", ".", f":!*/{RESULTS_FILE}", folder=checkout)
-        if environment.git("rev-parse", "HEAD", folder=checkout) != commit or changes:
+        if environment.git_state(checkout) != {"commit": commit, "clean": True}:
             raise UserError(f"{shown(checkout)} is not commit {commit[:12]} as it was: delete it, or name an OUTPUT=…")
         return
     print(f"cloning commit {commit[:12]} into {shown(checkout)}", flush=True)
@@ -91,6 +90,8 @@ def _clone(commit: str, checkout: Path) -> None:
                 f"Commit {commit}, of which the results are, is not in this checkout. "
                 f"Type: git fetch {'--unshallow' if shallow else f'origin {commit}'}"
             )
+        # git ignores there, too, the files that today's experiments ask their users for
+        copy_file(paths.REPOSITORY / ".gitignore", new / ".git" / "info" / "exclude")
 
 
 def _make(checkout: Path, *arguments: str) -> int:

@@ -88,6 +88,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     git(folder, "init", "--quiet")
     commit_all(folder)
     publish(folder)
+    (folder / ".gitignore").write_text("/runs\n.venv\n/mine/\n")
     commit_all(folder)
     for name, value in (("REPOSITORY", folder), ("EXPERIMENTS", folder / "experiments")):
         monkeypatch.setattr(paths, name, value)
@@ -138,8 +139,13 @@ def test_numbers_that_differ_are_a_receipt_too(
     repository: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert claim.verify("tiny", tmp_path / "claim") == 0
-    (tmp_path / "claim" / "checkout" / "mine.txt").touch()  # a file of the user's own, which the experiment needs
+    checkout = tmp_path / "claim" / "checkout"
+    (checkout / "mine").mkdir()
+    (checkout / "mine" / "train.txt").touch()  # a file of the user's own, which the experiment needs
     assert claim.verify("tiny", tmp_path / "claim") == 0
+    (checkout / "json.py").touch()  # it would be imported
+    with refused("OUTPUT"):
+        claim.verify("tiny", tmp_path / "claim")
     write_json(repository / "outcome.json", outcome(DIFFERENT))
     commit_all(repository)
     publish(repository)
