@@ -21,8 +21,9 @@ def refused(*words: str) -> Iterator[None]:
     assert_named(said, words)
 
 
-def program_refused(capsys: pytest.CaptureFixture[str], arguments: Sequence[str], *words: str, code: int = 1) -> None:
-    """The program ends with `code` and without a traceback, and names each of the words on the standard error."""
+def program_refused(capsys: pytest.CaptureFixture[str], arguments: Sequence[str], *words: str, code: int = 1) -> str:
+    """The program ends with `code` and without a traceback, and names each of the words on the standard error, which
+    is returned."""
     capsys.readouterr()
     try:
         found = cli.main(arguments)
@@ -31,6 +32,7 @@ def program_refused(capsys: pytest.CaptureFixture[str], arguments: Sequence[str]
     said = capsys.readouterr().err
     assert found == code, said
     assert_named(said, words)
+    return said
 
 
 def assert_named(said: str, words: Sequence[str]) -> None:

@@ -208,7 +208,11 @@ def test_it_is_named_and_nothing_is_left(
             path.write_bytes(content)
     before = contents(own_place)
     arguments = case.arguments.split() if isinstance(case.arguments, str) else case.arguments
-    program_refused(capsys, arguments, *case.names.split("|"), code=case.code)
+    said = program_refused(capsys, arguments, *case.names.split("|"), code=case.code)
+    # one line, or several mistakes listed below it
+    head, *listed = said[said.rindex("error: ") :].strip().splitlines()
+    assert all(line.startswith("  ") for line in listed), said
+    assert bool(listed) == ("mistakes in" in head), said
     assert contents(own_place) == before
 
 
