@@ -31,7 +31,7 @@ def main() -> None:
     from t5xpg.train import nonfinite
 
     files = ["gin/models/t5_1_1_base.gin", "gin/optimizers/adafactor.gin"]
-    experiment = config.load("byt5_tiny_demo", [], files).experiment
+    experiment = config.load("byt5_tiny", [], files).experiment
     rng = np.random.default_rng(0)
 
     def filled(leaf: jax.ShapeDtypeStruct) -> jax.Array:

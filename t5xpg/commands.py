@@ -109,7 +109,7 @@ _COMMON = (
 )
 _GIN = Option("GIN", "--gin-overrides", "TEXT", "'--gin.X=1 --gin.Y=2' as one text", default="")
 _RUN = Option("RUN", "--run", "FOLDER", "the run directory, or a name in runs/")
-_EXP = Option("EXP", "experiment", "NAME", "a folder of experiments/, or a gin file", make_default="byt5_tiny_demo")
+_EXP = Option("EXP", "experiment", "NAME", "a folder of experiments/, or a gin file", make_default="byt5_tiny")
 _REFUSED = Option("GIN", "--gin-overrides", "TEXT", "is refused: the plan or the published run is trained", default="")
 _FIXED = (_EXP, _REFUSED, _RUN)
 _WITHOUT_RUN = (_EXP, _GIN)
@@ -415,7 +415,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def from_make(name: str, variables: Mapping[str, str]) -> list[str]:
-    """The program's arguments for `make name` with these variables: ["train", "byt5_tiny_demo", "--run=mine"].
+    """The program's arguments for `make name` with these variables: ["train", "byt5_tiny", "--run=mine"].
 
     variables: with TYPED_VARIABLES, the names that were typed behind make, and TYPED_TARGETS. Raises UserError for a
     typed name that none of the targets has.

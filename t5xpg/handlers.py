@@ -154,7 +154,7 @@ def _examples(options: Namespace) -> None:
         arguments.without_overrides(options, "GIN changes an experiment: name one with EXP.")
         config, needs = examples.dataset_of_task(options.task), ()
     else:
-        raise UserError("Name what to show: TASK=wikitext_span_corruption, or EXP=byt5_tiny_demo for its task.")
+        raise UserError("Name what to show: TASK=wikitext_span_corruption, or EXP=byt5_tiny for its task.")
     examples.show(config, options.count, task=options.task, module_import=options.module_import, needs=needs)
 
 
@@ -373,7 +373,7 @@ def _verify_claim(options: Namespace) -> int:
     from t5xpg.study.reproduce import claim, receipts
 
     if (options.experiment is None) == (options.receipt is None):
-        raise UserError("Give one of EXP=byt5_tiny_demo, to verify, and RECEIPT=receipt.json, to check.")
+        raise UserError("Give one of EXP=byt5_tiny, to verify, and RECEIPT=receipt.json, to check.")
     if options.receipt is not None:
         if names := arguments.given_values(options, "steps", "output"):
             raise UserError(f"{next(iter(names)).upper()}=… says nothing here: see `make help verify-claim`.")

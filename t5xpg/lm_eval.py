@@ -1,6 +1,6 @@
 """Trained models in EleutherAI's lm-evaluation-harness, under the name `t5xpg`.
 
-    python -m t5xpg.lm_eval run --model t5xpg --model_args run=byt5_tiny_demo,scoring=prefix --tasks blimp
+    python -m t5xpg.lm_eval run --model t5xpg --model_args run=byt5_tiny,scoring=prefix --tasks blimp
 
 is the harness' own command line. In Python, `import t5xpg.lm_eval` before `lm_eval.simple_evaluate(model="t5xpg", …)`.
 Importing this module without the harness raises UserError.

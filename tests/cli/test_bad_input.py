@@ -127,7 +127,7 @@ TABLE = [
     dataset("export that is a dangling link", "mine", "data/mine|gone", data_mine=link("gone")),
     dataset("a pipe in the export", "mine", "data/mine/pipe", data_mine_pipe=fifo),
     Case("unknown dataset", "data wikitex", "Did you mean wikitext"),
-    Case("an experiment that climbs", "train ../experiments/byt5_tiny_demo", "no experiment"),
+    Case("an experiment that climbs", "train ../experiments/byt5_tiny", "no experiment"),
     Case("more rows than are counted", "data mine --files=a.txt --limit=9999999999999", "--limit", {"a.txt": LONG}, 2),
     Case("no rows", "data mine --files=a.txt --limit=0", "--limit", {"a.txt": LONG}, 2),
     Case("no megabytes", "data mine --max-mb=0", "--max-mb", code=2),

@@ -69,7 +69,7 @@ def test_variables_of_make_are_options_of_the_program() -> None:
         ("cache", "EXP=not of it", ["wikitext_span_corruption"]),
         ("import", "CHECKPOINT=a b/c|NAME=mine|OPTIMIZER=1", ["a b/c", "--name=mine", "--optimizer"]),
         ("train", "SKIP_NONFINITE=3|ENGINE=t5x|VERIFY=1",
-         ["byt5_tiny_demo", "--gin.SKIP_NONFINITE=3", "--engine=t5x", "--verify"]),
+         ["byt5_tiny", "--gin.SKIP_NONFINITE=3", "--engine=t5x", "--verify"]),
         ("train", "EXP=-h|RUN=mine", ["--run=mine", "--", "-h"]),
         ("runs", "REMOVE=mine_* b|JSON=0", ["--remove=mine_* b"]),
     ):  # fmt: skip
@@ -100,8 +100,8 @@ def test_what_a_command_is_about_has_to_be_given() -> None:
 def test_options_that_are_none_or_would_be_ignored(capsys: pytest.CaptureFixture[str]) -> None:
     """Options are typed whole: a run's record, from which it is reproduced, knows no others."""
     for typed, named in (
-        ("train byt5_tiny_demo --gin=--gin.TRAIN_STEPS=1", "--gin=--gin.TRAIN_STEPS=1"),
-        ("train byt5_tiny_demo --ru=mine", "--ru=mine"),
+        ("train byt5_tiny --gin=--gin.TRAIN_STEPS=1", "--gin=--gin.TRAIN_STEPS=1"),
+        ("train byt5_tiny --ru=mine", "--ru=mine"),
         ("runs --gin.TRAIN_STEPS=1", "--gin.TRAIN_STEPS"),
     ):
         program_refused(capsys, typed.split(), named, code=2)

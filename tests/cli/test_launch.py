@@ -44,7 +44,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         ((SMALL, "--device=a100-80gb", "--mesh=data=4", "--gin.NUM_MICROBATCHES=4"), "mesh data 4 x", "of a a100-80gb"),
         ((BASE, "--device=a100-80gb", "--devices=8", "--gin.NUM_MICROBATCHES=1"), "mesh data 8 x", "of a a100-80gb"),
         ((BASE, "--device=tpu-v5e", "--devices=16", "--gin.NUM_MICROBATCHES=1"), "mesh data 16 x", "of a tpu-v5e"),
-        (("byt5_tiny_demo", "--device=cpu", "--mesh=data=2"), "mesh data 2 x", "GiB are there"),
+        (("byt5_tiny", "--device=cpu", "--mesh=data=2"), "mesh data 2 x", "GiB are there"),
     ],
 )
 def test_the_check_for_several_devices(

@@ -78,7 +78,7 @@ def called(folder: Path, *arguments: str, **variables: str) -> list[str]:
 def test_values_arrive_as_they_were_typed(folder: Path, text: str) -> None:
     """Of every variable, on the command line and in the environment."""
     values = dict.fromkeys(VARIABLES - {"MACHINE"}, text)
-    arguments = ["infer", "byt5_tiny_demo", f"--prompt={text}"]
+    arguments = ["infer", "byt5_tiny", f"--prompt={text}"]
     assert called(folder, "infer", f"PROMPT={text}") == called(folder, "infer", PROMPT=text) == arguments
     _, environment = json.loads(make(folder, "lock", *(f"{name}={value}" for name, value in values.items())))
     assert {name: environment.get(name) for name in values} == values
@@ -147,7 +147,7 @@ def test_help_needs_no_environment(tmp_path: Path) -> None:
 def test_the_kind_of_machine_that_was_installed_stays(folder: Path) -> None:
     (folder / ".venv" / ".installed-cpu").rename(folder / ".venv" / ".installed-tpu")
     assert make(folder, "install") == "make: Nothing to be done for 'install'.\n"
-    assert called(folder, "check") == ["check", "byt5_tiny_demo"]
+    assert called(folder, "check") == ["check", "byt5_tiny"]
     assert called(folder, "install", "MACHINE=cuda", f"PYTHON={sys.executable}") == ["cuda"]
     (folder / ".venv" / ".installed-tpu").rename(folder / ".venv" / ".installing-tpu")
     assert called(folder, "install", f"PYTHON={sys.executable}") == ["tpu"]

@@ -217,7 +217,7 @@ def lines_of(objects: list[dict[str, str]]) -> str:
 def test_the_readme(copy: Copy) -> None:
     assert "report: runs/demo/report/README.md" in copy.printed["make demo"]
     assert "train" in copy.run("make help")
-    for name in ("byt5_tiny_demo", "adafactor", "my_text", "my_task", "mine"):
+    for name in ("byt5_tiny", "adafactor", "my_text", "my_task", "mine"):
         assert (copy.folder / "runs" / name / "checkpoints" / "3").is_dir()
     assert wrong_files(copy.folder / "experiments" / "mine") == []
 

@@ -70,7 +70,7 @@ def test_the_weights_of_logits_in_float32() -> None:
 
 
 def test_short_examples_are_kept_with_their_pieces() -> None:
-    experiment = config.load("byt5_tiny_demo").experiment
+    experiment = config.load("byt5_tiny").experiment
     model = EncoderDecoderModel(CONFIG)
     experiment = dataclasses.replace(experiment, model=model)
     params, vocabulary = model.init(jax.random.key(0)), Vocabulary("bytes", extra_ids=125)

@@ -263,7 +263,7 @@ def test_bad_checkpoints(runs: Path, folder: Path, what: str) -> None:
 def test_bad_options(runs: Path) -> None:
     for options, named in (
         ({"name": "a/b"}, "NAME=a/b"),
-        ({"name": "byt5_tiny_demo"}, "NAME=byt5_tiny_demo"),
+        ({"name": "byt5_tiny"}, "NAME=byt5_tiny"),
         ({"sentinels": "sekio"}, "Did you mean seqio"),
         ({"sentinels": "byt5_google"}, "SENTINELS=byt5_google"),
     ):

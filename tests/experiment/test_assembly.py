@@ -23,7 +23,7 @@ def test_parameters_made_one_by_one_are_those_of_one_program() -> None:
         "RANDOM_SEED=3",
         "EMA_DECAY=None",
     ]
-    experiment = config.load(str(Path(EXPERIMENTS) / "byt5_tiny_demo" / "byt5_tiny_demo.gin"), overrides).experiment
+    experiment = config.load(str(Path(EXPERIMENTS) / "byt5_tiny" / "byt5_tiny.gin"), overrides).experiment
     built = assembly.assemble(experiment)
     key, optimizer = stream_key(experiment.random_seed, "parameters"), experiment.optimizer
     create = lambda: state.of_parameters(experiment.model, optimizer, experiment.model.init(key))  # noqa: E731
@@ -50,7 +50,7 @@ SMALL = [
 
 def test_each_batch_is_given_to_the_program_of_its_length_bucket() -> None:
     """The sums of a short batch are those of its halves, padded to the longest bucket."""
-    experiment = config.load("byt5_tiny_demo", [*SMALL, "LENGTH_BUCKETS=(16, 32)"]).experiment
+    experiment = config.load("byt5_tiny", [*SMALL, "LENGTH_BUCKETS=(16, 32)"]).experiment
     built = assembly.assemble(experiment)
     update, token_bytes = built.compile_train_steps(), np.ones(experiment.model.config.vocab_size, np.int32)
     draw = np.random.default_rng(0)
@@ -75,19 +75,19 @@ def test_each_batch_is_given_to_the_program_of_its_length_bucket() -> None:
 def test_batches_of_length_buckets_have_to_divide() -> None:
     overrides = [*SMALL, "BATCH_SIZE=16", "LENGTH_BUCKETS=(20, 32)", "NUM_MICROBATCHES=16"]
     with refused("20 tokens", "24 rows", "16 microbatches"):
-        assembly.assemble(config.load("byt5_tiny_demo", overrides).experiment)
-    uneven = config.load("byt5_tiny_demo", [*SMALL, "BATCH_SIZE=8", "train_eval/spec.DatasetConfig.batch_size=6"])
+        assembly.assemble(config.load("byt5_tiny", overrides).experiment)
+    uneven = config.load("byt5_tiny", [*SMALL, "BATCH_SIZE=8", "train_eval/spec.DatasetConfig.batch_size=6"])
     mesh: Any = AbstractMesh((4, 1), ("data", "model"))
     with refused("evaluation, 6 rows", "4 data-parallel devices"):
         assembly.check_batches(uneven.experiment, mesh)
     for binding, named in (("num_epochs=None", "evaluation"), ("length_buckets=(16, 32)", "LENGTH_BUCKETS")):
         with refused(named):
-            config.load("byt5_tiny_demo", [*SMALL, f"train_eval/spec.DatasetConfig.{binding}"])
+            config.load("byt5_tiny", [*SMALL, f"train_eval/spec.DatasetConfig.{binding}"])
 
 
 def test_a_state_to_time_has_a_teacher() -> None:
     overrides = [*SMALL, "TEACHER_CHECKPOINT=not_trained"]
-    experiment = config.load("byt5_tiny_demo", overrides, ["gin/runs/distillation.gin"]).experiment
+    experiment = config.load("byt5_tiny", overrides, ["gin/runs/distillation.gin"]).experiment
     built = assembly.assemble(experiment)
     begun = built.state_to_time()
     assert jax.tree.map(np.shape, begun) == jax.tree.map(np.shape, built.abstract_state)

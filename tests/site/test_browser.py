@@ -66,7 +66,7 @@ def test_runs_are_compared(page, site: Path) -> None:
     assert page.locator("#plot .u-legend .u-label").all_inner_texts()[0] == "target tokens"
     page.locator("#why table").wait_for()
     assert "gin: candidate" in page.locator("#why").inner_text()
-    for name in ("byt5_tiny_demo", "nb_nn"):
+    for name in ("byt5_tiny", "nb_nn"):
         page.check(f'input[value="{name}"]')
         page.wait_for_function(f"location.hash.includes('run={name}')")
     assert "null" not in page.locator("#why td").all_inner_texts()  # a dash is

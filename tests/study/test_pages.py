@@ -147,7 +147,7 @@ def test_a_run_is_judged_by_the_metric_at_its_end() -> None:
 
 def test_what_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     program_refused(capsys, ["sweep", "optimizers_tiny", "--cells=*,lm,*"], "CELLS=", "matrix.toml")
-    program_refused(capsys, ["sweep", "byt5_tiny_demo"], "sweep.toml or matrix.toml")
+    program_refused(capsys, ["sweep", "byt5_tiny"], "sweep.toml or matrix.toml")
 
 
 def test_ul2_tiny_compares_at_equal_steps_and_lengths(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from tests.refusals import refused
 
 
 def test_a_run_has_diverged_where_more_updates_were_not_finite_than_are_passed_over(tmp_path: Path) -> None:
-    run = Run("byt5_tiny_demo", tmp_path / "one", "final", {}, ["SKIP_NONFINITE=1"])
+    run = Run("byt5_tiny", tmp_path / "one", "final", {}, ["SKIP_NONFINITE=1"])
     (run.directory.nonfinite / "step_3").mkdir(parents=True)
     assert not outcome(run).diverged
     (run.directory.nonfinite / "step_7").mkdir()
@@ -20,7 +20,7 @@ def test_a_run_has_diverged_where_more_updates_were_not_finite_than_are_passed_o
 
 
 def test_runs_of_different_text_are_not_compared(tmp_path: Path) -> None:
-    runs = [Run("byt5_tiny_demo", tmp_path / name, "final", {}, []) for name in ("one", "two")]
+    runs = [Run("byt5_tiny", tmp_path / name, "final", {}, []) for name in ("one", "two")]
     for run, digest in zip(runs, ("00", "11"), strict=True):
         data = {"task": "pydocs_lm", "dataset": "pydocs", "sha256": {"train": digest}}
         run.directory.start("demo", {"data": data}, step=0, command="")

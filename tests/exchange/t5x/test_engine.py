@@ -51,7 +51,7 @@ def t5x(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def loaded(*overrides: str) -> config.LoadedConfig:
-    return config.load("byt5_tiny_demo", ["EMA_DECAY=None", *overrides], ["gin/optimizers/adafactor.gin"])
+    return config.load("byt5_tiny", ["EMA_DECAY=None", *overrides], ["gin/optimizers/adafactor.gin"])
 
 
 @pytest.mark.process
@@ -94,7 +94,7 @@ def test_what_t5x_trains_is_stored(t5x: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(MemoryFileSystem, "store", {})
     files = ["--gin.EMA_DECAY=None", "--gin_file=gin/optimizers/adafactor.gin"]
     for mirrored in ("t5x.log", "fail"):  # the second time, it fails
-        assert main(["train", "byt5_tiny_demo", "--engine=t5x", "--run=mine", *files]) == (mirrored == "fail")
+        assert main(["train", "byt5_tiny", "--engine=t5x", "--run=mine", *files]) == (mirrored == "fail")
         assert any(name.startswith(f"/bucket/runs/mine/{mirrored}") for name in MemoryFileSystem.store)
         (paths.runs_directory() / "mine" / "fail").touch()
 

@@ -16,7 +16,7 @@ FRAGMENT = (paths.GIN / "engines" / "t5x.gin").read_text(encoding="utf-8")
 ADAFACTOR = ["gin/optimizers/adafactor.gin"]
 
 
-def experiment(*overrides: str, name: str = "byt5_tiny_demo", adafactor: bool = True) -> Experiment:
+def experiment(*overrides: str, name: str = "byt5_tiny", adafactor: bool = True) -> Experiment:
     return config.load(name, ["EMA_DECAY=None", *overrides], ADAFACTOR if adafactor else []).experiment
 
 
@@ -88,6 +88,6 @@ def test_everything_that_t5x_has_not_is_named_at_once() -> None:
         (ADAFACTOR, ["train_eval/spec.DatasetConfig.objective=None"], "objective"),
         (["gin/partitioning/fsdp.gin", *ADAFACTOR], [], "data_parallel.gin"),
     ):  # fmt: skip
-        given = config.load("byt5_tiny_demo", overrides, files).experiment
+        given = config.load("byt5_tiny", overrides, files).experiment
         with refused(message):
             experiment_gin(given, "demo", Path("x"), None)
