@@ -92,8 +92,7 @@ class Model:
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
         """The encoder's output for each text: float32 [S, D], one row for each token and for the end token.
 
-        A model with a deletion gate has rows only for the tokens that the gate keeps. Raises UserError for a model
-        that is not an encoder-decoder.
+        Raises UserError for a model that is not an encoder-decoder.
         """
         if self._encode is None:
             raise UserError(f"encode is of models with an encoder and a decoder, which {self.run.name} is not.")
@@ -115,7 +114,7 @@ class Model:
         """Each text with its end token, as `pad_rows` rows."""
         _require_list(texts)
         ids = [[*self.vocabulary.encode(text), self.vocabulary.eos_id] for text in texts]
-        return pad_rows(self.experiment, ids, self.vocabulary.pad_id)
+        return pad_rows(ids, self.vocabulary.pad_id)
 
 
 def _require_list(texts: Sequence[str]) -> None:

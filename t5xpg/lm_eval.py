@@ -56,7 +56,6 @@ class T5xpgLM(LM):
             self._model.experiment.eval_dataset.converter,
             scoring,
             int(batch_size) if str(batch_size).isdigit() else _BATCH_SIZE,  # "auto" is none
-            self._lengths.get("inputs"),
         )
 
     def loglikelihood(self, requests: Sequence[Instance], **_: Any) -> list[Score]:

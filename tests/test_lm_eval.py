@@ -37,8 +37,7 @@ def test_the_harness_gets_what_the_model_says(monkeypatch: pytest.MonkeyPatch) -
         return [f"{text}. More" for text in texts]
 
     asked: list[Any] = []
-    gate = {"delete_gate_layer": 1, "deletion_rate": 0.5}  # its predictions depend on the length of training
-    model, vocabulary = EncoderDecoderModel(T5Config(**{**SIZES, "vocab_size": 384, **gate})), Vocabulary()
+    model, vocabulary = EncoderDecoderModel(T5Config(**{**SIZES, "vocab_size": 384})), Vocabulary()
     params = model.init(jax.random.key(0))
     dataset = SimpleNamespace(converter=ENC_DEC, task_feature_lengths={"inputs": 48, "targets": 16})  # of validation
     loaded = SimpleNamespace(
@@ -50,7 +49,7 @@ def test_the_harness_gets_what_the_model_says(monkeypatch: pytest.MonkeyPatch) -
     harness = create(f"run=mine,step=20,scoring={PREFIX}", {"batch_size": "auto", "device": None})
 
     pairs = [("the owl", "s"), ("", "owl")]
-    scorer = LikelihoodScorer(model, params, vocabulary, scoring=PREFIX, inputs_length=24)
+    scorer = LikelihoodScorer(model, params, vocabulary, scoring=PREFIX)
     assert harness.loglikelihood(requests("loglikelihood", *pairs)) == scorer.scores(pairs)
     with refused("language models"):
         harness.loglikelihood_rolling(requests("loglikelihood_rolling", ("a",)))

@@ -55,9 +55,8 @@ class Score(NamedTuple):
 class LikelihoodScorer:
     """Scores texts with a model. converter: the feature converter of the batches that the model was trained on.
 
-    batch_size: rows at a time; with `mask` every token is a row. inputs_length: the length of inputs in training. The
-    inputs for a delete gate are padded to it, because the gate keeps a share of a row's positions. Raises UserError for
-    an unknown scoring, a scoring that the model does not have, and a model that gives texts no probability.
+    batch_size: rows at a time; with `mask` every token is a row. Raises UserError for an unknown scoring, a scoring
+    that the model does not have, and a model that gives texts no probability.
     """
 
     def __init__(
@@ -68,7 +67,6 @@ class LikelihoodScorer:
         converter: str = ENC_DEC,
         scoring: str = PLAIN,
         batch_size: int = 32,
-        inputs_length: int | None = None,
     ) -> None:
         if scoring not in SCORINGS:
             raise UserError(f"There is no scoring {scoring!r}.{nearest(scoring, SCORINGS)}")
@@ -80,7 +78,6 @@ class LikelihoodScorer:
             raise UserError(f"batch_size is {batch_size}; it must be at least 1.")
         self._vocabulary, self._params = vocabulary, params
         self._converter, self._scoring, self._batch_size = converter, scoring, batch_size
-        self._inputs_length = 0 if model.config.delete_gate_layer is None else inputs_length or 0
         self._score = jax.jit(functools.partial(_score, model))  # compiled once for each shape
 
     def scores(self, pairs: Sequence[tuple[str, str]]) -> list[Score]:
@@ -151,17 +148,16 @@ class LikelihoodScorer:
             weights[index, first : first + len(row.scored)] = 1
             attention[index, : len(ids) + 1] = 1
         return {
-            "encoder_input_tokens": self._padded([row.inputs for row in rows], self._inputs_length),
+            "encoder_input_tokens": self._padded([row.inputs for row in rows]),
             "decoder_target_tokens": targets,
             "decoder_input_tokens": np.pad(targets[:, :-1], ((0, 0), (1, 0))),
             "decoder_loss_weights": weights,
             **({"decoder_causal_attention": attention} if self._converter == PREFIX_LM else {}),
         }
 
-    def _padded(self, rows: Sequence[list[int]], length: int = 0) -> np.ndarray:
-        """Rows of ids, padded to the batch size and to `length`; if they are longer, to a power of two."""
-        longest = max(1, *map(len, rows))
-        T = length if longest <= length else 1 << (longest - 1).bit_length()
+    def _padded(self, rows: Sequence[list[int]]) -> np.ndarray:
+        """Rows of ids, padded to the batch size and to a power of two."""
+        T = 1 << (max(1, *map(len, rows)) - 1).bit_length()
         tokens = np.full((self._batch_size, T), self._vocabulary.pad_id, np.int32)
         for row, ids in zip(tokens, rows, strict=False):  # further rows stay padding
             row[: len(ids)] = ids

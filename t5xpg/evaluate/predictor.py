@@ -35,12 +35,9 @@ from t5xpg.run.directory import RunDirectory
 LENGTH_MULTIPLE = 64
 
 
-def pad_rows(experiment: Experiment, ids: Sequence[Sequence[int]], pad_id: int, rows: int | None = None) -> np.ndarray:
-    """Rows of ids as int32 [B, S]. rows: B, if rows of padding are to be added. For a delete gate, which keeps a share
-    of a row's positions with its padding, rows are as long as in training."""
-    longest, trained_length = max(map(len, ids), default=1), experiment.lengths.get("inputs", 0)
-    as_in_training = experiment.model.config.delete_gate_layer is not None and longest <= trained_length
-    S = trained_length if as_in_training else -(-longest // LENGTH_MULTIPLE) * LENGTH_MULTIPLE
+def pad_rows(ids: Sequence[Sequence[int]], pad_id: int, rows: int | None = None) -> np.ndarray:
+    """Rows of ids as int32 [B, S]. rows: B, if rows of padding are to be added."""
+    S = -(-max(map(len, ids), default=1) // LENGTH_MULTIPLE) * LENGTH_MULTIPLE
     tokens = np.full((rows or len(ids), S), pad_id, np.int32)
     for row, row_ids in zip(tokens, ids, strict=False):
         row[: len(row_ids)] = row_ids
@@ -67,7 +64,6 @@ class Predictor:
         self.vocabulary = vocabulary
         self.batch_size = experiment.eval_dataset.batch_size
         self.lengths = dict(experiment.lengths)
-        self._pad_rows = functools.partial(pad_rows, experiment)
         self.decoding = experiment.decoding
         self.parameters = params
         check_predicts(experiment)
@@ -145,4 +141,4 @@ class Predictor:
 
     def encode(self, texts: Sequence[str], rows: int | None = None) -> np.ndarray:
         """Texts as int32 [B, S], with the ids that tasks put around them. rows: B, if padding rows are to be added."""
-        return self._pad_rows([self.ids(text) for text in texts], self.vocabulary.pad_id, rows)
+        return pad_rows([self.ids(text) for text in texts], self.vocabulary.pad_id, rows)

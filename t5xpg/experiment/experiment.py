@@ -117,16 +117,11 @@ class Experiment:
             raise UserError("LENGTH_BUCKETS is for training: train_eval/DatasetConfig.length_buckets must be None.")
 
     def _check_rows(self) -> None:
-        """Raise UserError where rows are packed or shortened for a model that needs one whole text in a row."""
+        """Raise UserError where rows are packed for a model that needs one text in a row."""
         pack = self.train_dataset.pack or self.eval_dataset.pack
         configs = [self.model.config, *([self.teacher.model.config] if self.teacher else [])]
         if pack and any(each.prompt_tokens for each in configs):
             raise UserError("PACK=True puts several texts into a row, and a prompt stands before one: set PACK=False.")
-        gated = any(each.delete_gate_layer is not None for each in configs)
-        if pack and gated:
-            raise UserError("PACK=True puts several texts into a row, and a delete gate is for one: set PACK=False.")
-        if gated and self.train_dataset.length_buckets is not None:
-            raise UserError("A delete gate keeps a share of a row, and LENGTH_BUCKETS shortens rows: set it to None.")
 
     def _check_step_offset(self) -> None:
         offset = getattr(self.optimizer, "step_offset", 0)

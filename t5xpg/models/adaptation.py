@@ -20,8 +20,8 @@ from t5xpg.models.encoder_decoder import EncoderDecoderModel
 from t5xpg.models.model import Model, Params
 
 # settings that give an encoder parameters or sizes that a decoder does not have
-_ENCODERS_OWN = {*ENCODER_SIZES, "delete_gate_layer", "encoder_global_block"}
-_TABLES = ("relpos_bias/rel_embedding", "relpos_bias/rel_keys")
+_ENCODERS_OWN = {*ENCODER_SIZES, "encoder_global_block"}
+_TABLE = "relpos_bias/rel_embedding"
 
 
 def check_adaptable(model: Model) -> None:
@@ -68,7 +68,7 @@ def adapt_decoder(decoder: Params, like: Params, config: T5Config) -> Params:
 
     def leaf(name: str, counterpart: Any) -> jax.Array:
         array = flat[origin(name)]
-        if name.startswith("encoder/") and name.endswith(_TABLES):
+        if name.startswith("encoder/") and name.endswith(_TABLE):
             array = jnp.dot(array, to_both_directions, precision=jax.lax.Precision.HIGHEST)
         # a copy, because an update donates the arrays of parameters
         return jax.device_put(jnp.array(array, copy=True), counterpart.sharding)

@@ -32,8 +32,6 @@ class T5Config:
         short. None: all queries at once.
     relpos_bias_in_every_layer: every layer has its own table of relative positions (umT5, T5X's scalable_t5); otherwise
         the layers of a stack share one table.
-    relative_attention_keys: each bucket of relative positions also has a key per head, which queries are multiplied
-        with (Shaw et al. 2018, equation 4): how far a head looks can depend on what it looks for. T5 has no such keys.
     scan_layers, remat_policy: see `layer_stack`; results are equal but for rounding.
 
     Settings of later encoder-decoders, which T5 does not have (`beyond_t5` lists those that a model uses):
@@ -60,8 +58,6 @@ class T5Config:
     share_embeddings: False gives the decoder its own embedding; a tied output matrix is tied to that one.
     encoder_emb_dim, encoder_num_heads, encoder_num_kv_heads, encoder_mlp_dim: sizes of an encoder that differs in width
         from the decoder (T5Gemma 9B-2B); the decoder makes keys and values of its outputs. None: as in the decoder.
-    delete_gate_layer, deletion_rate: after this many layers of the encoder, a gate removes this share of the positions
-        from all that follows (MrT5, arXiv 2410.20771; see `delete_gate`). delete_gate_layer None: no gate.
     ngram_lengths, ngram_buckets: to the embedding of an id are added those of the n-grams, of these lengths, that end
         with it. Their hashes choose rows of a table of `ngram_buckets` rows (BLT, arXiv 2412.09871; see `ngrams`).
         None: none.
@@ -87,7 +83,6 @@ class T5Config:
     relative_attention_max_distance: int = 128
     attention_chunk_size: int | None = None
     relpos_bias_in_every_layer: bool = False
-    relative_attention_keys: bool = False
     scan_layers: bool = False
     remat_policy: str = "none"
     num_kv_heads: int | None = None
@@ -110,8 +105,6 @@ class T5Config:
     encoder_num_heads: int | None = None
     encoder_num_kv_heads: int | None = None
     encoder_mlp_dim: int | None = None
-    delete_gate_layer: int | None = None
-    deletion_rate: float = 0.5
     ngram_lengths: tuple[int, ...] | None = None
     ngram_buckets: int = 16384
     decoder_start_token_id: int = 0
@@ -134,7 +127,6 @@ class T5Config:
             check(is_count(getattr(self, name)), name, "a whole number of at least 1")
             check("layers" not in name or getattr(self, name) <= MOST_LAYERS, name, f"at most {MOST_LAYERS:,}")
         check(chunk is None or is_count(chunk), "attention_chunk_size", "None or a whole number of at least 1")
-        check(chunk is None or not self.relative_attention_keys, "attention_chunk_size", "None with relative keys")
         check(0.0 <= self.dropout_rate < 1.0, "dropout_rate", "at least 0 and below 1")
         check(
             is_count(buckets, 4) and buckets % 4 == 0, "relative_attention_num_buckets", "a multiple of 4 (T5 has 32)"
@@ -185,21 +177,14 @@ class T5Config:
             check(window is not None, "encoder_window", "two whole numbers with encoder_global_block")
             all_local = self.sliding_window_pattern > self.num_encoder_layers
             check(all_local, "sliding_window_pattern", "above num_encoder_layers with encoder_global_block")
-            for name in ("rotary_base", "relpos_bias_in_every_layer", "relative_attention_keys"):
+            for name in ("rotary_base", "relpos_bias_in_every_layer"):
                 check(getattr(self, name) == _DEFAULTS[name], name, f"{_DEFAULTS[name]} with encoder_global_block")
 
     def _check_other_parts(self, check: Callable[[bool, str, str], None]) -> None:
-        """Check start id, prompt, delete gate, n-grams, sizes of the encoder, and which settings go together."""
+        """Check start id, prompt, n-grams, sizes of the encoder, and which settings go together."""
         is_start = is_count(self.decoder_start_token_id, 0) and self.decoder_start_token_id < self.vocab_size
         check(is_start, "decoder_start_token_id", "an id of the vocabulary")
         check(is_count(self.prompt_tokens, 0), "prompt_tokens", "a whole number")
-        gate = self.delete_gate_layer
-        is_between = gate is None or (is_count(gate) and gate < self.num_encoder_layers)
-        check(is_between, "delete_gate_layer", "None or a whole number of at least 1, below num_encoder_layers")
-        check(0.0 < self.deletion_rate < 1.0, "deletion_rate", "above 0 and below 1")
-        if gate is not None:
-            for name in ("encoder_window", "rotary_cross_attention", "prompt_tokens"):
-                check(getattr(self, name) == _DEFAULTS[name], name, f"{_DEFAULTS[name]} with delete_gate_layer")
         lengths = self.ngram_lengths
         are_counts = isinstance(lengths, tuple) and all(is_count(n) and n <= 16 for n in lengths)
         check(lengths is None or (are_counts and lengths != ()), "ngram_lengths", "None or whole numbers from 1 to 16")
@@ -207,10 +192,6 @@ class T5Config:
         for name in ENCODER_SIZES:
             value = getattr(self, name)
             check(value is None or is_count(value), name, "None or a whole number of at least 1")
-        if self.relative_attention_keys:
-            plain = ("num_kv_heads", "encoder_num_kv_heads", "relative_attention_bias", "merged_attention", "qk_norm")
-            for name in (*plain, "attention_logit_softcap"):
-                check(getattr(self, name) == _DEFAULTS[name], name, f"{_DEFAULTS[name]} with relative keys")
         heads = self.encoder_num_heads or self.num_heads
         groups = self.encoder_num_kv_heads or self.num_kv_heads or heads
         check(heads % groups == 0, "encoder_num_kv_heads", f"a divisor of the encoder's {heads} heads")
@@ -254,22 +235,16 @@ ENCODER_SIZES = ("encoder_emb_dim", "encoder_num_heads", "encoder_num_kv_heads",
 _DEFAULTS: Mapping[str, Any] = {field.name: field.default for field in fields(T5Config)}
 _READ_WITH = {
     **dict.fromkeys(("rotary_local_base", "rotary_scale", "rotary_cross_attention"), "rotary_base"),
-    "deletion_rate": "delete_gate_layer",
     "ngram_buckets": "ngram_lengths",
 }  # settings that are read only if the other one is not None
-_FIRST_BEYOND_T5 = list(_DEFAULTS).index("num_kv_heads")
 # settings of models that have an encoder and a decoder, and of each of the two
 TWO_STACK_SETTINGS = {
-    "rotary_cross_attention", "merged_attention", "share_embeddings", "delete_gate_layer", *ENCODER_SIZES,
+    "rotary_cross_attention", "merged_attention", "share_embeddings", *ENCODER_SIZES,
 }  # fmt: skip
 ENCODER_SETTINGS = {"encoder_window", "encoder_global_block"}
 DECODER_SETTINGS = {"decoder_window", "decoder_start_token_id"}
 # the settings that T5 does not have, and their values in a T5
-BEYOND_T5: Mapping[str, Any] = {
-    name: default
-    for index, (name, default) in enumerate(_DEFAULTS.items())
-    if index >= _FIRST_BEYOND_T5 or name == "relative_attention_keys"
-}
+BEYOND_T5: Mapping[str, Any] = dict(list(_DEFAULTS.items())[list(_DEFAULTS).index("num_kv_heads") :])
 
 
 def is_count(value: object, least: int = 1) -> bool:

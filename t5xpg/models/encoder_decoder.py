@@ -15,7 +15,6 @@ from t5xpg.models.attention.geometry import rotations, select_kind
 from t5xpg.models.attention.rotary import source_lengths, source_positions
 from t5xpg.models.config import T5Config
 from t5xpg.models.decoding import kv_cache
-from t5xpg.models.delete_gate import num_kept
 from t5xpg.models.layers import Dropout, Embed, named_key, token_embedder
 from t5xpg.models.model import Batch, LayerFlops, Model, Outputs, Params
 from t5xpg.models.soft_prompt import make_prompt, prepend_prompt, soft_prompt_embed
@@ -74,13 +73,11 @@ class EncoderDecoderModel(Model):
         return self
 
     def encode(self, params: Params, encoder_input_tokens: jax.Array) -> jax.Array:
-        """[B, S] int32 -> the encoder's output [B, S, D] in the compute dtype, without dropout.
+        """[B, S] int32 -> the encoder's output [B, S, D] in the compute dtype, without dropout."""
+        return self.source(params, encoder_input_tokens).states[:, self.config.prompt_tokens :]
 
-        With a delete gate, S counts only the positions that the gate keeps.
-        """
-        return self._source(params, encoder_input_tokens).states[:, self.config.prompt_tokens :]
-
-    def _source(self, params: Params, encoder_input_tokens: jax.Array) -> Source:
+    def source(self, params: Params, encoder_input_tokens: jax.Array) -> Source:
+        """[B, S] int32 -> what the decoder attends to, without dropout."""
         modules = self.with_parameters(params)
         source: Source = modules.encoder(
             soft_prompt_embed(modules), prepend_prompt(encoder_input_tokens, self.config.prompt_tokens)
@@ -91,16 +88,12 @@ class EncoderDecoderModel(Model):
         """The attention of each decoder position over the source: [B, L, H, T, S] float32. It adds up to 1 over S, less
         the weights on the decoder's own positions (merged attention) or on the prompt. batch: as for `logits`, but not
         packed."""
-        modules, tokens = self.with_parameters(params), batch["encoder_input_tokens"]
-        source, decoder_inputs = self._source(params, tokens), self.with_start_ids(batch["decoder_input_tokens"])
+        modules, source = self.with_parameters(params), self.source(params, batch["encoder_input_tokens"])
+        decoder_inputs = self.with_start_ids(batch["decoder_input_tokens"])
         weights: jax.Array = modules.decoder.source_weights(
             _decoder_embedder(modules), source, decoder_inputs, batch["decoder_target_tokens"]
         )
-        return (
-            weights[..., self.config.prompt_tokens :]
-            if source.kept is None
-            else source.kept.scatter(weights, tokens.shape[1])
-        )
+        return weights[..., self.config.prompt_tokens :]
 
     def init_cache(
         self,
@@ -116,7 +109,7 @@ class EncoderDecoderModel(Model):
         config, is_rotary = self.config, self.config.rotary_cross_attention
 
         def source_cache(tokens: jax.Array) -> kv_cache.SourceCache:
-            source = self._source(params, tokens)
+            source = self.source(params, tokens)
             layer_rotations = rotations(config, source_positions(source.tokens, None)) if is_rotary else (None,)
             layers = {
                 name: kv_cache.source_keys_values(
@@ -148,12 +141,8 @@ class EncoderDecoderModel(Model):
         """See `Model.flops_per_example`. lengths: {"inputs": S, "targets": T}."""
         S, T = lengths["inputs"] + self.config.prompt_tokens, lengths["targets"]
         decoder_flops, config = LayerFlops(self.config), self.config
-        encoder_flops, layers = LayerFlops(config.encoder), config.num_encoder_layers
-        encoder = 0
-        if config.delete_gate_layer is not None:
-            encoder = encoder_flops.self_attention_and_mlp(S, config.delete_gate_layer)
-            S, layers = num_kept(S, config.deletion_rate), layers - config.delete_gate_layer
-        encoder += encoder_flops.self_attention_and_mlp(S, layers, config.encoder_window)
+        encoder_flops = LayerFlops(config.encoder)
+        encoder = encoder_flops.self_attention_and_mlp(S, config.num_encoder_layers, config.encoder_window)
         encoder += config.num_encoder_layers * encoder_flops.global_tokens(S)
         window = None if config.decoder_window is None or config.merged_attention else (config.decoder_window, 0)
         decoder = decoder_flops.self_attention_and_mlp(T, config.num_decoder_layers, window)

@@ -50,10 +50,10 @@ class LayerStack(nnx.Module):
             for index, key in enumerate(keys):
                 setattr(self, layer_name(index), make(key, config))
 
-    def run_layers(self, x: jax.Array, body: Body, dropout: Dropout = OFF, layers: slice = slice(None)) -> jax.Array:
-        """body(..., body(body(x, first layer, its dropout), second layer, ...)). layers: the part of the stack used."""
+    def run_layers(self, x: jax.Array, body: Body, dropout: Dropout = OFF) -> jax.Array:
+        """body(..., body(body(x, first layer, its dropout), second layer, ...))."""
         if not self.is_scanned:
-            for index, (name, layer) in list(enumerate(self.named_layers()))[layers]:
+            for index, (name, layer) in enumerate(self.named_layers()):
                 x = self._rematerialize(body, layer, index)(x, _parameters(layer), dropout.at(name))
             return x
         stack = getattr(self, LAYERS)
@@ -64,8 +64,7 @@ class LayerStack(nnx.Module):
             return self._rematerialize(body, stack)(x, parameters, Dropout(dropout.rate, key), index), None
 
         indices = jnp.arange(self.num_layers, dtype=jnp.int32)
-        values_of_layers = jax.tree.map(lambda leaf: leaf[layers], (_parameters(stack), keys, indices))
-        return lax.scan(step, x, values_of_layers)[0]
+        return lax.scan(step, x, (_parameters(stack), keys, indices))[0]
 
     def named_layers(self) -> list[tuple[str, Any]]:
         """The layers one by one, each with its own parameters."""

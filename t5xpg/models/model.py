@@ -144,14 +144,10 @@ class LayerFlops:
         mlp = 2 * self.config.emb_dim * self.config.mlp_dim * (len(self.config.mlp_activations) + 1)
         projections = 2 * self.projection + 2 * self.key_or_value
         local = 0 if window is None else sum(has_window(self.config, index) for index in range(layers))
-        pairs, distances = (layers - local) * length * length, (layers - local) * length * (2 * length - 1)
+        pairs = (layers - local) * length * length
         if window is not None:
-            blocks = Blocks.of_window(length, *window)
-            pairs += local * blocks.pairs(length)
-            distances += local * blocks.distances(length)
-        if not self.config.relative_attention_keys:
-            distances = 0
-        return layers * length * (projections + mlp) + pairs * self.pair + distances * self.pair // 2
+            pairs += local * Blocks.of_window(length, *window).pairs(length)
+        return layers * length * (projections + mlp) + pairs * self.pair
 
     def global_tokens(self, length: int) -> int:
         """For one layer of an encoder: the sums, keys and values of global tokens, and their pairs with positions."""

@@ -22,7 +22,7 @@ class SharedTransformer(nnx.Module):
                 f"T5Config has {config.num_encoder_layers} layers for the encoder and {config.num_decoder_layers} for "
                 "the decoder: where they share their parameters, the numbers have to be equal."
             )
-        encoder_settings = {"share_embeddings", "encoder_global_block", "delete_gate_layer", *ENCODER_SIZES}
+        encoder_settings = {"share_embeddings", "encoder_global_block", *ENCODER_SIZES}
         config.require_t5("A SharedEncoderDecoderModel", set(config.beyond_t5) - encoder_settings)
         self.token_embedder = token_embedder(named_key(key, "token_embedder"), config)
         self.prompt = make_prompt(key, config)

@@ -22,7 +22,6 @@ from t5xpg.models.attention.global_tokens import global_tokens
 from t5xpg.models.attention.relative_positions import RelativePositionBias
 from t5xpg.models.attention.rotary import decoder_positions, positions_in_segments, source_positions
 from t5xpg.models.config import T5Config
-from t5xpg.models.delete_gate import DeleteGate, KeptPositions
 from t5xpg.models.layer_stack import LayerStack
 from t5xpg.models.layers import OFF, Dense, Dropout, Embed, Mlp, RMSNorm, named_key
 
@@ -169,65 +168,45 @@ class Source(NamedTuple):
     """The source that a decoder attends to.
 
     states: the encoder's output [B, S, D] in the compute dtype. tokens: [B, S], the ids at its positions; padding is 0.
-    segment_ids: [B, S], for packed rows. kept: the positions of the text that are left, where a gate removed others.
+    segment_ids: [B, S], for packed rows.
     """
 
     states: jax.Array
     tokens: jax.Array
     segment_ids: jax.Array | None = None
-    kept: KeptPositions | None = None
 
 
 class Encoder(LayerStack):
+    layer: type[EncoderLayer] = EncoderLayer
+
     def __init__(self, key: jax.Array, config: T5Config) -> None:
         self.config = config
         self.dtype = jnp.dtype(config.dtype)
         self.relpos_bias = position_table(key, config, per_layer=False)
         if config.encoder_global_block is not None:
             self.global_relpos_bias = position_table(key, config, per_layer=False, name="global_relpos_bias")
-        self.add_layers(key, config, config.num_encoder_layers, EncoderLayer)
-        if config.delete_gate_layer is not None:
-            self.delete_gate = DeleteGate(named_key(key, "delete_gate"), config)
+        self.add_layers(key, config, config.num_encoder_layers, self.layer)
         self.encoder_norm = RMSNorm(config.emb_dim)
 
     def __call__(
         self, embed: Embed, tokens: jax.Array, segment_ids: jax.Array | None = None, dropout: Dropout = OFF
     ) -> Source:
         """tokens [B, S] int32."""
-        x, gate = dropout.at("embedding")(embed(tokens, self.dtype, segment_ids)), self.config.delete_gate_layer
-        if gate is None:
-            return self._source(self._apply_layers(x, tokens, segment_ids, dropout), tokens, segment_ids, dropout)
-        assert segment_ids is None, "of a packed row, the gate would keep more of one text than of another"
-        x = self._apply_layers(x, tokens, None, dropout, slice(gate))
-        kept = self.delete_gate(x, tokens)
-        x, tokens = kept.gather(x), kept.gather(tokens)
-        x = self._apply_layers(x, tokens, None, dropout, slice(gate, None), kept.positions)
-        source = self._source(x, tokens, None, dropout)
-        # the gate learns through the states of the positions that it keeps, which the decoder reads
-        return source._replace(states=source.states * kept.gates[..., None].astype(self.dtype), kept=kept)
+        x = dropout.at("embedding")(embed(tokens, self.dtype, segment_ids))
+        geometry = self.geometry(tokens, segment_ids)
+        x = self.run_layers(x, lambda x, layer, dropout, index: layer(x, geometry(layer, index), dropout), dropout)
+        # here T5X drops each value by itself, everywhere else one decision holds for a whole sequence
+        return Source(dropout.at("output")(self.encoder_norm(x), shared_axis=None), tokens, segment_ids)
 
-    def _apply_layers(
-        self,
-        x: jax.Array,
-        tokens: jax.Array,
-        segment_ids: jax.Array | None,
-        dropout: Dropout,
-        layers: slice = slice(None),
-        positions: jax.Array | None = None,
-    ) -> jax.Array:
-        """x [B, S, D] through some layers. positions: [B, S], where they are not simply 0, 1, 2 and so on."""
+    def geometry(
+        self, tokens: jax.Array, segment_ids: jax.Array | None = None
+    ) -> Callable[[EncoderLayer, int | jax.Array], Geometry]:
+        """The geometry of self attention for tokens [B, S], by layer and index."""
         pattern = AttentionPattern(tokens.shape[1], tokens, segment_ids, segment_ids)
         sums, size = None, self.config.encoder_global_block
         if size is not None and tokens.shape[1] >= size:
             sums = global_tokens(tokens, segment_ids, size, self.global_relpos_bias)
-        geometry = self_geometries(self.config, pattern, self.config.encoder_window, self.relpos_bias, positions, sums)
-        return self.run_layers(
-            x, lambda x, layer, dropout, index: layer(x, geometry(layer, index), dropout), dropout, layers
-        )
-
-    def _source(self, x: jax.Array, tokens: jax.Array, segment_ids: jax.Array | None, dropout: Dropout) -> Source:
-        # here T5X drops each value by itself, everywhere else one decision holds for a whole sequence
-        return Source(dropout.at("output")(self.encoder_norm(x), shared_axis=None), tokens, segment_ids)
+        return self_geometries(self.config, pattern, self.config.encoder_window, self.relpos_bias, None, sums)
 
 
 class _DecoderStack(LayerStack):
@@ -282,7 +261,7 @@ class Decoder(_DecoderStack):
         segment_ids: jax.Array | None = None,
     ) -> tuple[Callable[[DecoderLayer, int | jax.Array], Geometry], Callable[[int | jax.Array], Geometry]]:
         """The geometry of self attention, by layer and index, and of the attention over the source, by index."""
-        length, (_, encoder_tokens, encoder_segment_ids, _) = target_tokens.shape[1], source
+        length, (_, encoder_tokens, encoder_segment_ids) = target_tokens.shape[1], source
         self_pattern = AttentionPattern(length, target_tokens, segment_ids, segment_ids, is_causal=True)
         source_pattern = AttentionPattern(length, encoder_tokens, segment_ids, encoder_segment_ids)
         bias = source_pattern.make_bias(config.attention_chunk_size)

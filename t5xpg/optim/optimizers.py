@@ -4,7 +4,7 @@ Where an array stacks all layers, the rules for an array hold for each layer. `t
 logical axes of the parameters, a tree of tuples of names, because some rules depend on the meaning of a dimension.
 `learning_rate` is a schedule; a number is a constant rate.
 
-`relpos_bias_factor` multiplies the updates of the relative position biases and keys. Adam moves an entry by about the
+`relpos_bias_factor` multiplies the updates of the relative position biases. Adam moves an entry by about the
 learning rate a step, whatever its size. These biases start near 0 and are added to attention logits unscaled. A head
 looks at its neighbours only when they reach several units; at a rate that suits a matrix, this takes hundreds of steps.
 `embedding_factor` does the same for the token embeddings, which T5 initialises with a standard deviation of 1, ten
@@ -149,8 +149,8 @@ class Adafactor(Optimizer):
         unsupported = [axes for axes in jax.tree.leaves(params_axes, is_leaf=_is_axes) if len(layer_axes(axes)) > 2]
         if unsupported:
             raise UserError(
-                f"Adafactor factors arrays of at most two axes, and the model has one of {unsupported[0]}, as those of "
-                "T5Config.relative_attention_keys: take another optimiser (gin/optimizers)."
+                f"Adafactor factors arrays of at most two axes, and the model has one of {unsupported[0]}: "
+                "take another optimiser (gin/optimizers)."
             )
         steps = _clip(self.max_gradient_norm)
         factored = optax.scale_by_factored_rms(

@@ -83,15 +83,6 @@ def test_greedy_answers_are_greedy() -> None:
     assert scorer(EncoderDecoderModel).scores([("owl", "")]) == [(0.0, True)]
 
 
-def test_a_delete_gate_sees_inputs_as_long_as_in_training() -> None:
-    config = T5Config(**{**SIZES, "vocab_size": BYTES.size}, delete_gate_layer=1, deletion_rate=0.5)
-    model = EncoderDecoderModel(config)
-    gated = LikelihoodScorer(model, model.init(jax.random.key(0)), BYTES, inputs_length=40)
-    pair = ("the owl sat", " up")
-    alone, beside = gated.scores([pair])[0], gated.scores([pair, ("c" * 30, "d")])[0]
-    np.testing.assert_allclose(alone.log_likelihood, beside.log_likelihood, rtol=1e-6)
-
-
 def test_decoders_alone_read_the_context_before() -> None:
     rows = [split(*pair) for pair in PAIRS]
     check(scorer(DecoderOnlyModel, LM).scores(PAIRS), [alone(DecoderOnlyModel, C + X, len(X)) for C, X in rows])

@@ -9,15 +9,12 @@ from t5xpg.experiment import config
 from tests.refusals import refused
 
 
-def test_inputs_for_a_delete_gate_are_as_long_as_in_training() -> None:
-    gate = ["TASK_FEATURE_LENGTHS={'inputs': 100, 'targets': 16}", "encoder_decoder.T5Config.delete_gate_layer=1"]
-    for overrides, lengths in ((gate[:1], [64, 128, 128]), (gate, [100, 100, 128])):
-        model: Any = Model.__new__(Model)
-        model.experiment, model.vocabulary = config.load("byt5_tiny", overrides).experiment, Vocabulary()
-        predictor = Predictor(model.experiment, None, model.vocabulary)
-        texts = ["a" * length for length in (3, 80, 110)]
-        assert [predictor.encode([text]).shape[1] for text in texts] == lengths
-        assert [model._tokens([text]).shape[1] for text in texts] == lengths
+def test_lengths_of_inputs_are_rounded_up() -> None:
+    model: Any = Model.__new__(Model)
+    model.experiment, model.vocabulary = config.load("byt5_tiny").experiment, Vocabulary()
+    predictor = Predictor(model.experiment, None, model.vocabulary)
+    for length, rounded in ((3, 64), (80, 128), (130, 192)):
+        assert predictor.encode(["a" * length]).shape[1] == model._tokens(["a" * length]).shape[1] == rounded
 
 
 def test_a_language_model_has_nothing_to_continue_where_the_text_is_empty() -> None:

@@ -116,12 +116,12 @@ def test_decoders_alone_and_shared_stacks(tmp_path: Path) -> None:
 
 def test_what_t5x_has_no_network_for() -> None:
     usual = T5Config(vocab_size=40, **SIZES)
-    keys = dataclasses.replace(usual, relative_attention_keys=True)
+    norms = dataclasses.replace(usual, qk_norm=True)
     fewer = dataclasses.replace(usual, relative_attention_num_buckets=16, relative_attention_max_distance=64)
     for model, named in (
         (EncoderOnlyModel(usual), "EncoderOnlyModel"),
         (DecoderOnlyModel(dataclasses.replace(usual, relpos_bias_in_every_layer=True)), "decoder alone"),
-        (EncoderDecoderModel(keys), "relative_attention_keys"),
+        (EncoderDecoderModel(norms), "qk_norm"),
         (EncoderDecoderModel(fewer), "16 up to 64"),
     ):
         with refused(named):

@@ -16,12 +16,12 @@ ACTIVATIONS = {
 
 
 def logits(
-    params: Any, config: T5Config, inputs: list[int], targets: list[int], num_kept: int | None = None
+    params: Any, config: T5Config, inputs: list[int], targets: list[int], gate: tuple[int, int] | None = None
 ) -> np.ndarray:
-    """Of one pair of texts without padding: [T, V]. num_kept: how many positions a delete gate keeps."""
+    """Of one pair of texts without padding: [T, V]. gate: a delete gate's layer, and how many positions it keeps."""
     params = _float64(params)
     x = _embedded(params["token_embedder"], config, inputs)
-    encoded = _stack(params["encoder"], "encoder", config.encoder, x, None, num_kept)
+    encoded = _stack(params["encoder"], "encoder", config.encoder, x, None, gate)
     tables = params.get("decoder_token_embedder", params["token_embedder"])
     x = _embedded(tables, config, [config.decoder_start_token_id, *targets[:-1]])
     x = _stack(params["decoder"], "decoder", config, x, encoded)
@@ -72,7 +72,7 @@ def _stack(
     config: T5Config,
     x: np.ndarray,
     encoded: np.ndarray | None,
-    num_kept: int | None = None,
+    gate: tuple[int, int] | None = None,
     prefix: int = 0,
 ) -> np.ndarray:
     is_decoder = name == "decoder"
@@ -80,9 +80,9 @@ def _stack(
     first = len(encoded) if encoded is not None and config.rotary_cross_attention else 0
     places, gates = first + np.arange(len(x)), np.ones(1)
     for index in range(number):
-        if not is_decoder and index == config.delete_gate_layer:
+        if gate is not None and gate[0] == index:
             scores = _norm(stack["delete_gate"], "norm", x) @ stack["delete_gate"]["kernel"]
-            places = np.sort(np.argsort(-scores)[:num_kept])
+            places = np.sort(np.argsort(-scores)[: gate[1]])
             x, gates = x[places], 2 / (1 + np.exp(-scores[places]))
         layer = stack[f"layers_{index}"]
         is_local = (index + 1) % config.sliding_window_pattern != 0

@@ -20,7 +20,7 @@ SIZES: dict[str, Any] = {
 }  # fmt: skip
 CASES: dict[str, dict[str, Any]] = {
     "t5_1_1": {},
-    "tables in every layer, with keys": {"relpos_bias_in_every_layer": True, "relative_attention_keys": True},
+    "tables in every layer": {"relpos_bias_in_every_layer": True},
     "t5gemma": {
         "relative_attention_bias": False, "rotary_base": 10_000.0, "layer_norms": "both", "num_kv_heads": 1,
         "attention_logit_softcap": 50.0, "logits_via_embedding": True, "share_embeddings": False,
@@ -99,7 +99,6 @@ def test_what_cannot_begin_so() -> None:
     for kind, setting, named in (
         (SharedEncoderDecoderModel, {}, "EncoderDecoderModel"),
         (EncoderDecoderModel, {"num_encoder_layers": 3}, "num_encoder_layers"),
-        (EncoderDecoderModel, {"delete_gate_layer": 1}, "delete_gate_layer"),
         (EncoderDecoderModel, {"encoder_mlp_dim": 9}, "encoder_mlp_dim"),
     ):
         with refused(named):

@@ -10,7 +10,6 @@ import pytest
 
 from t5xpg.models.config import T5Config
 from t5xpg.models.decoder_only import DecoderOnlyModel
-from t5xpg.models.decoding import greedy
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
 from t5xpg.models.encoder_only import EncoderOnlyModel
 from tests.models import plain_transformer
@@ -122,29 +121,6 @@ def test_logits(name: str) -> None:
     assert relative_l2(together[:-2], np.concatenate(theirs)) < 1e-5
 
 
-def test_a_gate_deletes_positions() -> None:
-    """Rows of 11 keep 5: padding goes first. Scanned or position by position, the decoder reads what is kept."""
-    gate: dict[str, Any] = {"delete_gate_layer": 1, "deletion_rate": 0.6, "rotary_base": 50.0, **THREE_LAYERS}
-    model, scanned = (model_of("t5", **gate, scan_layers=scan_layers) for scan_layers in (False, True))
-    params, rows = parameters(model), batch()
-    together = with_layers_of(params, scanned.abstract_params())
-    with jax.default_matmul_precision("highest"):
-        logits = jax.jit(model.logits)
-        found = logits(params, rows)
-        answers = jax.jit(functools.partial(greedy, model, max_decode_length=9))(params, rows["encoder_input_tokens"])
-        again = logits(params, seq2seq(rows["encoder_input_tokens"], np.asarray(answers))).argmax(axis=-1)
-        weights = np.asarray(jax.jit(model.source_attention)(params, rows))
-        assert relative_l2(jax.jit(scanned.logits)(together, rows), found) < 1e-5
-    for row, pair in zip(found, PAIRS, strict=True):
-        expected = plain_transformer.logits(params, model.config, *pair, num_kept=5)
-        assert relative_l2(row[: len(expected)], expected) < 1e-5
-    np.testing.assert_array_equal(again[answers > 0], answers[answers > 0])
-    assert ((weights > 0).any(axis=(1, 2, 3)).sum(axis=1) == [5, 3, 4]).all()
-    np.testing.assert_allclose(weights.sum(axis=-1), 1.0, rtol=1e-5)
-    _, gradients = loss_and_gradients(model, params, rows)
-    assert np.abs(gradients["encoder"]["delete_gate"]["kernel"]).min() > 0
-
-
 def loss_and_gradients(model: EncoderDecoderModel, params: Any, batch: Any) -> tuple[jax.Array, Any]:
     def loss(params: Any) -> jax.Array:
         logits, targets = model.logits(params, batch), batch["decoder_target_tokens"]
@@ -204,10 +180,6 @@ def test_operations() -> None:
     head = 2 * 12 * 6  # of one position
     assert plain - model_of("t5", num_kv_heads=2).flops_per_example(lengths) == 3 * 2 * 2 * 2 * head * (10 + 6 + 10)
     fewer = model_of("t5", num_kv_heads=1).flops_per_example(lengths)
-    halves = {"inputs": 5, "targets": 6}  # one layer and the rest of the model
-    first = plain - model_of("t5", num_encoder_layers=1).flops_per_example(lengths)
-    rest = model_of("t5", num_encoder_layers=1).flops_per_example(halves)
-    assert model_of("t5", delete_gate_layer=1).flops_per_example(lengths) == first + rest
     assert fewer - model_of("merged").flops_per_example(lengths) == 3 * 2 * 2 * 4 * head * 6
 
 
@@ -224,17 +196,11 @@ CANNOT_BE: list[tuple[dict[str, Any], str]] = [
     ({"rotary_scale": "8"}, "T5Config.rotary_scale is '8'"),
     ({"encoder_num_heads": 3, "num_kv_heads": 2}, "encoder_num_kv_heads is None"),
     ({"encoder_emb_dim": 16}, "share_embeddings is True"),
-    ({"delete_gate_layer": 2}, "delete_gate_layer is 2"),
-    ({"delete_gate_layer": 1, "deletion_rate": 1.0}, "deletion_rate is 1.0"),
-    ({"delete_gate_layer": 1, "encoder_window": (1, 1)}, "encoder_window is (1, 1)"),
     ({"encoder_mlp_dim": 0}, "encoder_mlp_dim is 0"),
     ({"decoder_start_token_id": 29}, "T5Config.decoder_start_token_id is 29"),
     ({"ngram_lengths": (3, 0)}, "ngram_lengths is (3, 0)"),
     ({"ngram_buckets": 16}, "without ngram_lengths"),
     ({"merged_attention": True, "attention_chunk_size": 4}, "attention_chunk_size is 4"),
-    ({"relative_attention_keys": True, "qk_norm": True}, "qk_norm is True"),
-    ({"relative_attention_keys": True, "attention_logit_softcap": 9.0}, "attention_logit_softcap is 9.0"),
-    ({"relative_attention_keys": True, "encoder_num_kv_heads": 2}, "encoder_num_kv_heads is 2"),
     ({"relative_attention_bias": False, "relpos_bias_in_every_layer": True}, "without relative_attention_bias"),
 ]
 

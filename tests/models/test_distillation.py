@@ -82,10 +82,6 @@ def test_an_update_is_on_both_losses_and_leaves_the_teacher() -> None:
     np.testing.assert_allclose(metrics["gradient_squares"], squares, rtol=2e-4, atol=1e-9)
 
 
-DEEPER = "encoder_decoder.T5Config.num_encoder_layers=2"
-GATE = ("teacher/encoder_decoder.T5Config.delete_gate_layer=1", DEEPER)
-
-
 def test_a_teacher_of_something_else_is_refused(tmp_path: Any) -> None:
     for overrides, named in (
         (("DISTILLATION_WEIGHT=0.0",), "DISTILLATION_WEIGHT is 0.0"),
@@ -93,8 +89,6 @@ def test_a_teacher_of_something_else_is_refused(tmp_path: Any) -> None:
         (("TEACHER_CHECKPOINT=' '",), "TEACHER_CHECKPOINT is ' '"),
         (("teacher/encoder_decoder.T5Config.vocab_size=400",), "400 ids"),
         (("PACK=True", "teacher/encoder_decoder.T5Config.prompt_tokens=3"), "prompt"),
-        (("PACK=True", *GATE), "delete gate"),
-        (("LENGTH_BUCKETS=(32, 64)", *GATE), "LENGTH_BUCKETS"),
     ):
         gin = tmp_path / "student.gin"
         gin.write_text(EXPERIMENT + INCLUDE)

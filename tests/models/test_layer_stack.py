@@ -57,8 +57,8 @@ def results(model: Any, params: Any, batch: dict[str, np.ndarray]) -> tuple[Any,
 
 
 @functools.cache
-def plain(kind: type, packed: bool, own_tables: bool, keys: bool) -> tuple[Any, Any, Any]:
-    model = settings(kind, relpos_bias_in_every_layer=own_tables, relative_attention_keys=keys)
+def plain(kind: type, packed: bool, own_tables: bool) -> tuple[Any, Any, Any]:
+    model = settings(kind, relpos_bias_in_every_layer=own_tables)
     params = model.init(jax.random.key(0))
     batch = packed_batch() if packed else unpacked(packed_batch())
     return params, batch, results(model, params, batch)
@@ -73,15 +73,14 @@ SCAN = {"scan_layers": True}
         (DecoderOnlyModel, True, True, SCAN | {"remat_policy": "dots"}),
         (DecoderOnlyModel, True, True, {"remat_policy": "full"}),
         (EncoderOnlyModel, False, False, SCAN),
-        (SharedEncoderDecoderModel, True, True, SCAN | {"remat_policy": "dots", "relative_attention_keys": True}),
+        (SharedEncoderDecoderModel, True, True, SCAN | {"remat_policy": "dots"}),
         (EncoderDecoderModel, True, False, SCAN | {"remat_policy": "full", "attention_chunk_size": 2}),
     ],
     ids=str,
 )
 def test_the_numbers_are_those_of_plain_layers(kind, packed, own_tables, more) -> None:
     """Of logits and of every gradient; dropout has the same keys."""
-    keys = more.get("relative_attention_keys", False)
-    params, batch, (expected, expected_gradients) = plain(kind, packed, own_tables, keys)
+    params, batch, (expected, expected_gradients) = plain(kind, packed, own_tables)
     model = settings(kind, relpos_bias_in_every_layer=own_tables, **more)
     logits, gradients = results(model, with_layers_of(params, model.abstract_params()), batch)
     scale = np.abs(expected).max()

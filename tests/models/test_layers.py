@@ -1,6 +1,5 @@
 """Layers against small NumPy references, where whole models do not prove them (test_beyond_t5, test_parity)."""
 
-import dataclasses
 import math
 
 import jax
@@ -10,10 +9,9 @@ import pytest
 from flax import nnx
 
 from t5xpg.models.attention import Attention
-from t5xpg.models.attention.biases import AttentionPattern
 from t5xpg.models.attention.relative_positions import RelativePositionBias, relative_position_bucket
 from t5xpg.models.config import T5Config
-from t5xpg.models.layers import OFF, Dropout, Embed, Mlp, RMSNorm, named_key
+from t5xpg.models.layers import Dropout, Embed, Mlp, RMSNorm, named_key
 
 CONFIG = T5Config(vocab_size=13, emb_dim=6, num_heads=2, head_dim=5, mlp_dim=7)
 KEY = jax.random.key(0)
@@ -90,38 +88,6 @@ def test_embedding_gathers_rows_and_sums_gradients_in_float32():
     gradient = nnx.grad(lambda layer: jnp.sum(layer(many, jnp.dtype("bfloat16")).astype(jnp.float32)))(layer)
     expected = np.where(np.arange(13) == 5, 1000.0, 0.0)[:, None] * np.ones(6)
     np.testing.assert_array_equal(gradient["embedding"][...], expected)
-
-
-def reference_attention(layer: Attention, x, memory, bias) -> np.ndarray:
-    def project(name, tokens):
-        kernel = np.asarray(getattr(layer, name).kernel[...], np.float64)
-        return (tokens @ kernel).reshape(*tokens.shape[:2], 2, 5)
-
-    query, key, value = project("query", x), project("key", memory), project("value", memory)
-    logits = np.einsum("bqhk,bshk->bhqs", query, key) + bias
-    weights = np.exp(logits - logits.max(-1, keepdims=True))
-    weights /= weights.sum(-1, keepdims=True)
-    mixed = np.einsum("bhqs,bshk->bqhk", weights, value).reshape(*x.shape[:2], 10)
-    return mixed @ np.asarray(layer.out.kernel[...], np.float64)
-
-
-@pytest.mark.parametrize("bidirectional", [True, False])
-def test_keys_of_relative_positions_are_added_to_the_keys(bidirectional):
-    """Shaw et al. 2018, equation 4: a logit is the query's product with its key and with that of the distance."""
-    config = dataclasses.replace(
-        CONFIG, relative_attention_keys=True, relative_attention_num_buckets=8, relative_attention_max_distance=6
-    )
-    layer, positions = Attention(KEY, config), RelativePositionBias(KEY, config)
-    x, memory = normal(2, 9, 6), normal(2, 9, 6, seed=1)
-    table = positions.table(bidirectional=bidirectional)
-    pairs = AttentionPattern(9, jnp.ones((2, 9), jnp.int32), None, None, is_causal=not bidirectional, positions=table)
-    got = layer(jnp.asarray(x), *layer.project_keys_values(jnp.asarray(memory)), pairs.make_bias(None), OFF)
-    buckets = relative_position_bucket(np.arange(9)[None] - np.arange(9)[:, None], bidirectional, 8, 6)
-    queries = (x.astype(np.float64) @ np.asarray(layer.query.kernel[...])).reshape(2, 9, 2, 5)
-    keys = np.asarray(positions.rel_keys[...], np.float64)[..., buckets]  # [H, K, Q, S]
-    bias = np.einsum("bqhk,hkqs->bhqs", queries, keys) + np.asarray(positions.rel_embedding[...])[:, buckets]
-    hidden = 0.0 if bidirectional else np.where(np.tril(np.ones((9, 9))) > 0, 0.0, -1e10)
-    np.testing.assert_allclose(got, reference_attention(layer, x, memory, bias + hidden), atol=5e-5)
 
 
 def test_initialisers_have_t5x_s_spread():

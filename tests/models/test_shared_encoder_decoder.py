@@ -47,7 +47,6 @@ def test_it_is_an_encoder_decoder_with_two_equal_sets():
 def test_what_it_cannot_have_is_refused():
     for settings, named in (
         ({"num_encoder_layers": 3}, "3 layers"),
-        ({"delete_gate_layer": 1, "deletion_rate": 0.5}, "delete_gate_layer"),
         ({"encoder_mlp_dim": 48}, "encoder_mlp_dim"),
     ):
         with refused(named):

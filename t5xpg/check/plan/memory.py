@@ -133,8 +133,7 @@ def _activation_bytes(experiment: Experiment, rows: int, mesh: Mesh, fuses: bool
     config = experiment.model.config
     recomputed = 0
     if config.remat_policy != "none":
-        ungated = dataclasses.replace(config, delete_gate_layer=None, deletion_rate=T5Config.deletion_rate)
-        layer = dataclasses.replace(ungated, num_encoder_layers=1, num_decoder_layers=1)
+        layer = dataclasses.replace(config, num_encoder_layers=1, num_decoder_layers=1)
         layers = max(config.num_encoder_layers, config.num_decoder_layers)
         if config.sliding_window_pattern <= layers and config.encoder_global_block is None:
             layer = dataclasses.replace(layer, sliding_window_pattern=1)  # of two kinds, the layer that sees everything

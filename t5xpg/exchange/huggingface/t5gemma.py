@@ -343,7 +343,7 @@ def _require_settings(config: T5Config, family: str, encoder_window: tuple[int, 
     is_second = config.merged_attention
     needed: dict[str, Any] = {
         "relative_attention_bias": False, "rotary_cross_attention": False, "qk_norm": is_second,
-        "relative_attention_keys": False, "encoder_window": encoder_window,
+        "encoder_window": encoder_window,
     }  # fmt: skip
     if is_second:
         needed |= {"share_embeddings": True, "logits_via_embedding": True}

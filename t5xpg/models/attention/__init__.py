@@ -27,7 +27,6 @@ from t5xpg.models.attention.biases import (
     join_queries,
     split_queries,
 )  # fmt: skip
-from t5xpg.models.attention.relative_positions import skew
 from t5xpg.models.attention.rotary import Rotation
 from t5xpg.models.config import T5Config
 from t5xpg.models.layers import OFF, Dense, Dropout, Initializer, RMSNorm, named_key
@@ -262,8 +261,6 @@ def dense_logits(queries: jax.Array, keys: jax.Array, bias: DenseBias, softcap: 
     logits = soft_cap(logits.astype(jnp.float32), softcap)
     if bias.position is not None:
         logits = add_shared_bias(logits, bias.position)
-    if bias.keys is not None:
-        logits = logits + skew(jnp.einsum("bqhk,hkd->bhqd", queries.astype(jnp.float32), bias.keys))
     return logits + bias.mask
 
 

@@ -67,15 +67,13 @@ def add_prefix(visible: jax.Array, prefix: jax.Array | None, first: int | jax.Ar
     return visible | (queries[:, None, :, None] & keys[:, None, None, :])
 
 
-@functools.partial(jax.tree_util.register_dataclass, data_fields=["mask", "position", "keys"], meta_fields=[])
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["mask", "position"], meta_fields=[])
 @dataclass(frozen=True)
 class DenseBias:
-    """mask: 0 or MASKED, broadcast to [B, H, Q, S]; position: [1, H, Q, S] or None; keys: of relative positions, one
-    per distance, [H, K, Q + S - 1], or None; all float32."""
+    """mask: 0 or MASKED, broadcast to [B, H, Q, S]; position: [1, H, Q, S] or None; both float32."""
 
     mask: jax.Array
     position: jax.Array | None = None
-    keys: jax.Array | None = None
 
 
 @dataclass(frozen=True)
@@ -120,10 +118,8 @@ class AttentionPattern:
 
     def _dense(self) -> DenseBias:
         keys = self.key_tokens.shape[1]
-        if self.positions is None:
-            return DenseBias(as_bias(self.visible))
-        sizes = self.queries, keys, self.first
-        return DenseBias(as_bias(self.visible), self.positions(*sizes), self.positions.keys_by_distance(*sizes))
+        position = None if self.positions is None else self.positions(self.queries, keys, self.first)
+        return DenseBias(as_bias(self.visible), position)
 
     def _by_blocks(self, blocks: Blocks) -> BlockedBias:
         rows = replace(
@@ -219,12 +215,6 @@ class Blocks:
     def pairs(self, queries: int) -> int:
         """The number of pairs of positions of a row: those of its blocks, or of all positions if that is fewer."""
         return min(queries * queries, self.number * self.size * self.keys)
-
-    def distances(self, queries: int) -> int:
-        """The number of products with the keys of distances in a row, by blocks if it is longer than their keys."""
-        if queries <= self.keys:
-            return queries * (2 * queries - 1)
-        return self.number * self.size * (self.size + self.keys - 1)
 
     def split_queries(self, x: jax.Array) -> jax.Array:
         """[B, Q, ...] -> [B * number, size, ...], filled up with zeros."""

@@ -1,4 +1,4 @@
-"""T5's relative positions: a bias of attention logits for every bucket of distances; and Shaw's: a key for each."""
+"""T5's relative positions: a bias of attention logits for every bucket of distances."""
 
 import math
 from dataclasses import dataclass
@@ -14,7 +14,6 @@ from t5xpg.models.config import T5Config
 from t5xpg.models.layers import Initializer, named_key, parameter
 
 _position_init: Initializer = initializers.variance_scaling(1.0, "fan_avg", "uniform")
-_key_init: Initializer = initializers.normal(1.0)
 
 
 def relative_position_bucket(
@@ -41,7 +40,7 @@ def relative_position_bucket(
 
 @dataclass(frozen=True)
 class PositionTable:
-    """The bias of every bucket, [H, buckets] float32, its keys [H, K, buckets], and how distances fall into buckets.
+    """The bias of every bucket, [H, buckets] float32, and how distances fall into buckets.
 
     bidirectional: as in `relative_position_bucket`.
     """
@@ -50,7 +49,6 @@ class PositionTable:
     bidirectional: bool
     num_buckets: int
     max_distance: int
-    keys: jax.Array | None = None
 
     def __call__(self, queries: int, keys: int, first: int = 0) -> jax.Array:
         """[1, H, queries, keys] float32. first: the index of the key at the first query's position."""
@@ -58,39 +56,25 @@ class PositionTable:
 
     def by_distance(self, queries: int, keys: int, first: int = 0) -> jax.Array:
         """[H, queries + keys - 1] float32: the bias of every distance, first that of the last query and first key."""
-        return jnp.dot(self.table, self._one_hot(queries, keys, first), precision=lax.Precision.HIGHEST)
-
-    def keys_by_distance(self, queries: int, keys: int, first: int = 0) -> jax.Array | None:
-        """[H, K, queries + keys - 1] float32: the key of every distance; None where there are none."""
-        if self.keys is None:
-            return None
-        return jnp.dot(self.keys, self._one_hot(queries, keys, first), precision=lax.Precision.HIGHEST)
-
-    def _one_hot(self, queries: int, keys: int, first: int) -> jax.Array:
-        """[buckets, queries + keys - 1] float32: 1 for the bucket of each distance."""
         # key - query in [-(queries-1), keys-1] where the first key is at the first query's position
         distances = np.arange(-(queries - 1), keys, dtype=np.int32) - first
         buckets = relative_position_bucket(distances, self.bidirectional, self.num_buckets, self.max_distance)
-        return jnp.asarray(buckets[None, :] == np.arange(self.num_buckets)[:, None], jnp.float32)
+        one_hot = jnp.asarray(buckets[None, :] == np.arange(self.num_buckets)[:, None], jnp.float32)
+        return jnp.dot(self.table, one_hot, precision=lax.Precision.HIGHEST)
 
 
 class RelativePositionBias(nnx.Module):
-    """The parameters of relative positions, of a stack or of a layer: a bias [H, buckets] and, where distances have
-    keys, those [H, K, buckets]."""
+    """The parameters of relative positions, of a stack or of a layer: a bias [H, buckets]."""
 
     def __init__(self, key: jax.Array, config: T5Config) -> None:
         self.num_buckets = config.relative_attention_num_buckets
         self.max_distance = config.relative_attention_max_distance
         shape, axes = (config.num_heads, self.num_buckets), ("heads", "relpos_buckets")
         self.rel_embedding = parameter(named_key(key, "rel_embedding"), _position_init, shape, axes)
-        keys, key_axes = (config.num_heads, config.head_dim, self.num_buckets), ("heads", "kv", "relpos_buckets")
-        has_keys = config.relative_attention_keys
-        self.rel_keys = parameter(named_key(key, "rel_keys"), _key_init, keys, key_axes) if has_keys else None
 
     def table(self, *, bidirectional: bool) -> PositionTable:
         """The table as an encoder (bidirectional) or a decoder reads it."""
-        keys = None if self.rel_keys is None else self.rel_keys[...]
-        return PositionTable(self.rel_embedding[...], bidirectional, self.num_buckets, self.max_distance, keys)
+        return PositionTable(self.rel_embedding[...], bidirectional, self.num_buckets, self.max_distance)
 
 
 def toeplitz(by_distance: jax.Array, queries: int, keys: int) -> jax.Array:
@@ -102,19 +86,5 @@ def toeplitz(by_distance: jax.Array, queries: int, keys: int) -> jax.Array:
     heads, count = by_distance.shape
     assert count == queries + keys - 1
     padded = jnp.pad(by_distance, ((0, 0), (0, 1)))
-    return _shift_rows(jnp.broadcast_to(padded[:, None, :], (heads, queries, count + 1)))
-
-
-def skew(by_distance: jax.Array) -> jax.Array:
-    """`toeplitz` with other numbers for each query: [..., queries, queries + keys - 1] -> [..., queries, keys].
-
-    The shift of Transformer-XL (Dai et al. 2019, appendix B).
-    """
-    return _shift_rows(jnp.pad(by_distance, [(0, 0)] * (by_distance.ndim - 1) + [(0, 1)]))
-
-
-def _shift_rows(rows: jax.Array) -> jax.Array:
-    """[..., queries, count + 1], the last column unused -> [..., queries, keys], each row one further than the last."""
-    *lead, queries, wide = rows.shape
-    flat = rows.reshape(*lead, queries * wide)[..., : queries * (wide - 1)]
-    return flat.reshape(*lead, queries, wide - 1)[..., queries - 1 :]
+    rows = jnp.broadcast_to(padded[:, None, :], (heads, queries, count + 1)).reshape(heads, queries * (count + 1))
+    return rows[:, : queries * count].reshape(heads, queries, count)[..., queries - 1 :]

@@ -34,7 +34,7 @@ from t5xpg.models.stacks import Decoder, DecoderLayer, DecoderOnly, DecoderOnlyL
 # "self_values" [B, N, H, T, K]. For reordered beams: [B, H, K, T * N] and [B, H, T * N, K], position t of beam n at
 # t * N + n, and "ancestors" [B, N, T] int32: the beam at position t that beam n descends from, or -1.
 # "by_distance": [H, S + 2T - 1] or [H, 2T - 1] float32, the bias of every distance, first that of last query and first
-# key (in each layer, if layers have their own tables); "keys_by_distance": [H, K, as many], if distances have keys.
+# key (in each layer, if layers have their own tables).
 # "source_bias": [B, 1, 1, S] float32 for an encoder's output, or "last" [B] int32, the position of a prompt's last
 # token. "first": [B] int32, the decoder's first position, where that is not 0. "recent": [B, N, C] or [B, C] int32, for
 # n-grams: the C inputs before this position, and 0 before the first one.
@@ -76,10 +76,7 @@ def init_cache(
     def by_distance(relpos_bias: RelativePositionBias | None) -> LayerCache:
         if relpos_bias is None:
             return {}
-        table = relpos_bias.table(bidirectional=False)
-        keys = table.keys_by_distance(source_length + length, length)
-        biases = {"by_distance": table.by_distance(source_length + length, length)}
-        return biases if keys is None else biases | {"keys_by_distance": keys}
+        return {"by_distance": relpos_bias.table(bidirectional=False).by_distance(source_length + length, length)}
 
     if context := decoder.config.ngram_context:
         recent = shared.get("recent", jnp.zeros((B, context), jnp.int32))
@@ -142,13 +139,10 @@ def reorder(cache: Cache, parents: jax.Array) -> Cache:
 
 class _Positions(NamedTuple):
     """For one query: its biases with the source's keys, [B, 1 or H, 1, S], and with its own keys,
-    [1 or B, 1 or H, 1 or N, T or T * N]. Where positions have keys: those of the source [B, H, K, S] and its own
-    [H, K, T or T * N], which are added to these keys."""
+    [1 or B, 1 or H, 1 or N, T or T * N]."""
 
     source_bias: jax.Array
     own_bias: jax.Array
-    source_keys: jax.Array | None = None
-    own_keys: jax.Array | None = None
 
 
 def _query_positions(cache: Cache, tables: LayerCache, step: jax.Array, behind: int | None = None) -> _Positions:
@@ -157,7 +151,7 @@ def _query_positions(cache: Cache, tables: LayerCache, step: jax.Array, behind: 
     A prompt's last token does not belong to the source: it is the input of step 0.
     """
     layer, ancestors = next(iter(cache["layers"].values())), cache.get("ancestors")
-    by_distance, keys = tables.get("by_distance"), tables.get("keys_by_distance")
+    by_distance = tables.get("by_distance")
     T = layer["self_keys"].shape[-1] if ancestors is None else ancestors.shape[-1]
     zero_place = 0 if by_distance is None else by_distance.shape[-1] - T  # of distance 0
     positions = jnp.arange(T, dtype=jnp.int32)
@@ -166,25 +160,21 @@ def _query_positions(cache: Cache, tables: LayerCache, step: jax.Array, behind: 
         own_bias = lax.dynamic_slice_in_dim(by_distance, zero_place - step, T, axis=1)[None, :, None]
     if behind is not None:
         own_bias = own_bias + as_bias(step - positions <= behind)
-    own_keys = None if keys is None else lax.dynamic_slice_in_dim(keys, zero_place - step, T, axis=-1)
     if ancestors is None:
         own_bias = own_bias + as_bias(positions <= step)
     else:
         B, N, _ = ancestors.shape
         visible = as_bias(ancestors[..., None] == jnp.arange(N, dtype=jnp.int32)).reshape(B, 1, N, T * N)
         own_bias = jnp.repeat(own_bias, N, axis=-1) + visible
-        own_keys = None if own_keys is None else jnp.repeat(own_keys, N, axis=-1)
     if "source_bias" in cache:
-        return _Positions(cache["source_bias"], own_bias, None, own_keys)
+        return _Positions(cache["source_bias"], own_bias)
     last, positions = cache["last"][:, None], jnp.arange(layer["source_keys"].shape[-1], dtype=jnp.int32)
     distances = jnp.maximum(last + step - positions, 0)
     places, visible = zero_place - distances, positions < last
     source = as_bias(visible if behind is None else visible & (distances <= behind))[:, None]
     if by_distance is not None:
         source = jnp.swapaxes(jnp.take(by_distance, places, axis=1, mode="clip"), 0, 1) + source
-    source = source[:, :, None]
-    source_keys = None if keys is None else jnp.moveaxis(jnp.take(keys, places, axis=2, mode="clip"), 2, 0)
-    return _Positions(source, own_bias, source_keys, own_keys)
+    return _Positions(source[:, :, None], own_bias)
 
 
 def _layer_step(
@@ -206,9 +196,8 @@ def _layer_step(
         key, value = key.reshape(shape)[..., None], value.reshape(shape)[..., None, :]
     keys = lax.dynamic_update_slice_in_dim(keys, key, place, axis=-1)
     values = lax.dynamic_update_slice_in_dim(values, value, place, axis=-2)
-    source_keys = _add_position_keys(cache["source_keys"], positions.source_keys)
-    source = source_keys, cache["source_values"], positions.source_bias
-    own_positions = _add_position_keys(keys, positions.own_keys), values, positions.own_bias
+    source = cache["source_keys"], cache["source_values"], positions.source_bias
+    own_positions = keys, values, positions.own_bias
     looks_apart = isinstance(layer, DecoderLayer) and not layer.is_merged
     attended = (own_positions,) if looks_apart else (source, own_positions)
     x = x + apply_norm(layer, "post", "self_attention", _attend(layer.self_attention, y, rotation, *attended))
@@ -217,11 +206,6 @@ def _layer_step(
         look = functools.partial(_attend, layer.encoder_decoder_attention)
         x = residual(layer, "cross_attention", x, lambda y: look(y, source_rotation, source), OFF)
     return feed_forward(layer, x, OFF), cache | {"self_keys": keys, "self_values": values}
-
-
-def _add_position_keys(keys: jax.Array, position_keys: jax.Array | None) -> jax.Array:
-    """Keys plus the keys of their relative positions: a product with the sum is the sum of the two products."""
-    return keys if position_keys is None else keys.astype(jnp.float32) + position_keys
 
 
 def _attend(

@@ -55,14 +55,6 @@ def test_the_estimate_is_near_what_the_compiler_needs(tmp_path, overrides) -> No
     assert low * needed.total <= measured <= high * needed.total, (needed, measured)
 
 
-def test_a_gate_between_layers_that_are_made_again(tmp_path) -> None:
-    """The activations of a single layer are counted for it, in which a gate has no place."""
-    gate = ("encoder_decoder.T5Config.delete_gate_layer=1", "encoder_decoder.T5Config.deletion_rate=0.3")
-    experiment = small(tmp_path, "REMAT_POLICY='full'", *gate, TWO_LAYERS)
-    built = assembly.assemble(experiment)
-    assert memory.estimate(experiment, built.abstract_state, built.shardings, built.mesh).activations > 0
-
-
 @pytest.mark.parametrize(
     ("dtype", "settings", "compiled"),
     [

@@ -119,5 +119,5 @@ def test_what_cannot_be_said_in_the_other_configuration() -> None:
         given = {**SMALL, **changes}
         with refused(named):
             config_from_transformers({key: value for key, value in given.items() if value is not None})
-    with refused("relative_attention_keys"):
-        config_to_transformers(T5Config(vocab_size=99, relative_attention_keys=True))
+    with refused("qk_norm"):
+        config_to_transformers(T5Config(vocab_size=99, qk_norm=True))

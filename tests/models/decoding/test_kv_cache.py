@@ -60,10 +60,10 @@ def full_batch(inputs: np.ndarray, continuations: np.ndarray, converter: str) ->
     [
         ("float32", 2e-5, ENC_DEC, None, False, {}),
         ("float32", 2e-5, ENC_DEC, N, False, {}),
-        ("float32", 2e-5, ENC_DEC, N, True, {"relative_attention_keys": True}),
+        ("float32", 2e-5, ENC_DEC, N, True, {"relpos_bias_in_every_layer": True}),
         ("bfloat16", 0.1, ENC_DEC, N, True, {}),
         ("float32", 2e-5, LM, None, False, {}),
-        ("float32", 2e-5, PREFIX_LM, N, False, {"relative_attention_keys": True}),
+        ("float32", 2e-5, PREFIX_LM, N, False, {}),
         ("float32", 2e-5, PREFIX_LM, N, True, {}),
         ("bfloat16", 0.1, LM, N, True, {}),
         ("float32", 2e-5, ENC_DEC, None, False, REDLLM),
