@@ -46,7 +46,6 @@ WITH_TENSORFLOW = {
     "t5xpg.exchange.t5x.engine_tasks",
     "t5xpg.data.preprocessors",
     "t5xpg.data.cache.beam",
-    "t5xpg.data.cache.beam_dask",
     "t5xpg.data.cache.definition",
     "t5xpg.data.cache.local",
     "t5xpg.data.cache.local_format",

@@ -227,8 +227,8 @@ def test_a_part_of_a_text_is_used_and_said(
 
 def test_a_runner_that_is_none_is_said_before_the_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("T5XPG_DATA_DIR", str(tmp_path))
-    with refused("Did you mean DaskRunner"):
-        prepare.cache("pydocs_span_corruption", runner="DaskRuner")
+    with refused("Did you mean SparkRunner"):
+        prepare.cache("pydocs_span_corruption", runner="SparkRuner")
     assert not list(tmp_path.iterdir())
 
 

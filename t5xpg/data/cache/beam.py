@@ -40,7 +40,7 @@ def cache_tasks(
     folder that both can write, here or in a bucket: the cache is fetched from there.
     """
     unreported = _count_documents(report)
-    for name in names:  # one by one: Beam's Dask runner computes what the last transform of a pipeline depends on
+    for name in names:
         folder = seqio.get_task_dir_from_name(name)
         destination = str(output) if staging is None else f"{staging.rstrip('/')}/t5xpg-{uuid.uuid4().hex}"
         try:

@@ -26,7 +26,6 @@ class Runner:
 
 RUNNERS = {
     **{name: Runner(name) for name in (BEAM, "DirectRunner", "PrismRunner", "FlinkRunner", "SparkRunner")},
-    "DaskRunner": Runner("t5xpg.data.cache.beam_dask.DaskRunnerForCaching", "distributed", "dask distributed"),
     "PortableRunner": Runner("PortableRunner", options=("--job_endpoint",)),
     "DataflowRunner": Runner(
         "DataflowRunner",

@@ -16,14 +16,13 @@ DATAFLOW = ["--project=p", "--region=r", "--temp_location=gs://b/t"]
 @pytest.fixture
 def installed(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """The packages that count as installed."""
-    names = {"distributed", "google.cloud.dataflow_v1beta3"}
+    names = {"google.cloud.dataflow_v1beta3"}
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object() if name in names else None)
     return names
 
 
 def test_runners_as_beam_knows_them(installed: set[str]) -> None:
     assert resolve_runner("FlinkRunner", ["--flink_master=host:8081"], None) == "FlinkRunner"
-    assert resolve_runner("DaskRunner", [], None) == "t5xpg.data.cache.beam_dask.DaskRunnerForCaching"
     assert resolve_runner("my.own.Runner", [], None) == "my.own.Runner"
     assert resolve_runner("DataflowRunner", DATAFLOW, "gs://b/s") == "DataflowRunner"
 
@@ -31,10 +30,10 @@ def test_runners_as_beam_knows_them(installed: set[str]) -> None:
 @pytest.mark.parametrize(
     ("name", "options", "staging", "said"),
     [
-        ("DaskRuner", [], None, "no runner 'DaskRuner': RUNNER is local, .*Did you mean DaskRunner"),
+        ("SparkRuner", [], None, "no runner 'SparkRuner': RUNNER is local, .*Did you mean SparkRunner"),
         ("PortableRunner", [], None, 'needs --job_endpoint: BEAM_OPTIONS="--job_endpoint=…"'),
         ("DataflowRunner", DATAFLOW, None, "see no folder of this machine: .*STAGING=gs://bucket/folder"),
-        ("DaskRunner", [], "absent", "RUNNER=DaskRunner needs the package distributed, .*install dask distributed"),
+        ("DataflowRunner", DATAFLOW, "absent", "RUNNER=DataflowRunner needs the package .*install"),
     ],
 )
 def test_what_is_missing(installed: set[str], name: str, options: list[str], staging: str | None, said: str) -> None:
