@@ -18,8 +18,8 @@ from t5xpg.base.files import read_json
 from t5xpg.data.batch import with_targets
 from t5xpg.data.spec import unpacked
 from t5xpg.evaluate import evaluation
-from t5xpg.evaluate.predictor import Predictor, pad_rows
-from t5xpg.evaluate.trained_model import Step, parameters_and_vocabulary
+from t5xpg.evaluate.predictor import Answer, Predictor, pad_rows
+from t5xpg.evaluate.trained_model import Step, load_run, parameters_and_vocabulary
 from t5xpg.exchange import from_t5x, import_folders, importing
 from t5xpg.exchange.formats import t5x_files
 from t5xpg.experiment import assembly, config
@@ -28,13 +28,12 @@ from t5xpg.models import decoding
 from t5xpg.models.decoding import DecodingConfig
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
 from t5xpg.run.directory import RunDirectory, training_hint
+from t5xpg.run.evaluations import RECORD, all_of
 from t5xpg.run.records import read_jsonl
 from t5xpg.train import training
 
 if TYPE_CHECKING:
     import pandas
-
-_CONFIG = "operative.gin"  # config.gin also has bindings that nothing reads
 
 
 class Model:
@@ -55,22 +54,28 @@ class Model:
         self._score = jax.jit(functools.partial(decoding.score, model))
         self._encode = jax.jit(model.encode) if isinstance(model, EncoderDecoderModel) else None
 
-    def generate(self, texts: Sequence[str], *, num_beams: int = 1, **options: Any) -> list[str]:
+    def generate(self, texts: Sequence[str], **options: Any) -> list[str]:
         """The best answer to each text.
 
-        num_beams: 1 for greedy decoding (the most probable token at each step), more for beam search. options: other
-        fields of `DecodingConfig`, such as max_decode_length (in tokens; default: the maximum target length in
-        training), alpha, or method="sample" with temperature, topk, topp and seed. Raises UserError for invalid values.
+        options: num_beams (more than 1 for beam search; without it, greedy decoding) and fields of `DecodingConfig`,
+        such as max_decode_length (in tokens; also max_new_tokens; default: the maximum target length in training),
+        alpha, or method="sample" with temperature, topk, topp and seed. Raises UserError for invalid values, and for a
+        text that is longer than the inputs in training.
         """
-        search = {"method": "greedy"} if num_beams == 1 else {"method": "beam", "num_decodes": num_beams}
-        predictor = self._predictor(DecodingConfig(**{**search, **options}))
-        size, outputs = predictor.batch_size, []
+        return [answer.texts[0] for answer in self.answers(texts, **options)]
+
+    def answers(self, texts: Sequence[str], **options: Any) -> list[Answer]:
+        """All answers to each text that `num_decodes` asks for, the best first, with their scores; options: as of
+        `generate`."""
+        predictor = self._predictor(_decoding(**options))
+        size, answers = predictor.batch_size, list[Answer]()
         _require_list(texts)
         for start in range(0, len(texts), size):
             part = texts[start : start + size]
-            answers = predictor.answers(predictor.encode(part, rows=size), first_row=start)
-            outputs += [answer.texts[0] for answer in answers[: len(part)]]
-        return outputs
+            for number, text in enumerate(part, start):
+                predictor.check(text, f"Text {number}")
+            answers += predictor.answers(predictor.encode(part, rows=size), first_row=start)[: len(part)]
+        return answers
 
     def loss(self, inputs: Sequence[str], targets: Sequence[str]) -> np.ndarray:
         """The loss of each target given its input: float32 [B], in nats per token. The end token counts as a token.
@@ -85,7 +90,7 @@ class Model:
             return np.zeros(0, np.float32)
         tokens = self._tokens(targets)
         spec = unpacked(self.experiment.eval_dataset).batch_spec()
-        batch = with_targets({"encoder_input_tokens": self._tokens(inputs)}, tokens, spec)
+        batch = with_targets({"encoder_input_tokens": self._inputs(inputs)}, tokens, spec)
         scores = self._score(self.params, batch)
         return np.asarray(-scores / (tokens != self.vocabulary.pad_id).sum(axis=1), np.float32)
 
@@ -98,7 +103,7 @@ class Model:
             raise UserError(f"encode is of models with an encoder and a decoder, which {self.run.name} is not.")
         if not texts:
             return []
-        tokens = self._tokens(texts)
+        tokens = self._inputs(texts)
         encoded = np.asarray(self._encode(self.params, tokens), np.float32)
         return [
             row[:length] for row, length in zip(encoded, (tokens != self.vocabulary.pad_id).sum(axis=1), strict=True)
@@ -110,11 +115,32 @@ class Model:
             self._predictors[decoding_config] = Predictor(experiment, self.params, self.vocabulary)
         return self._predictors[decoding_config]
 
+    def _inputs(self, texts: Sequence[str]) -> np.ndarray:
+        """As `_tokens`. Raises UserError for a text that is longer than the inputs in training."""
+        _require_list(texts)
+        for number, text in enumerate(texts):
+            self._predictor(DecodingConfig()).check(text, f"Text {number}")
+        return self._tokens(texts)
+
     def _tokens(self, texts: Sequence[str]) -> np.ndarray:
         """Each text with its end token, as `pad_rows` rows."""
         _require_list(texts)
         ids = [[*self.vocabulary.encode(text), self.vocabulary.eos_id] for text in texts]
         return pad_rows(ids, self.vocabulary.pad_id)
+
+
+def _decoding(num_beams: int = 1, **options: Any) -> DecodingConfig:
+    """A decoding by names of `DecodingConfig` and two of transformers. Raises UserError for others."""
+    if "max_new_tokens" in options:
+        options["max_decode_length"] = options.pop("max_new_tokens")
+    search = {"method": "greedy"} if num_beams == 1 else {"method": "beam", "num_decodes": num_beams}
+    if num_beams == 1 and options.get("num_decodes", 1) != 1:
+        search = {"method": "beam"}
+    known = [field.name for field in dataclasses.fields(DecodingConfig)]
+    for name in options:
+        if name not in known:
+            raise UserError(f"{name} is no option of decoding.{nearest(name, [*known, 'num_beams', 'max_new_tokens'])}")
+    return DecodingConfig(**{**search, **options})
 
 
 def _require_list(texts: Sequence[str]) -> None:
@@ -140,16 +166,26 @@ class Run:
 
         return pandas.json_normalize(list(read_jsonl(RunDirectory(self.path).metrics_jsonl)))
 
-    def evaluate(self) -> dict[str, Any]:
-        """Evaluate the last checkpoint on the validation split, like `make eval`; returns what evaluation.json has."""
-        evaluation.evaluate(_loaded(self.path), self.path)
+    def evaluate(
+        self, *, split: str | None = None, task: str | None = None, step: Step = None, **decoding_options: Any
+    ) -> dict[str, Any]:
+        """Evaluate a checkpoint, like `make eval`; returns the record, which lies in the run's evaluations/.
+
+        split, task: others than those of the run's validation. step: see `model`. decoding_options: fields of
+        `DecodingConfig`, as in `Model.generate`; without them, those of the run.
+        """
+        loaded = load_run(self.path)
+        if decoding_options:
+            own = dataclasses.replace(loaded.experiment, decoding=_decoding(**decoding_options))
+            loaded = dataclasses.replace(loaded, experiment=own)
+        evaluation.evaluate(loaded, self.path, split=split, task=task, step=step)
         stores.push(self.path)
-        record: dict[str, Any] = read_json(RunDirectory(self.path).evaluation_json)
+        record: dict[str, Any] = read_json(all_of(RunDirectory(self.path))[0].folder / RECORD)
         return record
 
     def model(self, step: Step = None) -> Model:
         """The model of a checkpoint. step: its number, "best", "mean:N" (mean of the last N), or None for the last."""
-        return Model(_loaded(self.path), self.path, step)
+        return Model(load_run(self.path), self.path, step)
 
 
 @dataclass(frozen=True)
@@ -202,7 +238,7 @@ def load(name: str, *, step: Step = None) -> Model:
     stores.pull(path)
     if not RunDirectory(path).exists():
         path = _imported(name)
-    return Model(_loaded(path), path, step)
+    return Model(load_run(path), path, step)
 
 
 def _imported(name: str) -> Path:
@@ -242,10 +278,3 @@ def _last_checkpoint(folder: Path) -> str | None:
         return str(t5x_files.open_checkpoint(folder).path)
     except UserError:
         return None
-
-
-def _loaded(path: Path) -> LoadedConfig:
-    """The experiment of a run, with the values that the run was made with."""
-    gin_file = path / f"{path.name}.gin"  # an imported run has one
-    loaded = config.load(str(gin_file if gin_file.exists() else path / _CONFIG))
-    return dataclasses.replace(loaded, name=RunDirectory(path).read()["experiment"])

@@ -42,6 +42,26 @@ def load_with_run(options: Namespace) -> "tuple[LoadedConfig, Path]":
     return loaded, run_directory(options, loaded.experiment.model_dir or loaded.name)
 
 
+def load_run(options: Namespace) -> "tuple[LoadedConfig, Path]":
+    """The run that the command names, by --run or by its experiment, as it was made, with the overrides that are given
+    now; and its directory. The experiment's gin files of today are not read."""
+    from t5xpg.evaluate import trained_model
+
+    run = run_of(options)
+    return trained_model.load_run(run, *overrides(options)), run
+
+
+def run_of(options: Namespace) -> Path:
+    """The directory of the run that the command names, by --run or by its experiment."""
+    if options.run:
+        return run_directory(options, options.run)
+    from t5xpg.experiment import config
+
+    name = config.find_experiment(options.experiment)[0]
+    path = paths.run_directory(name)
+    return pull_run(name) if path.exists() else load_with_run(options)[1]
+
+
 def run_directory(options: Namespace, default: str) -> Path:
     """--run, or `default`: a path, or a name in runs/."""
     return pull_run(options.run or default)

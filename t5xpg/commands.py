@@ -245,8 +245,8 @@ GROUPS: dict[str, tuple[Command, ...]] = {
             one_process=True,
         ),
         _command(
-            "eval", "measure a checkpoint of a run on the validation split", *_EXPERIMENT, _STEP,
-            Option("SPLIT", "--split", "NAME", "another split of the experiment's task"),
+            "eval", "measure a checkpoint of a run, as the run was made, on a held-out split", *_EXPERIMENT, _STEP,
+            Option("SPLIT", "--split", "NAME", "another split of the run's task (default: its validation)"),
             Option("TASK", "--task", "NAME", "another task or mixture, of the same ids"),
             _JSON,
             one_process=True, computes=True,
@@ -271,7 +271,9 @@ GROUPS: dict[str, tuple[Command, ...]] = {
         _command(
             "significance", "a paired bootstrap of what two runs predicted, after `make eval` of both", *_EXPERIMENT,
             Option("OTHER", "--other", "FOLDER", "the other run's directory, or a name in runs/", required=True),
-            Option("SPLIT", "--split", "NAME", "another split of the experiment's task than validation"),
+            Option("SPLIT", "--split", "NAME", "the split that is compared (default: the run's validation)"),
+            Option("EVALUATION", "--evaluation", "NAME", "an evaluation of the run: a folder of its evaluations/"),
+            Option("OTHER_EVALUATION", "--other-evaluation", "NAME", "an evaluation of the other run"),
         ),
         _command(
             "runs", "list the run directories: how far each is, its loss and its size",

@@ -183,6 +183,7 @@ def _train(options: Namespace) -> int:
     from t5xpg.check import checks
     from t5xpg.run.command_options import options_of
     from t5xpg.run.directory import RunDirectory
+    from t5xpg.run.results import ended_early
     from t5xpg.train import training
 
     processes = requested_hosts(options.coordinator, options.processes, options.process, os.environ)
@@ -198,7 +199,9 @@ def _train(options: Namespace) -> int:
         checks.require(loaded, RunDirectory(path), data=recorded is None)
         code = training.train(loaded, path, recorded=recorded, profiled=options.profile, group=group)
     if code == 0 and group.first:
-        print(f"evaluate it: make eval {options_of(RunDirectory(path))}", flush=True)
+        best = loaded.experiment.checkpoints.best.keep and ended_early(RunDirectory(path))
+        step = " STEP=best" if best else ""
+        print(f"evaluate it: make eval {options_of(RunDirectory(path))}{step}", flush=True)
     return code
 
 
@@ -228,7 +231,7 @@ def _eval(options: Namespace) -> None:
     from t5xpg.evaluate import evaluation
     from t5xpg.run.records import to_json
 
-    loaded, run = arguments.load_with_run(options)
+    loaded, run = arguments.load_run(options)
     with contextlib.redirect_stdout(sys.stderr if options.json else sys.stdout):
         record = evaluation.evaluate(loaded, run, split=options.split, step=options.step, task=options.task)
     if options.json:
@@ -259,16 +262,15 @@ def _tune_decoding(options: Namespace) -> None:
     from t5xpg.evaluate import tuning
 
     given = arguments.values(options, "alphas", "beams", "split", "step")
-    tuning.tune(*arguments.load_with_run(options), **given, typed=arguments.overrides(options))
+    tuning.tune(*arguments.load_run(options), **given, typed=arguments.overrides(options))
 
 
 def _significance(options: Namespace) -> None:
     from t5xpg.evaluate import significance
     from t5xpg.run.directory import RunDirectory
 
-    loaded, run = arguments.load_with_run(options)
-    split = None if options.split == loaded.experiment.eval_dataset.split else options.split
-    significance.compare(RunDirectory(run), RunDirectory(arguments.pull_run(options.other)), split)
+    run, other = (RunDirectory(arguments.run_of(options)), RunDirectory(arguments.pull_run(options.other)))
+    significance.compare(run, other, options.split, options.evaluation, options.other_evaluation)
 
 
 def _runs(options: Namespace) -> int:

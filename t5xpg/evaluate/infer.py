@@ -9,7 +9,6 @@ from typing import BinaryIO
 from t5xpg.base.errors import UserError
 from t5xpg.base.markdown import one_line
 from t5xpg.base.progress import Progress
-from t5xpg.data.batch import MASKED_LM
 from t5xpg.data.objectives import IidDenoising, SpanCorruption
 from t5xpg.data.tasks import task_names
 from t5xpg.data.vocab.sentinels import blanks_of, fill
@@ -33,7 +32,7 @@ def fill_in(
     if isinstance(loaded.experiment.eval_dataset.objective, SpanCorruption | IidDenoising):
         _check_blanks(text)
     predictor, checkpoint_step = Predictor.from_run(loaded, path, step)
-    _check_tokens(predictor, prompt + text, "The prompt")
+    predictor.check(prompt + text, "The prompt")
     answer = predictor.answers(predictor.encode([prompt + text]))[0]
     if as_json:
         print(json_line(_record(Row({"inputs": text}, text), answer)).decode(), end="", flush=True)
@@ -94,7 +93,7 @@ def predict_file(
     records = list(read_records(source))  # all are read first, so that no mistake shows after hours
     predictor, _ = Predictor.from_run(loaded, path, step)
     for record in records:
-        _check_tokens(predictor, prompt + record.text, f"{source}:{record.number}:")
+        predictor.check(prompt + record.text, f"{source}:{record.number}:")
     _predict(predictor, file_source(source, records, predictor, prompt), target)
 
 
@@ -152,22 +151,6 @@ def _output_file(target: Path | None) -> Path | None:
     if target.exists() and not target.is_file():
         raise UserError(f"OUTPUT={target} is no regular file. Leave it out to write to the terminal.")
     return Path(os.path.realpath(target))
-
-
-def _check_tokens(predictor: Predictor, text: str, subject: str) -> None:
-    """Raise UserError for a text with a blank that has no sentinel, or one longer than the inputs in training."""
-    try:
-        count = len(predictor.ids(text))
-    except UserError as error:
-        raise UserError(f"{subject} {error}") from error
-    if count > predictor.longest_input:
-        feature = "inputs" if "inputs" in predictor.lengths else "targets"
-        same_lengths = predictor.converter == MASKED_LM  # its lengths are equal
-        lengths = dict.fromkeys(predictor.lengths, count) if same_lengths else {**predictor.lengths, feature: count}
-        raise UserError(
-            f"{subject} has {count} tokens with its end, and the model was trained on at most "
-            f'{predictor.longest_input}. Shorten it, or allow more: GIN="--gin.TASK_FEATURE_LENGTHS={lengths}"'
-        )
 
 
 def _check_blanks(prompt: str) -> None:

@@ -10,7 +10,7 @@ from t5xpg.data.batch import MASKED_LM
 from t5xpg.data.vocab.sentinels import MASK
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.experiment.experiment import Experiment
-from t5xpg.models.decoding import Decoded, decode, fill_masks
+from t5xpg.models.decoding import Decoded, DecodingConfig, decode, fill_masks
 
 
 def predicts(experiment: Experiment) -> bool:
@@ -63,3 +63,12 @@ def decoding_settings(experiment: Experiment) -> dict[str, Any]:
     settings = experiment.decoding.settings()
     settings["max_decode_length"] = experiment.decoding.max_decode_length or lengths.get("targets")
     return {**settings, "task_feature_lengths": dict(lengths)}
+
+
+def decoding_words(experiment: Experiment) -> str:
+    """The method of decoding and the options that are not its defaults: "greedy", "beam 4, alpha 1.0"."""
+    if experiment.eval_dataset.converter == MASKED_LM:
+        return "fill_masks"
+    settings, usual = experiment.decoding.settings(), DecodingConfig(experiment.decoding.method).settings()
+    words = [" ".join(str(settings.pop(name)) for name in ("method", "num_decodes") if name in settings)]
+    return ", ".join(words + [f"{name} {value}" for name, value in settings.items() if value != usual.get(name)])

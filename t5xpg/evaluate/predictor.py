@@ -139,6 +139,21 @@ class Predictor:
         """The longest inputs, in tokens, that the model was trained on; for a language model, the longest texts."""
         return self.lengths["targets" if self.converter == LM else "inputs"]
 
+    def check(self, text: str, subject: str) -> None:
+        """Raise UserError for a text with a blank that has no sentinel, or one longer than the inputs in training."""
+        try:
+            count = len(self.ids(text))
+        except UserError as error:
+            raise UserError(f"{subject} {error}") from error
+        if count > self.longest_input:
+            feature = "inputs" if "inputs" in self.lengths else "targets"
+            same_lengths = self.converter == MASKED_LM  # its lengths are equal
+            lengths = dict.fromkeys(self.lengths, count) if same_lengths else {**self.lengths, feature: count}
+            raise UserError(
+                f"{subject} has {count} tokens with its end, and the model was trained on at most "
+                f'{self.longest_input}. Shorten it, or allow more: GIN="--gin.TASK_FEATURE_LENGTHS={lengths}"'
+            )
+
     def encode(self, texts: Sequence[str], rows: int | None = None) -> np.ndarray:
         """Texts as int32 [B, S], with the ids that tasks put around them. rows: B, if padding rows are to be added."""
         return pad_rows([self.ids(text) for text in texts], self.vocabulary.pad_id, rows)

@@ -12,13 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from t5xpg.base.errors import UserError
-from t5xpg.base.files import json_object_if_any, read_json, write_json
+from t5xpg.base.errors import UserError, nearest
+from t5xpg.base.files import write_json
 from t5xpg.base.markdown import aligned
 from t5xpg.base.paths import shown
 from t5xpg.data import metrics
 from t5xpg.run.command_options import options_of
 from t5xpg.run.directory import RunDirectory
+from t5xpg.run.evaluations import Evaluation, all_of
 from t5xpg.run.results import SIGNIFICANCE, significance_rows
 
 SEED, SAMPLES = 12345, 1000
@@ -29,29 +30,46 @@ _MEANS: Mapping[str, Callable[..., Mapping[str, float]]] = {
 }  # fmt: skip
 
 
-def compare(run: RunDirectory, other: RunDirectory, split: str | None = None) -> dict[str, Any]:
-    """Compare the predictions of two runs in their last `make eval` of a split (None: validation), metric by metric.
+def compare(
+    run: RunDirectory,
+    other: RunDirectory,
+    split: str | None = None,
+    name: str | None = None,
+    other_name: str | None = None,
+) -> dict[str, Any]:
+    """Compare the predictions of two runs in one evaluation of each, metric by metric.
 
-    Writes the result into the run's evaluation/[<split>/]significance.json, prints it and returns it. Leaves out
-    metrics that the saved predictions of either run do not reproduce. Raises UserError if none is left, or if the
-    examples of the runs differ.
+    split: the newest evaluations of this split are compared (None: of the run's own validation split), of the other run
+    one that was made in the same way, if there is one. name, other_name: of the folders of evaluations to take instead.
+    Writes the result as significance.json beside the run's record, prints it and returns it; it names what differs in
+    more than the run. Leaves out metrics that the saved predictions of either run do not reproduce. Raises UserError if
+    none is left, if the examples of the runs differ, or if an evaluation is compared with itself.
     """
-    folders = [each.evaluation / (split or "") for each in (run, other)]
-    file, other_file = (
-        each.evaluation / split / "evaluation.json" if split else each.evaluation_json for each in (run, other)
-    )
-    if not file.exists():
-        options = f"{options_of(run)}{f' SPLIT={split}' if split else ''}"
-        raise UserError(f"{file} is missing: make eval {options} writes it.")
-    evaluation, other_metrics = read_json(file), json_object_if_any(other_file).get("metrics", {})
-    facts = {"run": run.path.name, "other": other.path.name}
-    facts |= {name: evaluation[name] for name in ("step", "split", "mean_of_checkpoints") if name in evaluation}
+    own = _chosen(run, split, name)
+    theirs = _chosen(other, own.record["split"], other_name, like=own)
+    if own.folder.resolve() == theirs.folder.resolve():
+        raise UserError(
+            f"{shown(own.folder)} would be compared with itself: name another run with OTHER=…, or two evaluations of "
+            f"this one with EVALUATION=… and OTHER_EVALUATION=…: {', '.join(one.folder.name for one in all_of(run))}."
+        )
+    evaluation, other_metrics = own.record, theirs.record.get("metrics", {})
+    parts = own.record["parts"], theirs.record["parts"]
+    different = [key for key in dict.fromkeys([*parts[0], *parts[1]]) if parts[0].get(key) != parts[1].get(key)]
+    titles = [
+        ", ".join([each.path.name, *(of_run.get(key, f"{key} of training") for key in different)])
+        for each, of_run in zip((run, other), parts, strict=True)
+    ]
+    if different:
+        print(f"the two differ in more than the run: {', '.join(different)}")
+    facts = {"run": titles[0], "other": titles[1]}
+    facts |= {key: evaluation[key] for key in ("step", "split", "mean_of_checkpoints") if key in evaluation}
     tasks: dict[str, dict[str, Any]] = {}
     for task, values in evaluation.get("metrics", {}).items():
-        lines, other_lines = (_lines(folder / "predictions" / f"{task.replace(':', '_')}.jsonl") for folder in folders)
+        lines, other_lines = (_lines(each.predictions(task)) for each in (own, theirs))
         pairs = [[(one.get("inputs"), one["target"]) for one in of_run] for of_run in (lines, other_lines)]
         if pairs[0] != pairs[1]:
-            raise UserError(f"{folders[0]} and {folders[1]} are of other inputs or targets of {task}: evaluate anew.")
+            folders = " and ".join(shown(each.folder) for each in (own, theirs))
+            raise UserError(f"{folders} are of other inputs or targets of {task}: evaluate both on the same text.")
         predictions = [[line.get("prediction") for line in of_run] for of_run in (lines, other_lines)]
         for name, value in values.items() if "prediction" in lines[0] else ():
             signature, targets = values.get(f"{name}_signature"), [line["target"] for line in lines]
@@ -65,12 +83,32 @@ def compare(run: RunDirectory, other: RunDirectory, split: str | None = None) ->
             if np.allclose(recorded, (compared["score"], compared["other_score"]), 0, 1e-6):
                 tasks.setdefault(task, {})[name] = compared
     if not tasks:
-        raise UserError(f"{file} has no metric that can be resampled: BLEU, chrF, {', '.join(_MEANS)}.")
+        raise UserError(f"{shown(own.folder)} has no metric that can be resampled: BLEU, chrF, {', '.join(_MEANS)}.")
     result = {**facts, "samples": SAMPLES, "seed": SEED, "tasks": tasks}
-    write_json(folders[0] / SIGNIFICANCE, result)
+    write_json(own.folder / SIGNIFICANCE, result)
     print("\n".join(aligned(*significance_rows(result))))
-    print(f"written to {shown(folders[0] / SIGNIFICANCE)}", flush=True)
+    print(f"written to {shown(own.folder / SIGNIFICANCE)}", flush=True)
     return result
+
+
+def _chosen(run: RunDirectory, split: str | None, name: str | None, like: Evaluation | None = None) -> Evaluation:
+    """An evaluation of a run, by the name of its folder, or the newest of a split: one made as `like`, if there is one.
+    Raises UserError where there is none."""
+    run.read()
+    found = all_of(run)
+    if name is not None:
+        by_name = {one.folder.name: one for one in found}
+        if name not in by_name:
+            raise UserError(f"{shown(run.path)} has no evaluation {name!r}.{nearest(name, by_name)}")
+        return by_name[name]
+    found = [one for one in found if one.samples_json.exists() if split is None] or [
+        one for one in found if split in (None, one.record["split"])
+    ]
+    alike = [one for one in found if like and one.record["parts"] == like.record["parts"]]
+    if not found:
+        options = f"{options_of(run)}{f' SPLIT={split}' if split else ''}"
+        raise UserError(f"{shown(run.path)} was not evaluated{f' on {split}' if split else ''}: make eval {options}")
+    return (alike or found)[0]
 
 
 def paired_bootstrap(

@@ -1,8 +1,10 @@
 """The model that a run has trained: the parameters of a checkpoint, and the run's vocabulary."""
 
+import dataclasses
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -13,7 +15,9 @@ from t5xpg.base.paths import data_directory
 from t5xpg.data.tasks.task_names import task_name, vocabularies
 from t5xpg.data.vocab.files import vocabulary_of_record
 from t5xpg.data.vocab.vocabulary import WITHOUT_MODEL, Vocabulary
+from t5xpg.experiment import config
 from t5xpg.experiment.assembly import Assembly
+from t5xpg.experiment.config import LoadedConfig
 from t5xpg.experiment.experiment import Experiment
 from t5xpg.experiment.identity import decides_predictions, identity_settings, vocabulary_identity
 from t5xpg.models.model import Params
@@ -28,6 +32,18 @@ _MEAN = re.compile("mean:([1-9][0-9]*)")
 # the kind of the adapter, where the checkpoint holds only an adapter's parameters.
 INITIAL, TEACHER, ADAPTER = "initial", "teacher", "adapter"
 Origin = Mapping[str, Any]  # {"named": INITIAL_CHECKPOINT, "experiment", "step", "sha256": of the arrays}
+
+
+def load_run(path: Path, overrides: Sequence[str] = (), gin_files: Sequence[str] = ()) -> LoadedConfig:
+    """The experiment of a run as the run was made, whatever its gin files hold today, with overrides of its evaluation.
+
+    Raises UserError where there is no run, or where its configuration or an override cannot be read.
+    """
+    record = RunDirectory(path).read()
+    own = path / f"{path.name}.gin"  # an imported run has one
+    # config.gin also has bindings that nothing reads
+    loaded = config.load(str(own if own.exists() else RunDirectory(path).operative_gin), overrides, gin_files)
+    return dataclasses.replace(loaded, name=record["experiment"])
 
 
 def parameters_and_vocabulary(

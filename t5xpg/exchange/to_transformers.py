@@ -21,7 +21,8 @@ from t5xpg.experiment import assembly
 from t5xpg.experiment.config import LoadedConfig
 from t5xpg.experiment.experiment import Experiment
 from t5xpg.run.directory import RunDirectory
-from t5xpg.run.results import collect, evaluated_state, write_results
+from t5xpg.run.evaluations import state_of
+from t5xpg.run.results import collect, write_results
 from t5xpg.run.results_page import pictures
 
 CARD, RESULTS = "README.md", "results.json"
@@ -97,11 +98,13 @@ def _results_at(directory: RunDirectory, step: int) -> dict[str, Any] | None:
         results = collect(directory)
     except UserError:
         return None
-    evaluated = results["evaluation"]
-    if evaluated is None or evaluated_state(evaluated) == (step, None):
-        return results
-    other_sections = ("other_splits", "significance", "attention")
-    sections = {name: section for name, section in results.items() if name not in other_sections}
+    others = {name: one for name, one in results.get("other_splits", {}).items() if state_of(one) == (step, None)}
+    sections = {name: one for name, one in results.items() if name != "other_splits"} | (
+        {"other_splits": others} if others else {}
+    )
+    if results["evaluation"] is None or state_of(results["evaluation"]) == (step, None):
+        return sections
+    sections = {name: one for name, one in sections.items() if name not in ("significance", "attention")}
     return {**sections, "evaluation": None, "samples": None}
 
 

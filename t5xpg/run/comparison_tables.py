@@ -6,14 +6,14 @@ from typing import Any
 
 from t5xpg.base.errors import UserError, nearest
 from t5xpg.base.markdown import UNKNOWN, cell, decimals, escape, table
-from t5xpg.run.results import TRIVIAL
+from t5xpg.run.results import TRIVIAL, label_of
 from t5xpg.run.seed_summary import Key, evaluations, values
 
 MEASURES = {  # the names of a curve's columns for people
     "nats_per_byte": "nats per target byte",
     "bits_per_byte": "bits per target byte",
     "loss": "nats per target token",
-    "accuracy": "accuracy",
+    "accuracy": "token accuracy",
 }
 
 Results = Mapping[str, Any]
@@ -57,7 +57,7 @@ def require_references(results: Results, options: str) -> None:
     keys = values(results)
     for reference in results.get("references", ()):
         place, split = f"references.toml: {reference['name']}: metric {reference['metric']!r}", reference["split"]
-        known = [key[1] for key in keys if key[2] == split]
+        known = [key[1] for key in keys if key[2].partition(", ")[0] == split]
         if not known:
             raise UserError(f"{place}: the run was not evaluated on {split}: make eval {options} SPLIT={split}")
         if not (matches := matching_keys(reference, keys)):
@@ -86,7 +86,7 @@ def trivial_results(results: Results) -> dict[str, dict[Key, float]]:
     """The results of answers without a model (the most frequent answer, …), by the names of the answers."""
     results_by_answer: dict[str, dict[Key, float]] = {}
     for evaluation in evaluations(results):
-        split = str(evaluation.get("split", "validation"))
+        split = label_of(evaluation)
         unigram = evaluation.get("unigram") or {}
         measure = next((name for name in MEASURES if unigram.get(name) is not None), None)
         if measure is not None:
@@ -99,9 +99,12 @@ def trivial_results(results: Results) -> dict[str, dict[Key, float]]:
 
 
 def matching_keys(reference: Mapping[str, Any], keys: Iterable[Key]) -> list[Key]:
-    """The keys whose numbers a reference can be compared with: its metric is "bleu", or "task/bleu" in a mixture."""
+    """The keys whose numbers a reference can be compared with: its metric is "bleu", or "task/bleu" in a mixture, and
+    its split is that of the evaluation; of several evaluations of the split, the one that is like the first."""
     metric, split = reference["metric"], reference["split"]
-    return [key for key in keys if key[2] == split and metric in (key[1], f"{key[0]}/{key[1]}")]
+    measured = [key for key in keys if metric in (key[1], f"{key[0]}/{key[1]}")]
+    alike = [key for key in measured if key[2] == split]
+    return alike or [key for key in measured if key[2].partition(", ")[0] == split]
 
 
 def _measure_name(key: Key, with_task: bool) -> str:

@@ -47,14 +47,11 @@ class RunDirectory:
         self.metrics_jsonl = path / "metrics.jsonl"  # determined by the run
         self.batches = path / "batches.sha256"  # as are the hashes of its batches
         self.timing_jsonl = path / "timing.jsonl"  # not determined by it
-        self.samples_json = path / "samples.json"
-        self.evaluation_json = path / "evaluation.json"
         self.checkpoints = path / "checkpoints"
         self.tensorboard = path / "tensorboard"
         self.loggers = path / "loggers"  # files of loggers
         self.data_log = path / "data.log"  # the log of the data process
-        self.evaluation = path / "evaluation"  # results of the last evaluation besides single numbers
-        self.attention_json = self.evaluation / "attention.json"  # over the encoder, for some examples
+        self.evaluations = path / "evaluations"  # a folder for each (`run.evaluations`)
         self.evaluation_log = path / "evaluation.log"  # the log of the data process in the last evaluation
         self.inference_log = path / "inference.log"  # and its log in the last predictions for a split
         self.nonfinite = path / "nonfinite"  # batches of updates whose loss or gradient was not finite

@@ -19,6 +19,7 @@ from t5xpg.run.checkpoint.folders import saved_steps
 from t5xpg.run.command_options import options_of
 from t5xpg.run.comparison_tables import require_references
 from t5xpg.run.directory import RunDirectory
+from t5xpg.run.evaluations import all_of, checkpoint_text, state_of
 from t5xpg.run.results import collect, read_results, replaced_metrics, write_results
 from t5xpg.run.results_page import pictures, sections
 from t5xpg.run.seed_summary import results_of_seeds
@@ -120,10 +121,10 @@ def missing_evaluation(run: RunDirectory, results: Mapping[str, Any]) -> str:
         why = f"as step {steps}, the last recorded, is not the last saved"
         return f"without evaluation and samples, {why}; train on: make train {options_of(run)}"
     command = f"make eval {options_of(run)}"
-    if not run.evaluation_json.exists():
+    states = [checkpoint_text(state_of(one.record)) for one in all_of(run)]
+    if not states:
         return f"without evaluation and samples, as the run was not evaluated: {command}"
-    step = json_object_if_any(run.evaluation_json).get("step", "unknown")
-    return f"without evaluation and samples: those are of step {step}, and the run is at {steps}: {command}"
+    return f"without evaluation and samples: those are of {states[0]}, and the run is at {steps:,}: {command}"
 
 
 def publish(

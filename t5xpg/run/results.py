@@ -10,7 +10,7 @@ import itertools
 import json
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from t5xpg.base.markdown import cell
 from t5xpg.run.best import Best, BestMetric
 from t5xpg.run.command_options import options_of
 from t5xpg.run.directory import RunDirectory, differing
+from t5xpg.run.evaluations import Evaluation, all_of, label
 from t5xpg.run.provenance import counting_starts
 from t5xpg.run.records import read_jsonl, records_of_split
 
@@ -28,7 +29,7 @@ Results = dict[str, Any]
 
 FORMAT = 1
 PREDICTED = ("examples", "decoding")  # what determines predicted metrics, besides the state and the split
-# Answers without a model: their names in evaluation.json, and their names for people.
+# Answers without a model: their names in the records of evaluations, and their names for people.
 TRIVIAL = {"copy": "copying the input", "majority": "the most frequent answer"}
 SIGNIFICANCE, _COMPARED = "significance.json", ("mean", "other_mean", "difference")
 TRAIN_POINTS = 200  # of the thinned training curve
@@ -72,6 +73,11 @@ def _metric_columns(lines: Sequence[Record]) -> dict[str, Any]:
     return {"step": steps, "examples": examples, **decoding, **others, "metrics": metrics}
 
 
+def label_of(evaluation: Record) -> str:
+    """What a published evaluation is of: its split, and what it has otherwise than the first one."""
+    return str(evaluation.get("label") or evaluation.get("split", "validation"))
+
+
 def significance_rows(comparison: Record) -> tuple[list[str], list[list[str]]]:
     """The header and rows of a comparison of predictions with those of another run (`evaluate.significance`)."""
     rows = [
@@ -87,7 +93,7 @@ def filled_rows(evaluation: Record) -> tuple[list[str], list[list[str]]]:
     """The header and rows of the blanks of an evaluation: the share of answers that equal the removed text, in %."""
     names = ("exact_match", "exchanged", "unigram", "examples")
     rows = [[kind, *(cell(one[name]) for name in names)] for kind, one in evaluation.get("blanks", {}).items()]
-    title = f"blanks of {evaluation.get('split', 'validation')}, exact match in %"
+    title = f"blanks of {label_of(evaluation)}, exact match in %"
     return [title, "model", "model, shown another text", "most frequent in training", "examples"], rows
 
 
@@ -99,9 +105,9 @@ def decoding_text(settings: Mapping[str, Any]) -> str:
 
 
 def replaced_metrics(before: Record, after: Record) -> list[str]:
-    """Lines for a user who replaces an evaluation by one of the same split that was made in another way.
+    """Lines for a user who replaces a published evaluation by one of the same split that was made in another way.
 
-    before, after: the contents of evaluation.json. One line for each task whose way of decoding or number of examples
+    before, after: records of evaluations. One line for each task whose way of decoding or number of examples
     differs; none for a task that only one of them has.
     """
     lines = []
@@ -134,23 +140,22 @@ def collect(run: RunDirectory, *, train_points: Sequence[int] | None = None) -> 
     starts = counting_starts(record)
     steps = max(line["step"] for line in metrics)
     selected = _selected(metrics, starts[-1], steps)
-    evaluated = _evaluation(run, steps, selected)
-    state = (steps, None) if evaluated is None else evaluated_state(evaluated)
-    other_splits = _other_splits(run, state)
-    evaluation_git = [one.pop("git", None) for one in (evaluated, *other_splits.values()) if one is not None]
+    main, others = _evaluations(run, {steps, (selected or {}).get("step")})
+    labelled = {label(one.record, None if main is None else main.record): one for one in others}
+    evaluated = None if main is None else _published(main.record)
+    shown = [one for one in (main, *labelled.values()) if one is not None]
     timing = read_jsonl(run.timing_jsonl)
-    comparisons = [_read_if_present(path) for path in sorted(run.evaluation.glob(f"**/{SIGNIFICANCE}"))]
     optional = {
         "selected": selected,
         "tasks": task_curves(metrics),
-        "other_splits": other_splits,
-        "attention": None if evaluated is None else _read_if_present(run.attention_json),
-        "significance": [one for one in comparisons if evaluated_state(one) == state],
+        "other_splits": {name: _published(one.record, name) for name, one in labelled.items()},
+        "attention": None if main is None else _read_if_present(main.attention_json),
+        "significance": [one for each in shown if (one := _read_if_present(each.folder / SIGNIFICANCE))],
     }
     return {
         "format": FORMAT,
         "experiment": record["experiment"],
-        **_start_facts(starts, evaluation_git),
+        **_start_facts(starts, [one.record.get("git") for one in shown]),
         "identity": record["identity"],
         "data": _without_folders(starts[-1].get("data")),
         "num_params": starts[-1].get("num_params"),
@@ -161,7 +166,7 @@ def collect(run: RunDirectory, *, train_points: Sequence[int] | None = None) -> 
         "examples": _examples(record["identity"], steps),
         **_curves(train, validation, train_points),
         "batches": _batches(run.batches, [line["step"] for line in validation]),
-        "samples": None if evaluated is None else _read_if_present(run.samples_json),
+        "samples": None if main is None else _read_if_present(main.samples_json),
         "evaluation": evaluated,
         "training_flops": _training_flops(timing),
         "timing": _timing(timing, starts),
@@ -169,12 +174,18 @@ def collect(run: RunDirectory, *, train_points: Sequence[int] | None = None) -> 
     }
 
 
-def _evaluation(run: RunDirectory, steps: int, selected: Record | None) -> Any:
-    """The evaluation of the last step, or of the best; None if another step or none was evaluated."""
-    evaluated = _read_if_present(run.evaluation_json)
-    best = selected["step"] if selected else None
-    is_current = isinstance(evaluated, dict) and evaluated.get("step") in (steps, steps if best is None else best)
-    return evaluated if is_current else None
+def _evaluations(run: RunDirectory, steps: Set[int | None]) -> tuple[Evaluation | None, list[Evaluation]]:
+    """The newest evaluation on the run's own validation split, of checkpoints or means up to these steps, and all
+    others: of other states, tasks, splits, decodings and lengths."""
+    found = [one for one in all_of(run) if one.record["step"] in steps]
+    main = next((one for one in found if one.samples_json.exists()), None)
+    return main, sorted((one for one in found if one is not main), key=lambda one: label(one.record))
+
+
+def _published(record: Record, name: str | None = None) -> Results:
+    """A record as a page shows it. name: its label beside the main evaluation."""
+    left_out = ("time", "git", "parts", "cache", "checkpoint", "experiment", "lengths")
+    return {**({"label": name} if name else {}), **{key: one for key, one in record.items() if key not in left_out}}
 
 
 def _start_facts(starts: Sequence[Record], evaluation_git: Sequence[Any]) -> Results:
@@ -225,6 +236,13 @@ def _without_folders(data: Any) -> Any:
     }
 
 
+def ended_early(run: RunDirectory) -> bool:
+    """True if the run ended before its last step, because its evaluations got no better."""
+    start, metrics = counting_starts(run.read())[-1], read_jsonl(run.metrics_jsonl)
+    selected = _selected(metrics, start, max((line["step"] for line in metrics), default=0))
+    return bool(selected and selected["ended_early"])
+
+
 def _selected(metrics: Sequence[Record], start: Record, last_step: int) -> Results | None:
     """The best evaluation of a run that selects one, and why the run ended with step `last_step`, if it ended early.
     start: the last one of the run."""
@@ -237,20 +255,6 @@ def _selected(metrics: Sequence[Record], start: Record, last_step: int) -> Resul
         best.early_end(last_step, start["total_steps"]),
     )
     return {**kind, "step": best.step, "value": best.value, "ended_early": ended}
-
-
-def evaluated_state(evaluation: Record) -> tuple[int, int | None]:
-    """The parameters that were evaluated: the step, and the number of checkpoints up to it whose mean they are."""
-    return evaluation["step"], evaluation.get("mean_of_checkpoints")
-
-
-def _other_splits(run: RunDirectory, state: tuple[int, int | None]) -> Results:
-    """The evaluations of a state on splits other than the validation split, by split."""
-    files = sorted(run.evaluation.glob(f"*/{run.evaluation_json.name}"))
-    evaluations = {path.parent.name: _read_if_present(path) for path in files}
-    evaluations = {name: one for name, one in evaluations.items() if evaluated_state(one) == state}
-    # a folder may be of another task (`make eval TASK=…`), whose evaluation names its split itself
-    return {name: one for name, one in evaluations.items() if one.get("split", name) == name}
 
 
 def read_results(path: Path) -> Results:

@@ -8,7 +8,7 @@ from t5xpg.base.markdown import UNKNOWN, cell, code, cut, decimals, escape, tabl
 from t5xpg.base.progress import duration
 from t5xpg.run import provenance
 from t5xpg.run.comparison_tables import MEASURES, references_table, seeds_table
-from t5xpg.run.results import TRIVIAL, decoding_text, filled_rows, significance_rows
+from t5xpg.run.results import TRIVIAL, decoding_text, filled_rows, label_of, significance_rows
 from t5xpg.run.seed_summary import evaluations
 
 CURVE_FILE, METRIC_FILE = "curve.svg", "metric.svg"
@@ -92,7 +92,7 @@ def _metrics(results: Results) -> str:
     with_task = len({task for one in splits for task in one.get("metrics", {})}) > 1
     ways = [way for way in TRIVIAL if any(way in task for one in splits for task in one.get("trivial", {}).values())]
     rows = [
-        [escape(f"{task} / {name}" if with_task else name), escape(str(one.get("split", "validation"))), cell(value)]
+        [escape(f"{task} / {name}" if with_task else name), escape(label_of(one)), cell(value)]
         + [cell(one.get("trivial", {}).get(task, {}).get(way, {}).get(name)) for way in ways]
         + prediction
         for one in splits
@@ -312,7 +312,7 @@ def _splits(results: Results) -> str:
 def _evaluation(evaluation: Any, title: str) -> str:
     if not isinstance(evaluation, Mapping):
         return ""
-    elsewhere = ("data", "tasks", "metrics", "predicted", "trivial", "blanks")
+    elsewhere = ("label", "data", "tasks", "metrics", "predicted", "trivial", "blanks", "decoding")
     numbers = {name: value for name, value in evaluation.items() if name not in elsewhere}
     rows = [
         [escape(_NAMES.get(name, name)), decimals(value) if name in _NAMES else cell(value)]

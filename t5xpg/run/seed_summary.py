@@ -6,14 +6,14 @@ from typing import Any
 
 from t5xpg.base.errors import UserError
 from t5xpg.run.directory import RunDirectory, differing, short
-from t5xpg.run.results import PREDICTED, collect
+from t5xpg.run.results import PREDICTED, collect, label_of
 
 Results = Mapping[str, Any]
 Key = tuple[str, str, str]  # task ("" for the loss and the blanks of a whole split), measure, split
 
 LOSSES = ("nats_per_byte", "loss", "accuracy")
 FILLED_IN = "% of {}s filled in"  # with a kind of blanks: "word"
-_PUBLISHED = ("step", "split", *LOSSES, "metrics", "blanks")  # of the evaluation of a further seed
+_PUBLISHED = ("label", "step", "split", *LOSSES, "metrics", "blanks")  # of the evaluation of a further seed
 _SHOWN = 5
 
 
@@ -69,7 +69,7 @@ def values(results: Results) -> dict[Key, list[float]]:
     numbers: dict[Key, list[float]] = {}
     for run in (results, *results.get("seeds", ())):
         for one in evaluations(run) or [run["final"]["validation"]]:
-            split = str(one.get("split", "validation"))
+            split = label_of(one)
             whole = {name: one.get(name) for name in LOSSES}
             whole |= {FILLED_IN.format(kind): blanks["exact_match"] for kind, blanks in one.get("blanks", {}).items()}
             for task, table in {"": whole, **one.get("metrics", {})}.items():

@@ -30,13 +30,13 @@ def run(loaded: LoadedConfig, path: Path) -> int:
     code = training.train(loaded, path)
     if code:
         return code
-    blanks_file = directory.evaluation / blanks.FILE
-    if evaluation.is_up_to_date(directory, loaded.experiment.total_steps) and blanks_file.exists():
-        print(f"evaluation: up to date, in {paths.shown(directory.evaluation_json)}")
+    if measured := evaluation.is_up_to_date(directory, loaded.experiment.total_steps):
+        print(f"evaluation: up to date, in {paths.shown(measured.folder)}")
     else:
         evaluation.evaluate(loaded, path)
-    if records := read_json(blanks_file):  # other objectives have no blanks
-        _print_samples(read_json(directory.evaluation_json), records)
+        measured = evaluation.is_up_to_date(directory, loaded.experiment.total_steps)
+    if measured and (records := read_json(measured.folder / blanks.FILE)):  # other objectives have no blanks
+        _print_samples(measured.record, records)
     report.write_report(directory, directory.report, loaded.gin_file.parent / report.RESULTS_FILE)
     print(f"done in {duration(time.perf_counter() - began)}; to look at it in a browser: make site SERVE=1", flush=True)
     return 0

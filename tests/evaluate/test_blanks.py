@@ -12,6 +12,7 @@ from t5xpg.base.files import read_json
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.evaluate.blanks import NUM_WORDS, draw_blanks, places, score, windows
 from t5xpg.run.directory import RunDirectory
+from t5xpg.run.evaluations import all_of
 from tests.workplace import Workplace
 
 TEXT = "ragment of a text: the café (closed) has 3 x_y tables, und läuft noch ab"
@@ -87,11 +88,12 @@ def test_eval_measures_them(workplace: Workplace, evaluated: tuple[Path, str]) -
     """That they are always the same is in test_reproduce.py."""
     run, printed = RunDirectory(evaluated[0]), evaluated[1]
     assert re.search(r"^  word +\S+ +\S+ +\d\S* +\d+$", printed, re.M)
-    samples = read_json(run.samples_json)
+    measured = all_of(run)[0]
+    samples = read_json(measured.samples_json)
     assert {tuple(one["earlier"]) for one in samples} == {("4", "8")}
     for step in ("4", "8"):
         assert any(one["earlier"][step] != one["prediction"] for one in samples), "of other parameters"
-    numbers, examples = read_json(run.evaluation_json)["blanks"], read_json(run.evaluation / "blanks.json")
+    numbers, examples = measured.record["blanks"], read_json(measured.folder / "blanks.json")
     assert len(examples) == sum(one["examples"] for one in numbers.values())
     assert 0 < numbers["word"]["unigram"] <= 5  # "the" is two words of five, but no answer of more than one text in 25
     held_out = " ".join(Path(workplace.folder / "validation.txt").read_text().split())

@@ -6,12 +6,12 @@ import re
 import shlex
 from pathlib import Path
 from typing import Any
-from unittest.mock import MagicMock, Mock
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
-from t5xpg.base.files import sha256_of_file, write_json
+from t5xpg.base.files import sha256_of_file
 from t5xpg.data.batch import ENC_DEC, Batch, layout_of
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.vocab.vocabulary import Vocabulary
@@ -22,11 +22,13 @@ from t5xpg.experiment import prepare
 from t5xpg.models.decoding import DecodingConfig
 from t5xpg.run.best import BestMetric
 from t5xpg.run.directory import RunDirectory
+from t5xpg.run.evaluations import RECORD, all_of, find
 from t5xpg.run.records import read_jsonl
 from t5xpg.run.report import PAGE
 from t5xpg.run.results import collect
 from tests.refusals import refused
 from tests.workplace import Workplace, checkpoint_arrays
+from tests.written_evaluations import write_evaluation
 
 MODULE = """
 import functools
@@ -129,8 +131,10 @@ def test_a_users_task_is_cached_and_identified(workplace: Workplace, blend: RunD
 @pytest.mark.process
 def test_the_tasks_own_metrics_are_computed(blend: RunDirectory, by_beams: str) -> None:
     assert "warning" not in by_beams.lower(), by_beams
-    measured = json.loads(blend.evaluation_json.read_text())
+    (found_evaluation,) = [one for one in all_of(blend) if one.samples_json.exists()]
+    measured = found_evaluation.record
     assert measured["task"] == "user_blend"
+    assert list(measured["parts"]) == ["checkpoint", "split", "decoding"]
     assert measured["step"] == 2
     assert set(measured["metrics"]) == {"user_repeat"}  # the other has none
     found = measured["metrics"]["user_repeat"]
@@ -149,18 +153,12 @@ def test_the_tasks_own_metrics_are_computed(blend: RunDirectory, by_beams: str) 
     assert trivial["majority"]["exact"] == pytest.approx(0.1)
     assert trivial["copy"]["bleu"] > trivial["majority"]["bleu"]
     assert "nats_per_byte" not in trivial["copy"]
-    lines = (blend.evaluation / "predictions" / "user_repeat.jsonl").read_text().split("\n")
+    lines = found_evaluation.predictions("user_repeat").read_text().split("\n")
     said = [json.loads(line) for line in lines[:-1]]
     assert (said[0]["inputs"], said[0]["target"]) == ("line 7 of validation", "line 7")
     assert len(said) == 10
     assert all(line["score"] < 0 and isinstance(line["prediction"], str) for line in said)
-    history = read_jsonl(blend.evaluation / "metrics.jsonl")
-    assert [(line["step"], line["split"], line.get("task")) for line in history] == [
-        (2, "validation", None), (2, "validation", "small_span_corruption"), (2, "validation", "user_repeat"),
-        (2, "infer_eval", "user_repeat"),
-    ]  # fmt: skip
-    assert history[-1]["metrics"] == found
-    assert list((blend.tensorboard / "evaluation").iterdir())
+    assert list((blend.tensorboard / "evaluations" / found_evaluation.folder.name).iterdir())
     assert blend.data_log.read_text() == "a training still writes here\n"
     assert blend.evaluation_log.exists()
 
@@ -168,9 +166,11 @@ def test_the_tasks_own_metrics_are_computed(blend: RunDirectory, by_beams: str) 
 @pytest.mark.process
 def test_a_task_without_training_text_is_measured(workplace: Workplace, blend: RunDirectory) -> None:
     workplace.run("eval", str(workplace.experiment), *BLEND, "--task=user_held_out")
-    measured = json.loads((blend.evaluation / "user_held_out" / "evaluation.json").read_text())
-    assert measured["loss"] > 0
-    assert "blanks" not in measured, "they are compared with the most frequent words of training"
+    measured = find(blend, task="user_held_out")
+    assert measured is not None
+    assert measured.record["loss"] > 0
+    assert measured.record["parts"]["task"] == "user_held_out"
+    assert "blanks" not in measured.record, "they are compared with the most frequent words of training"
 
 
 @pytest.mark.process
@@ -209,9 +209,9 @@ def test_metrics_change_nothing_else_and_a_recording_has_each_task(workplace: Wo
 
 @pytest.mark.process
 def test_other_settings_do_not_measure_the_run(workplace: Workplace, blend: RunDirectory) -> None:
-    other = ["mixture_or_task_name", '"user_blend"', '"small_span_corruption"']
-    workplace.refused("eval", str(workplace.experiment), "--run=blend", words=other)
-    # another model does not predict
+    """The run is evaluated as it was made, and another model does not predict."""
+    other = "--gin.encoder_decoder.T5Config.relative_attention_max_distance=64"
+    workplace.refused("eval", str(workplace.experiment), "--run=blend", other, words=["max_distance"])
     prompt = "--prompt=the <extra_id_0> sees"
     more = ["--run=blend", "--gin.encoder_decoder.T5Config.relative_attention_max_distance=64"]
     printed = workplace.refused("infer", str(workplace.experiment), prompt, *more)
@@ -259,7 +259,8 @@ def test_beam_search_is_tuned_on_validation(workplace: Workplace, blend: RunDire
     assert tried == [(2, 0.0), (2, 1.5)]
     values = [one["metrics"]["user_repeat / exact"] for one in tuned["tried"]]
     assert tuned["best"] == tuned["tried"][values.index(max(values))]["decoding"]
-    measured = json.loads(blend.evaluation_json.read_text())
+    (found_evaluation,) = [one for one in all_of(blend) if one.samples_json.exists()]
+    measured = json.loads((found_evaluation.folder / RECORD).read_text())
     assert json.loads(by_beams[by_beams.index("\n{\n") :]) == measured
     decoding = dict(measured["predicted"]["user_repeat"]["decoding"])
     assert decoding.pop("task_feature_lengths") == {"inputs": 64, "targets": 32}
@@ -330,22 +331,11 @@ def test_steps_that_cannot_be() -> None:
 def test_an_evaluation_of_a_mean_is_none_of_its_last_checkpoint(tmp_path: Path) -> None:
     run = RunDirectory(tmp_path)
     assert not is_up_to_date(run, 8)
-    write_json(run.samples_json, [])
-    for recorded, mean_of in ({"step": 8}, None), ({"step": 8, "mean_of_checkpoints": 3}, 3):
-        write_json(run.evaluation_json, recorded)
-        found = [is_up_to_date(run, step, count) for step in (8, 4) for count in (None, 3)]
-        assert found == [mean_of is None, mean_of == 3, False, False]
-
-
-def test_the_history_keeps_every_evaluation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A mean of checkpoints is none of its last one, and an earlier step hides no later one in TensorBoard."""
-    hidden_after: list[int | None] = []
-    monkeypatch.setattr(evaluation, "TensorBoardWriter", lambda _, after: hidden_after.append(after) or MagicMock())
-    for step, mean_of in ((5, 0), (2, 0), (5, 3), (5, 0)):
-        evaluation._write_history(RunDirectory(tmp_path), tmp_path, "validation", step, mean_of, {"loss": 1.0}, {}, [])
-    found = [(one["step"], one.get("mean_of_checkpoints")) for one in read_jsonl(tmp_path / "metrics.jsonl")]
-    assert found == [(2, None), (5, 3), (5, None)]
-    assert hidden_after == [4, None, 4, 4]
+    write_evaluation(run, {"step": 8, "split": "test"})  # without samples
+    assert not is_up_to_date(run, 8)
+    write_evaluation(run, {"step": 8, "mean_of_checkpoints": 3})
+    found = [is_up_to_date(run, step, count) is not None for step in (8, 4) for count in (None, 3)]
+    assert found == [False, True, False, False]
 
 
 class Batches(list[Batch]):

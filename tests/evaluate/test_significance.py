@@ -1,20 +1,21 @@
 """The paired bootstrap of two runs' predictions, beside sacrebleu's own."""
 
-import json
 import random
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from t5xpg.base.files import read_json, write_json
+from t5xpg.base.files import write_json
 from t5xpg.data import metrics
 from t5xpg.evaluate import significance
 from t5xpg.run.directory import RunDirectory
+from t5xpg.run.evaluations import RECORD, all_of
 from t5xpg.run.report import PAGE
 from t5xpg.run.results import collect
 from tests.refusals import refused
 from tests.run.test_report import make_run
+from tests.written_evaluations import write_evaluation
 
 WORDS = ["a", "dog", "and", "two", "cat@@", "s", "run", "over", "the", "green", "field", "in", "May", "."]
 
@@ -32,24 +33,21 @@ TARGETS = sentences(60, 1)
 SAID, OTHERS = sentences(60, 2, TARGETS, 0.9), sentences(60, 3, TARGETS, 0.75)
 
 
-def evaluated(path: Path, said: list[str], targets: list[str] = TARGETS) -> RunDirectory:
+def evaluated(path: Path, said: list[str], targets: list[str] = TARGETS, **parts: str) -> RunDirectory:
     """A run with such predictions of its test split, and the metrics of these."""
     from sacrebleu.metrics import BLEU, CHRF
 
-    run = make_run(path)
+    run = RunDirectory(path) if path.exists() else make_run(path)
     values: dict[str, Any] = {**metrics.codexglue(targets, said), **metrics.exact_match(targets, said)}
     tokens = BLEU(tokenize="none", smooth_method="none", force=True)  # not by metrics.token_bleu, which loads SeqIO
     for name, metric in (("bleu", BLEU(tokenize="intl", force=True)), ("chrf", CHRF()), ("token_bleu", tokens)):
         text = metrics.join_bpe if name == "token_bleu" else str
         values[name] = metric.corpus_score(list(map(text, said)), [list(map(text, targets))]).score
         values[f"{name}_signature"] = str(metric.get_signature())
-    folder = run.evaluation / "test"
-    (folder / "predictions").mkdir(parents=True)
     facts = {"step": 600, "split": "test", "metrics": {"en_de": values | {"nats_per_byte": 1.0}}}
     predicted = {"en_de": {"examples": len(said), "decoding": {"method": "greedy"}}}
-    write_json(folder / "evaluation.json", {**facts, "predicted": predicted})
     lines = [{"inputs": "x", "target": one, "prediction": its} for one, its in zip(targets, said, strict=True)]
-    (folder / "predictions" / "en_de.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    write_evaluation(run, {**facts, "predicted": predicted}, predictions={"en_de": lines}, **parts)
     return run
 
 
@@ -92,23 +90,43 @@ def test_runs_that_do_not_differ(tmp_path: Path) -> None:
 
 def test_another_metric_of_a_known_name_is_left_out(tmp_path: Path) -> None:
     runs = [evaluated(tmp_path / name, SAID) for name in ("ours", "theirs")]
-    for folder in (run.evaluation / "test" for run in runs):
-        facts = read_json(folder / "evaluation.json")
-        write_json(folder / "evaluation.json", {**facts, "metrics": {"mine": {"accuracy": 1.0}, **facts["metrics"]}})
-        (folder / "predictions" / "mine.jsonl").write_text('{"inputs": "x", "target": [1], "prediction": [1]}\n')
+    for one in (all_of(run)[0] for run in runs):
+        metrics_of_run = {"mine": {"accuracy": 1.0}, **one.record["metrics"]}
+        write_json(one.folder / RECORD, {**one.record, "metrics": metrics_of_run})
+        one.predictions("mine").write_text('{"inputs": "x", "target": [1], "prediction": [1]}\n')
     assert list(significance.compare(*runs, "test")["tasks"]) == ["en_de"]
 
 
 def test_runs_that_cannot_be_compared(tmp_path: Path) -> None:
     run = evaluated(tmp_path / "ours", SAID)
-    with refused("dev/evaluation.json", "make eval EXP=tiny RUN=", "SPLIT=dev"):
+    with refused("dev", "make eval EXP=tiny RUN=", "SPLIT=dev"):
         significance.compare(run, run, "dev")
+    with refused("itself", "OTHER=", "EVALUATION="):
+        significance.compare(run, run, "test")
+    with refused("step_600-tset", "step_600-test"):
+        significance.compare(run, run, name="step_600-tset")
     interrupted = evaluated(tmp_path / "interrupted", OTHERS)  # after its predictions, before their metrics
-    write_json(interrupted.evaluation / "test" / "evaluation.json", {"metrics": {"en_de": {"bleu": 1.0}}})
+    (one,) = (one for one in all_of(interrupted) if one.record["split"] == "test")
+    write_json(one.folder / RECORD, {**one.record, "metrics": {"en_de": {"bleu": 1.0}}})
     for other, named in (
-        (make_run(tmp_path / "untold"), "en_de.jsonl"),
+        (make_run(tmp_path / "unmeasured"), "make eval"),
         (interrupted, "no metric that can be resampled"),
         (evaluated(tmp_path / "theirs", OTHERS, [*TARGETS[1:], TARGETS[0]]), "other inputs or targets"),
     ):
         with refused(named):
             significance.compare(run, other, "test")
+
+
+def test_what_differs_in_more_than_the_run_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """And an evaluation that was made in the same way is chosen before a newer one."""
+    run = evaluated(tmp_path / "ours", SAID, decoding="beam 4")
+    other = evaluated(tmp_path / "theirs", OTHERS, decoding="beam 4")
+    evaluated(tmp_path / "theirs", SAID, decoding="greedy")
+    assert significance.compare(run, other, "test")["other"] == "theirs"
+    assert "differ in more" not in capsys.readouterr().out
+    found = significance.compare(run, other, "test", other_name="step_600-test-greedy")
+    assert (found["run"], found["other"]) == ("ours, beam 4", "theirs, greedy")
+    assert "decoding" in capsys.readouterr().out
+    evaluated(tmp_path / "ours", OTHERS, decoding="greedy")
+    names = "step_600-test-beam_4", "step_600-test-greedy"
+    assert significance.compare(run, run, None, *names)["tasks"]["en_de"]["bleu"]["p"] < 0.05

@@ -120,11 +120,37 @@ class TaskEvaluator:
             (inferences_logger,) = self._evaluator.loggers
             for name, task in self.tasks.items():
                 path = Path(inferences, f"{name.replace(':', '_')}.jsonl")
-                _write_inferences(path, task, *inferences_logger.of_task[name])
+                self._write_inferences(path, task, *inferences_logger.of_task[name])
         return {
             task: pack({name: _metric_value(f"The metric {name} of {task}", value) for name, value in values.items()})
             for task, values in metrics.result().items()
         }
+
+    def _write_inferences(self, path: Path, task: seqio.Task, dataset: Any, targets: Any, inferences: Any) -> None:
+        """A line of JSON for each example. "id": the number of its row in the source, from 0 on, of a task of the table
+        that is read from its source. "cut": the features that were longer than the model reads."""
+        columns = {"target": targets, "prediction": inferences.get("prediction"), "score": inferences.get("score")}
+        columns = {name: values for name, values in columns.items() if values is not None}
+        is_in_order = task.name in ROWS and not self.config.use_cached
+        with write_atomically(path) as file:
+            for number, example in enumerate(dataset.as_numpy_iterator()):
+                line: dict[str, Any] = {"id": number} if is_in_order else {}
+                line |= {"inputs": _text_of(task, example)} if "inputs" in task.output_features else {}
+                line |= {name: values[number] for name, values in columns.items()}
+                if cut := self._cut_features(task, example):
+                    line["cut"] = cut
+                file.write((json.dumps(_to_json(line), ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace"))
+
+    def _cut_features(self, task: seqio.Task, example: Mapping[str, Any]) -> list[str]:
+        """The features of an example whose text has more tokens than the model reads of them."""
+        lengths = self.config.task_feature_lengths
+        return [
+            name
+            for name, feature in task.output_features.items()
+            if isinstance(text := example.get(f"{name}_pretokenized"), bytes)
+            and len(example[name]) >= lengths[name]
+            and len(feature.vocabulary.encode(text.decode("utf-8", "replace"))) + feature.add_eos > lengths[name]
+        ]
 
     def trivial(self) -> dict[str, dict[str, dict[str, float]]]:
         """The metrics of answers that need no model: see `RemoteEvaluator.trivial`."""
@@ -185,16 +211,6 @@ class _Inferences(seqio.loggers.Logger):
 
     def __call__(self, task_name: str, step: Any, metrics: Any, dataset: Any, inferences: Any, targets: Any) -> None:
         self.of_task[task_name] = (dataset, targets, inferences)
-
-
-def _write_inferences(path: Path, task: seqio.Task, dataset: Any, targets: Any, inferences: Any) -> None:
-    columns = {"target": targets, "prediction": inferences.get("prediction"), "score": inferences.get("score")}
-    columns = {name: values for name, values in columns.items() if values is not None}
-    with write_atomically(path) as file:
-        for number, example in enumerate(dataset.as_numpy_iterator()):
-            inputs = {"inputs": _text_of(task, example)} if "inputs" in task.output_features else {}
-            line = inputs | {name: values[number] for name, values in columns.items()}
-            file.write((json.dumps(_to_json(line), ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace"))
 
 
 def _text_of(task: seqio.Task, example: Mapping[str, Any], feature: str = "inputs") -> str:

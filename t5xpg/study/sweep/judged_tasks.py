@@ -8,12 +8,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from t5xpg.base.errors import UserError
-from t5xpg.base.files import json_object_if_any
 from t5xpg.data.stream.client import DataService
 from t5xpg.evaluate import evaluation
 from t5xpg.evaluate.trained_model import vocabulary_differences
 from t5xpg.experiment import data_state, prepare
 from t5xpg.experiment.experiment import Experiment
+from t5xpg.run.evaluations import find
 from t5xpg.study.run_batches import count_text, text_bytes
 from t5xpg.study.runs import Run, outcome
 
@@ -59,10 +59,5 @@ def measure(runs: Iterable[Run], tasks: Sequence[str]) -> None:
 
 def evaluation_on(run: Run, task: str) -> Mapping[str, Any] | None:
     """The evaluation of a run's last step on a task, as `evaluation.evaluate` writes it; None if there is none."""
-    own_file = run.directory.evaluation_json  # for the task of the run's own validation
-    for file in (run.directory.evaluation / task / own_file.name, own_file):
-        record = json_object_if_any(file)
-        is_of_last_step = record.get("step") == outcome(run).step and "mean_of_checkpoints" not in record
-        if record.get("task") == task and is_of_last_step:
-            return record
-    return None
+    found = find(run.directory, task=task, step=outcome(run).step, mean_of_checkpoints=None)
+    return None if found is None else found.record

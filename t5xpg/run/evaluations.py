@@ -1,0 +1,96 @@
+"""The evaluations of a run: a folder each for a checkpoint or mean, a task, a split, a decoding and lengths.
+
+A folder `evaluations/<name>/` holds evaluation.json (the record, written last), predictions/<task>.jsonl and, on the
+run's own validation split, samples.json, blanks.json and attention.json. The name is for people; programs read the
+record. Its "parts" say in words what was measured: {"checkpoint", "split", "task", "decoding", "lengths"}, the last
+three only where they are not those of training.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from t5xpg.base.errors import UserError
+from t5xpg.base.files import read_json
+from t5xpg.run.directory import RunDirectory
+
+RECORD, PREDICTIONS = "evaluation.json", "predictions"
+Record = Mapping[str, Any]
+State = tuple[int, int | None]  # a step, and the number of checkpoints up to it whose mean was measured; None: no mean
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """An evaluation of a run: its folder and its record."""
+
+    folder: Path
+    record: Record
+
+    @property
+    def samples_json(self) -> Path:
+        return self.folder / "samples.json"
+
+    @property
+    def attention_json(self) -> Path:
+        """The attention over the encoder, for some examples."""
+        return self.folder / "attention.json"
+
+    def predictions(self, task: str) -> Path:
+        """The file of the predictions of a task."""
+        return self.folder / PREDICTIONS / f"{task.replace(':', '_')}.jsonl"
+
+
+def state_of(record: Record) -> State:
+    """The parameters that were evaluated."""
+    return record["step"], record.get("mean_of_checkpoints")
+
+
+def checkpoint_text(state: State) -> str:
+    """A state for people: "step 4,000", or "mean of 3 checkpoints up to step 4,000"."""
+    step, count = state
+    return f"mean of {count} checkpoints up to step {step:,}" if count else f"step {step:,}"
+
+
+def folder_name(parts: Mapping[str, str]) -> str:
+    """The name of the folder of an evaluation with such "parts": "step_4000-test-beam_4_alpha_1.0"."""
+    return "-".join(re.sub(r"[^\w.+=]+", "_", text.replace(",", ""))[:80] for text in parts.values())
+
+
+def all_of(run: RunDirectory) -> list[Evaluation]:
+    """The evaluations of a run, the newest first. Raises UserError for a record that cannot be read."""
+    found = [Evaluation(file.parent, _read(file)) for file in run.evaluations.glob(f"*/{RECORD}")]
+    return sorted(found, key=lambda one: (-one.record["time"], one.folder.name))
+
+
+def find(run: RunDirectory, **wanted: Any) -> Evaluation | None:
+    """The newest evaluation whose record has these values (None: has no such value)."""
+    return next(
+        (one for one in all_of(run) if all(one.record.get(name) == value for name, value in wanted.items())), None
+    )
+
+
+def label(record: Record, beside: Record | None = None) -> str:
+    """What was measured, in words: the split, and whatever differs from the evaluation that it stands beside."""
+    parts, others = record["parts"], {} if beside is None else beside["parts"]
+    names = [
+        name for name in dict.fromkeys([*parts, *others]) if name != "split" and parts.get(name) != others.get(name)
+    ]
+    return ", ".join([record["split"], *(parts.get(name, f"{name} of training") for name in names)])
+
+
+def _read(file: Path) -> Record:
+    try:
+        record = read_json(file)
+    except ValueError as error:
+        raise UserError(
+            f"{file} is not readable as JSON ({error}). Measure again (make eval), or delete it."
+        ) from error
+    kinds = {"time": int | float, "step": int, "task": str, "split": str, "parts": dict}
+    wrong = [
+        name for name, kind in kinds.items() if not isinstance(record, dict) or not isinstance(record.get(name), kind)
+    ]
+    if wrong:
+        raise UserError(f"{file} has no {' and no '.join(wrong)}. Measure again (make eval), or delete {file.parent}.")
+    return record
