@@ -9,7 +9,6 @@ import pytest
 import seqio
 import tensorflow as tf
 
-from t5xpg.base.errors import UserError
 from t5xpg.data.objectives import SpanCorruption
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.tasks import providers, steps
@@ -18,6 +17,7 @@ from t5xpg.data.tasks.seqio_vocabularies import to_seqio
 from t5xpg.data.vocab.files import vocabulary_of_file
 from t5xpg.data.vocab.sentinels import fill
 from t5xpg.data.vocab.vocabulary import Vocabulary
+from tests.refusals import refused
 from tests.small_tokenizers import with_spaces_in_pieces, word_pieces
 
 BYTES = Vocabulary("bytes", extra_ids=125)
@@ -119,7 +119,5 @@ def test_pieces_that_do_not_say_where_words_begin_are_refused(tmp_path: Path) ->
     made = steps.steps(SpanCorruption(whole_words=True))
     task = seqio.Task("words", source, {"inputs": feature, "targets": feature}, made)
     config = DatasetConfig("words", {"inputs": 32, "targets": 32})
-    with pytest.raises(
-        UserError, match="WHOLE_WORDS=True: the vocabulary of words has no token that begins with a space"
-    ):
+    with refused("WHOLE_WORDS=True", "begins with a space"):
         providers._check_objective(task, config)
