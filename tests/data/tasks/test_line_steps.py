@@ -7,10 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import seqio
-import tensorflow as tf
 
-from t5xpg.data.objectives import NextLine, Objective, Passkey
-from t5xpg.data.tasks import steps
+from t5xpg.data.objectives import NextLine, Passkey
 from t5xpg.data.tasks.seqio_vocabularies import to_seqio
 from t5xpg.data.tasks.table import ROWS, register_tasks
 from t5xpg.data.tasks.task_names import BYTES, NAMED_BYTES
@@ -19,6 +17,7 @@ from t5xpg.data.text.export import export_dataset
 from t5xpg.data.text.wheels import CODE_WHEELS, source_files, wheels_directory
 from t5xpg.data.vocab.training import VocabularySettings, train_model
 from t5xpg.data.vocab.vocabulary import Vocabulary
+from tests.data.tasks.objective_examples import examples_of
 from tests.refusals import refused
 from tests.small_tokenizers import sentencepiece_model
 
@@ -31,20 +30,8 @@ def code() -> list[str]:
     return list(itertools.islice(package_documents.code_documents(files), 40))
 
 
-def after_steps(
-    dataset: tf.data.Dataset, objective: Objective, vocabulary: seqio.Vocabulary, **lengths: int
-) -> list[dict[str, np.ndarray]]:
-    """What the steps of the objective make of documents, in order."""
-    features = steps.output_features(objective, vocabulary)
-    for step in steps.steps(objective):
-        step = seqio.add_kwargs_to_transform(step, sequence_length=lengths, output_features=features)
-        dataset = tf.autograph.experimental.do_not_convert(step)(dataset)
-    return list(dataset.as_numpy_iterator())
-
-
 def examples(texts: list[str], lines: int, vocabulary: seqio.Vocabulary) -> list[dict[str, np.ndarray]]:
-    dataset = tf.data.Dataset.from_tensor_slices(texts).map(lambda text: {"targets": vocabulary.encode_tf(text)})
-    return after_steps(dataset, NextLine(lines), vocabulary, **LENGTHS)
+    return examples_of([vocabulary.encode(text) for text in texts], NextLine(lines), vocabulary, **LENGTHS)
 
 
 def expected(text: str, lines: int) -> list[tuple[str, str]]:
@@ -105,10 +92,7 @@ def test_a_vocabulary_without_ends_of_lines_is_refused(tmp_path: Path) -> None:
 
 def test_a_number_stands_in_a_line_of_its_own_anywhere(code: list[str]) -> None:
     """What is around the line is the text, stretch by stretch; places and numbers are spread."""
-    encoded = [{"targets": BYTES.encode(text)} for text in code]
-    signature = {"targets": tf.TensorSpec([None], tf.int32)}
-    dataset = tf.data.Dataset.from_generator(lambda: iter(encoded), output_signature=signature)
-    rows = after_steps(dataset, Passkey(3), to_seqio(BYTES), inputs=256, targets=8)
+    rows = examples_of(map(BYTES.encode, code), Passkey(3), to_seqio(BYTES), inputs=256, targets=8)
     places, numbers, text = [], [], []
     for row in rows:
         inputs, number = (BYTES.decode(row[name]) for name in ("inputs", "targets"))
