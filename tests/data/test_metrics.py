@@ -1,7 +1,6 @@
 """Metrics: against the official scripts' definitions, published numbers and plain implementations."""
 
 import importlib.util
-import inspect
 import json
 import math
 import random
@@ -17,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from t5xpg.data import metrics
+from tests.refusals import assert_named
 
 METRICS = [metrics.exact_match, metrics.token_f1, metrics.squad, metrics.trivia_qa]
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
@@ -73,9 +73,8 @@ def test_known_answers() -> None:
 def test_words_and_exact_matches() -> None:
     assert metrics.token_f1([["a b c", "c d"], "x"], ["c d e", "y"]) == {"token_f1": pytest.approx(40.0)}
     assert metrics.token_f1(["The cat"], ["the cat"]) == {"token_f1": 50.0}  # as they are
-    assert metrics.exact_match([["one", "two"], "three", "é"], ["two", "Three", "e\u0301"]) == {
-        "exact_match": pytest.approx(100 / 3)
-    }
+    found = metrics.exact_match([["one", "two"], "three", "é"], ["two", "Three", "e\u0301"])
+    assert found == {"exact_match": pytest.approx(100 / 3)}
 
 
 @pytest.mark.parametrize("metric", METRICS)
@@ -93,13 +92,22 @@ def test_properties(metric: Callable[..., Any], texts: list[str], others: list[s
 
 @pytest.mark.parametrize("metric", METRICS)
 def test_what_cannot_be_measured(metric: Callable[..., Any]) -> None:
-    for targets, predictions, message in (
-        ([], [], "There are no examples"),
-        (["a", "b"], ["a"], "There are 2 targets and 1 outputs"),
-        ([[]], ["a"], "has no reference"),
-    ):
+    unusable = ([], [], "no examples"), (["a", "b"], ["a"], "2 targets and 1"), ([[]], ["a"], "no reference")
+    for targets, predictions, message in unusable:
         with pytest.raises(ValueError, match=message):
             metric(targets, predictions)
+
+
+def test_bounds_of_classes_and_likelihoods() -> None:
+    assert metrics.macro_f1(["a", "b", "ß"], ["a", "b", "ß"]) == {"macro_f1": 100.0}
+    assert metrics.macro_f1(["a", "b"], ["", ""]) == {"macro_f1": 0.0}
+    found = metrics.perplexity(["x"], [-1e6])
+    assert found["byte_perplexity"] == found["word_perplexity"] == math.inf
+    for metric in (metrics.accuracy, metrics.macro_f1, metrics.perplexity):
+        with pytest.raises(ValueError, match="no examples"):
+            metric([], [])
+    with pytest.raises(ValueError, match="empty"):
+        metrics.perplexity(["", ""], [-1.0, -1.0])
 
 
 def test_accuracy_of_texts_and_numbers() -> None:
@@ -128,45 +136,10 @@ def test_macro_f1_is_the_definition() -> None:
     assert metrics.macro_f1(targets, predictions, labels=["a", "b", "c", "d"]) == {"macro_f1": pytest.approx(expected)}
 
 
-def test_bounds_of_classification() -> None:
-    assert metrics.macro_f1(["a", "b", "ß"], ["a", "b", "ß"]) == {"macro_f1": 100.0}
-    assert metrics.macro_f1(["a", "b"], ["", ""]) == {"macro_f1": 0.0}
-    for metric in (metrics.accuracy, metrics.macro_f1):
-        with pytest.raises(ValueError, match="There are no examples"):
-            metric([], [])
-
-
 def test_sums_are_divided_by_bytes_and_words() -> None:
     found = metrics.perplexity(["ab c", "é"], np.array([-2.0, -4.0], np.float32))  # 6 bytes, 3 words
     of_bytes = {"nats_per_byte": 1.0, "bits_per_byte": 1 / math.log(2), "byte_perplexity": math.e}
     assert found == pytest.approx(of_bytes | {"word_perplexity": math.exp(2.0)})
-
-
-def test_likelihoods_that_cannot_be_measured() -> None:
-    with pytest.raises(ValueError, match="The targets are empty"):
-        metrics.perplexity(["", ""], [-1.0, -1.0])
-    with pytest.raises(ValueError, match="There are no examples"):
-        metrics.perplexity([], [])
-    found = metrics.perplexity(["x"], [-1e6])
-    assert found["byte_perplexity"] == found["word_perplexity"] == math.inf
-
-
-def test_signatures_are_those_that_seqio_tells_metrics_by() -> None:
-    functions = {name for name, _ in inspect.getmembers(metrics, inspect.isfunction) if not name.startswith("_")}
-    names = functions - {
-        "check_pairs",
-        "references_of",
-        "mean_of_best",
-        "join_bpe",
-        "smoothed_bleu",
-        "reference_streams",
-    }
-    assert len(names) == 14
-    for name in names:
-        parameters = inspect.signature(getattr(metrics, name)).parameters.values()
-        positional = [each.name for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD]
-        assert positional == ["targets", "scores" if name == "perplexity" else "predictions"], name
-        assert all(each.default is not each.empty for each in parameters if each.kind is each.KEYWORD_ONLY), name
 
 
 def scored(metric: Any, *texts: Any, **options: Any) -> tuple[float, str]:
@@ -186,26 +159,21 @@ HYPOTHESES = ["The dog bit the man.", "It wasn't surprising.", "The man had just
 def test_the_published_example_of_sacrebleu() -> None:
     score, signature = scored(metrics.bleu, REFERENCES, HYPOTHESES, tokenize="13a")
     assert score == pytest.approx(48.53, abs=0.005)
-    assert signature.startswith("nrefs:2|case:mixed|eff:no|tok:13a|smooth:exp|version:")
-    score, signature = scored(metrics.chrf, REFERENCES, HYPOTHESES)
-    assert score == pytest.approx(59.73, abs=0.005)
-    assert signature.startswith("nrefs:2|case:mixed|eff:yes|nc:6|nw:0|space:no|version:")
+    assert "tok:13a" in signature
+    assert scored(metrics.chrf, REFERENCES, HYPOTHESES)[0] == pytest.approx(59.73, abs=0.005)
 
 
 def test_examples_may_have_different_numbers_of_references() -> None:
-    fewer = [REFERENCES[0], REFERENCES[1], REFERENCES[2][0]]
-    again = [*REFERENCES[:2], [REFERENCES[2][0]] * 2]
+    fewer, again = ([*REFERENCES[:2], last] for last in (REFERENCES[2][0], [REFERENCES[2][0]] * 2))
     found, signature = scored(metrics.bleu, fewer, HYPOTHESES)
     assert found == pytest.approx(scored(metrics.bleu, again, HYPOTHESES)[0])
-    assert "nrefs:var" in signature
-    assert "tok:intl" in signature
+    assert_named(signature, ["nrefs:var", "tok:intl"])
 
 
 def test_the_published_example_of_rouge_score() -> None:
     """Of its 9 and 8 words 6 are common; of the 8 and 7 pairs 2; the longest common subsequence has 5."""
-    assert metrics.rouge(
-        ["The quick brown fox jumps over the lazy dog"], ["The quick brown dog jumps on the log."]
-    ) == pytest.approx({"rouge1": 1200 / 17, "rouge2": 400 / 15, "rougeLsum": 1000 / 17})
+    pair = ["The quick brown fox jumps over the lazy dog"], ["The quick brown dog jumps on the log."]
+    assert metrics.rouge(*pair) == pytest.approx({"rouge1": 1200 / 17, "rouge2": 400 / 15, "rougeLsum": 1000 / 17})
 
 
 def test_empty_predictions_and_targets() -> None:

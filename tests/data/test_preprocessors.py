@@ -9,7 +9,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from t5xpg.data.preprocessors import _parse_record, parse_jsonl, parse_records
+from t5xpg.data.preprocessors import _parse_record, parse_records
 from t5xpg.data.text.manifest import canonical_line, canonical_record
 
 _parse = tf.function(functools.partial(_parse_record, fields=("text",)), input_signature=[tf.TensorSpec([], tf.string)])
@@ -58,16 +58,3 @@ def test_records_of_several_fields(tmp_path: Path) -> None:
     path.write_text('{"a": "x", "b": "y", "c": "z"}\n')
     with pytest.raises(tf.errors.InvalidArgumentError, match="as `make data` writes it; export the"):
         list(parse_records(tf.data.TextLineDataset(str(path)), ("a", "b")))
-
-
-def test_reads_a_file_and_its_position_can_be_saved(tmp_path: Path) -> None:
-    texts = [f'row {i}\n\\ "{i}" \x01\x02' for i in range(20)]
-    path = tmp_path / "train.jsonl"
-    path.write_bytes(b"".join(map(canonical_line, texts)))
-    dataset = parse_jsonl(tf.data.TextLineDataset(str(path)))
-    iterator = iter(dataset)
-    assert [next(iterator)["text"].numpy().decode() for _ in range(7)] == texts[:7]
-    saved = tf.train.Checkpoint(it=iterator).write(str(tmp_path / "position"))
-    again = iter(dataset)
-    tf.train.Checkpoint(it=again).read(saved)
-    assert [example["text"].numpy().decode() for example in again] == texts[7:]

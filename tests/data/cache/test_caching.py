@@ -1,25 +1,21 @@
 """Caches: what SeqIO reads from them, when they are made again, and what happens when making one fails."""
 
 import contextlib
-import json
 import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
-import numpy as np
 import pytest
-import seqio
 
 from t5xpg.base import locks
-from t5xpg.base.errors import UserError
 from t5xpg.data.cache import caching, last_check, process, record
 from t5xpg.data.cache.caching import cache_task
-from t5xpg.data.stream.pipeline import without_autograph
-from t5xpg.data.tasks.table import register_tasks
 from t5xpg.data.text.export import export_dataset
 from t5xpg.data.text.manifest import read_manifest
+from tests.refusals import assert_named, refused
 from tests.workplace import left_by
 
 TASK = "mine_span_corruption"
@@ -39,38 +35,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def no_child(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*arguments: Any, **options: Any) -> None:
-        raise AssertionError("a process was started")
-
-    monkeypatch.setattr(subprocess, "Popen", refuse)
-
-
-@pytest.mark.process
-def test_plain_seqio_reads_the_cache(folder: Path) -> None:
-    register_tasks(folder / "data")
-    task = seqio.TaskRegistry.get(TASK)
-    before = seqio.utils.get_global_cache_dirs()
-    seqio.set_global_cache_dirs([str(folder / "cache")])
-    try:
-        assert task.cache_dir == str(folder / "cache" / TASK)
-        for split, record in read_manifest(folder / "data" / "mine").splits.items():
-            cached = task._get_cached_source(split).get_dataset(split=split, shuffle=False)
-            text = task.source.get_dataset(split=split, shuffle=False)
-            direct = without_autograph(lambda text=text: task.preprocess_precache(text, seed=0))
-            tokens, expected = (
-                {one["targets"].astype(np.uint16).tobytes() for one in dataset.as_numpy_iterator()}
-                for dataset in (cached, direct)
-            )
-            assert tokens == expected
-            assert len(tokens) == task.get_cached_stats(split)["examples"] == record.documents
-        lengths = {"inputs": 64, "targets": 32}
-        options = {"use_cached": True, "shuffle": False}
-        assert len(list(without_autograph(lambda: task.get_dataset(lengths, "train", **options)))) > 60
-    finally:
-        seqio.utils.set_global_cache_dirs(before)
-    # and nothing else is left
-    assert sorted(path.name for path in (folder / "cache").iterdir()) == [last_check.FOLDER, TASK, f"{TASK}.log"]
-    assert {path.suffix for path in (folder / "cache" / last_check.FOLDER).iterdir()} == {".json", ".lock"}
+    monkeypatch.setattr(subprocess, "Popen", Mock(side_effect=AssertionError("a process was started")))
 
 
 @pytest.mark.process
@@ -98,21 +63,18 @@ def test_what_changed_is_looked_at_again(
 ) -> None:
     cache = folder / "cache"
     (known,) = (cache / last_check.FOLDER).glob("known-*")
-    path = {
-        "text": folder / "data" / "mine" / "train.jsonl",
-        "completed": cache / TASK / "COMPLETED",
-        "made again": cache / TASK / record.IDENTITY,
-    }.get(change, known)
+    edits = {
+        "text": (folder / "data" / "mine" / "train.jsonl", b"{", b"["),
+        "completed": (cache / TASK / "COMPLETED", b"", b""),
+        "code": (known, b'data/preprocessors.py": "', b'data/preprocessors.py": "0'),
+        "made again": (cache / TASK / record.IDENTITY, b'"COMPLETED": "', b'"COMPLETED": "0'),
+    }
+    path, old, new = edits.get(change, (known, b"", b""))
     content = path.read_bytes()
-    if change == "text":
-        path.write_bytes(b"{}")
+    if old:
+        path.write_bytes(content.replace(old, new))
     elif change == "completed":
         path.unlink()
-    elif change == "code":
-        path.write_bytes(content.replace(b'data/preprocessors.py": "', b'data/preprocessors.py": "0'))
-    elif change == "made again":
-        written = json.loads(content)
-        path.write_text(json.dumps(written | {"files": written["files"] | {"COMPLETED": "0" * 64}}))
     elif change == "version":
         monkeypatch.setattr(last_check, "versions", lambda: {"seqio": "0"})
     elif change == "folder":
@@ -129,33 +91,28 @@ def test_what_changed_is_looked_at_again(
 @pytest.mark.usefixtures("no_child")
 @pytest.mark.parametrize("damage", ["flipped", "gone", "another record"])
 def test_a_damaged_cache_is_named(folder: Path, damage: str) -> None:
-    cache = folder / "cache"
-    path = cache / TASK / ("t5xpg_identity.json" if damage == "another record" else "train.tfrecord-00007-of-00064")
+    cache = folder / "cache" / TASK
+    path = cache / (record.IDENTITY if damage == "another record" else "train.tfrecord-00007-of-00064")
     content = path.read_bytes()
-    flipped = content[:20] + bytes([content[20] ^ 4]) + content[21:]
-    path.write_bytes(b"[]" if damage == "another record" else flipped)
+    path.write_bytes(b"[]" if damage == "another record" else content[:20] + bytes([content[20] ^ 4]) + content[21:])
     if damage == "gone":
         path.unlink()
     again = f"make cache TASK={TASK} FORCE=1"
     export = read_manifest(folder / "data" / "mine").identity
     try:
-        with pytest.raises(UserError) as error:
-            cache_task(TASK, cache_dir=cache, data_dir=folder / "data")
-        assert str(path) in str(error.value)
-        assert str(error.value).endswith(f"type: {again}")
-        assert caching.problem(cache / TASK, export, again) == str(error.value)
+        with refused(str(path), again):
+            cache_task(TASK, cache_dir=cache.parent, data_dir=folder / "data")
+        assert_named(str(caching.problem(cache, export, again)), [str(path), again])
     finally:
         path.write_bytes(content)
-    assert caching.problem(cache / TASK, export, "") is None
+    assert caching.problem(cache, export, "") is None
 
 
 @pytest.mark.process
 def test_a_cache_of_other_versions_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record, "versions", lambda: {"seqio": "9.0", "beam": "9.0"})
     export = read_manifest(folder / "data" / "mine").identity
-    said = str(caching.problem(folder / "cache" / TASK, export, "make it")).splitlines()
-    assert said[1].endswith(", now 9.0")
-    assert said[2:] == ["To make it again from what there is now, type: make it"]
+    assert_named(str(caching.problem(folder / "cache" / TASK, export, "make it")), ["seqio", "now 9.0", "make it"])
 
 
 @pytest.fixture
@@ -184,19 +141,18 @@ def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], N
 
 @pytest.mark.process
 @pytest.mark.parametrize(
-    ("body", "message"),
+    ("body", "names"),
     [
-        ("plan(); report(count=1); print('no disk left'); sys.exit(3)",
-         r"Caching t failed \(exit code 3\)\. The last lines of .*t\.log:\n  no disk left"),
-        ("report(user_error='There is no task t.'); sys.exit(0)", r"There is no task t\."),
-        ("plan(); report(no_room=True); sys.exit(1)", r"^There is no room for the cache of t in .*cache \(.* MiB"),
-        ("plan(); print('[Errno 28] No space left on device'); 1/0", r"^There is no room for the cache of t in "),
-        ("os.kill(os.getpid(), 9)", r"was killed by signal 9, as the system does where memory runs out"),
+        ("plan(); report(count=1); print('no disk left'); sys.exit(3)", "exit code 3|t.log|no disk left"),
+        ("report(user_error='There is no task t.'); sys.exit(0)", "There is no task t."),
+        ("plan(); report(no_room=True); sys.exit(1)", "no room|t in|cache"),
+        ("plan(); print('[Errno 28] No space left on device'); 1/0", "no room|t in"),
+        ("os.kill(os.getpid(), 9)", "signal 9|memory"),
     ],
-)  # fmt: skip
-def test_failures_are_said(tmp_path: Path, worker: Callable[[str], None], body: str, message: str) -> None:
+)
+def test_failures_are_said(tmp_path: Path, worker: Callable[[str], None], body: str, names: str) -> None:
     worker(body)
-    with pytest.raises(UserError, match=message):
+    with refused(*names.split("|")):
         cache_task("t", cache_dir=tmp_path / "cache", data_dir=tmp_path)
     assert set(visible(tmp_path / "cache")) <= {"t.log"}
 
@@ -208,16 +164,20 @@ def visible(folder: Path) -> list[str]:
 
 @pytest.mark.process
 def test_an_earlier_cache_stays_until_the_new_one_is_whole(tmp_path: Path, worker: Callable[[str], None]) -> None:
-    cache = tmp_path / "cache"
+    where: dict[str, Any] = {"cache_dir": tmp_path / "cache", "data_dir": tmp_path, "log": lambda line: None}
+
+    def files() -> list[str]:
+        return sorted(path.name for path in (tmp_path / "cache" / "t").iterdir())
+
     worker("plan(); (out / 'first').touch(); report(count=3)")
-    assert cache_task("t", cache_dir=cache, data_dir=tmp_path, log=lambda line: None) == {"task": "t"}
+    assert cache_task("t", **where) == {"task": "t"}
     worker("plan(); (out / 'second').touch(); report(count=1); sys.exit(1)")
-    with pytest.raises(UserError):
-        cache_task("t", cache_dir=cache, data_dir=tmp_path, force=True)
-    assert sorted(path.name for path in (cache / "t").iterdir()) == ["COMPLETED", "first", "t5xpg_identity.json"]
+    with refused("exit code 1"):
+        cache_task("t", force=True, **where)
+    assert files() == ["COMPLETED", "first", "t5xpg_identity.json"]
     worker("plan(); (out / 'second').touch(); report(count=3)")
-    cache_task("t", cache_dir=cache, data_dir=tmp_path, force=True, log=lambda line: None)
-    assert sorted(path.name for path in (cache / "t").iterdir()) == ["COMPLETED", "second", "t5xpg_identity.json"]
+    cache_task("t", force=True, **where)
+    assert files() == ["COMPLETED", "second", "t5xpg_identity.json"]
 
 
 @pytest.mark.process
@@ -232,11 +192,8 @@ def test_an_interruption_ends_the_process_and_cleans_up(
         started.append(start(*arguments, **options))
         return started[-1]
 
-    def interrupt(*arguments: Any) -> None:
-        raise KeyboardInterrupt
-
     monkeypatch.setattr(subprocess, "Popen", remember)
-    monkeypatch.setattr(caching.Progress, "advance", interrupt)
+    monkeypatch.setattr(caching.Progress, "advance", Mock(side_effect=KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         cache_task("t", cache_dir=tmp_path / "cache", data_dir=tmp_path)
     assert started[0].returncode is not None
@@ -272,23 +229,12 @@ def test_the_second_of_two_waits_for_the_first(tmp_path: Path, worker: Callable[
     first = contextlib.ExitStack()
     first.enter_context(locks.hold(lock, doing="caching t in cache", instead=""))
     cache_task("t", cache_dir=tmp_path / "cache", data_dir=tmp_path, log=note)
-    waiting, found = said
-    assert waiting.startswith(f"Process {os.getpid()} is caching t in cache, since ")
-    assert found == "t is cached already"
+    assert_named(said[0], [str(os.getpid()), "caching t in cache"])
     assert visible(tmp_path / "cache") == ["t"]
-
-
-def test_tasks_of_like_names_do_not_wait_for_each_other(tmp_path: Path) -> None:
-    def waits(line: str) -> None:
-        raise AssertionError(line)
-
-    plan = [{"task": name, "folder": name.replace(":", "/"), "up_to_date": False} for name in ("a:b", "a_b")]
-    with contextlib.ExitStack() as stack:
-        caching._lock(stack, plan, tmp_path, True, waits)
 
 
 @pytest.mark.parametrize("name", ["a[b", "a*"])
 def test_folders_that_seqio_takes_for_patterns_are_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(UserError, match=r"has .* in its name, which SeqIO takes for a pattern\. .*T5XPG_CACHE_DIR"):
+    with refused(name, "T5XPG_CACHE_DIR"):
         cache_task("t", cache_dir=tmp_path / name, data_dir=tmp_path)
     assert not list(tmp_path.iterdir())

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import seqio
 import tensorflow as tf
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from t5xpg.data.cache.local_format import Column, Stats, applies, columns, names_in_order, parts, serialise
@@ -69,27 +69,27 @@ def test_what_the_steps_refuse_is_refused(tmp_path: Path, line: bytes) -> None:
 def test_it_is_for_the_steps_of_the_table_alone(tmp_path: Path) -> None:
     path = tmp_path / "train.jsonl"
     path.write_bytes(canonical_line("first"))
-    assert applies(task_of(path, STEPS), STEPS, "train")
-    assert applies(task_of(path, STEPS, to_seqio(VOCABULARIES[0].vocabulary)), STEPS, "train")
-    others: list[list[Any]] = [
-        [*STEPS, STEPS[2]],
-        [lambda dataset: parse_jsonl(dataset), *STEPS[1:]],
-        [STEPS[0], functools.partial(seqio.preprocessors.rekey, key_map={"targets": "other"}), STEPS[2]],
-        [*STEPS[:2], functools.partial(seqio.preprocessors.tokenize_and_append_eos, copy_pretokenized=False)],
-        [*STEPS[:2], seqio.preprocessors.tokenize],  # which copies the text
-    ]
-    for steps in others:
-        assert not applies(task_of(path, steps), steps, "train")
-    assert not applies(task_of(path, STEPS, seqio.PassThroughVocabulary(300)), STEPS, "train")
-    assert not applies(task_of(path, STEPS, skip_header_lines=1), STEPS, "train")
-    assert not applies(task_of(tmp_path / "elsewhere", STEPS), STEPS, "train")
+
+    def is_used(steps: list[Any] = STEPS, vocabulary: Any = None, path: Path = path, **options: Any) -> bool:
+        return applies(task_of(path, steps, vocabulary, **options), steps, "train")
+
+    assert is_used()
+    assert is_used(vocabulary=to_seqio(VOCABULARIES[0].vocabulary))
+    assert not is_used([*STEPS, STEPS[2]])
+    assert not is_used([lambda dataset: parse_jsonl(dataset), *STEPS[1:]])
+    assert not is_used([STEPS[0], functools.partial(seqio.preprocessors.rekey, key_map={"targets": "other"}), STEPS[2]])
+    with_end = functools.partial(seqio.preprocessors.tokenize_and_append_eos, copy_pretokenized=False)
+    assert not is_used([*STEPS[:2], with_end])
+    assert not is_used([*STEPS[:2], seqio.preprocessors.tokenize])  # which copies the text
+    assert not is_used(vocabulary=seqio.PassThroughVocabulary(300))
+    assert not is_used(skip_header_lines=1)
+    assert not is_used(path=tmp_path / "elsewhere")
     # and for every cache of the table's bytes
     register_tasks(tmp_path)
     for row in rows("wikitext"):
         task = seqio.TaskRegistry.get(row.cached_as)
-        steps = task.preprocessors
-        place = next(i for i, step in enumerate(steps) if isinstance(step, seqio.CacheDatasetPlaceholder))
-        assert applies(task, steps[:place], "train")
+        place = next(i for i, step in enumerate(task.preprocessors) if isinstance(step, seqio.CacheDatasetPlaceholder))
+        assert applies(task, task.preprocessors[:place], "train")
 
 
 INT32 = st.integers(-(2**31), 2**31 - 1) | st.sampled_from([0, 1, 127, 128, 383, 16383, 16384, 2**21, 2**28])
@@ -121,6 +121,7 @@ def example_of(row: dict[str, Any]) -> bytes:
     return bytes(example.SerializeToString(deterministic=True))
 
 
+@example([{"é": list(range(300)), "a": [-1] * 3000, "é.": [b"x" * 200, b"", b"y" * 20000], "b": -5}], 20)
 @given(rows=st.lists(ROWS, min_size=1, max_size=5), values=st.integers(1, 20))
 def test_examples_are_those_of_protocol_buffers(rows: list[dict[str, Any]], values: int) -> None:
     expected = [example_of(row) for row in rows]
@@ -132,11 +133,6 @@ def test_examples_are_those_of_protocol_buffers(rows: list[dict[str, Any]], valu
         assert count == 1 or sum(len(column.values) for column in piece.values()) <= values
 
 
-def test_long_examples_have_long_lengths() -> None:
-    row = {"é": list(range(300)), "a": [-1] * 3000, "é.": [b"x" * 200, b"", b"y" * 20000], "b": -5}
-    assert serialise(batch_of([row]), 1) == [example_of(row)]
-
-
 def test_tokens_are_counted_as_seqio_counts_them() -> None:
     stats = Stats({"é": [1, 0], "a": [], "b": [0], "é.": [0], "missing": [0]})
     rows = [{"é": [5, 1, 0, 0, 7, 8], "a": [0, 1], "é.": [b"text"], "b": 0}, {"é": [], "a": [3], "é.": [], "b": 4}]
@@ -145,10 +141,8 @@ def test_tokens_are_counted_as_seqio_counts_them() -> None:
     together = Stats(stats.special_ids)
     together.add(batch_of(rows), 2)
     assert stats == together
-    assert stats.to_json() == {
-        "examples": 2, "é_tokens": 3, "é_max_tokens": 3, "a_tokens": 3, "a_max_tokens": 2, "b_tokens": 1,
-        "b_max_tokens": 1,
-    }  # fmt: skip
+    counts = {"é_tokens": 3, "é_max_tokens": 3, "a_tokens": 3, "a_max_tokens": 2, "b_tokens": 1, "b_max_tokens": 1}
+    assert stats.to_json() == {"examples": 2, **counts}
     named = Stats({"tokens": []}, 1, {"tokens": 4}, {"tokens": 4}).to_json()
     assert named == {"examples": 1, "tokens_tokens": 4, "max_tokens_max_tokens": 4}
     with pytest.raises(ValueError, match="the same name in SeqIO's stats: x_max_tokens"):

@@ -5,7 +5,6 @@ import os
 import random
 import re
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +15,7 @@ from hypothesis import strategies as st
 from t5xpg.base.errors import UserError
 from t5xpg.data.batch import Batch, BatchSpec, hash_batch
 from t5xpg.data.recording.format import StreamReader, StreamWriter, stream_path
+from tests.refusals import refused
 
 SPEC = BatchSpec(3, {"inputs": 10, "targets": 6}, packed=True, vocab_size=70000)
 
@@ -95,15 +95,14 @@ def test_an_unfinished_stream_is_none(tmp_path: Path) -> None:
 
 
 def test_the_writer_refuses_what_is_no_batch(tmp_path: Path) -> None:
-    with StreamWriter(tmp_path, "train", SPEC) as writer:
-        broken = make_batch(SPEC, 0)
-        broken["encoder_input_tokens"][0, 0] = -1
-        with pytest.raises(ValueError, match="encoder_input_tokens has values from -1"):
-            writer.write(broken)
+    broken = make_batch(SPEC, 0)
+    broken["encoder_input_tokens"][0, 0] = -1
+    with StreamWriter(tmp_path, "train", SPEC) as writer, pytest.raises(ValueError, match="encoder_input_tokens"):
+        writer.write(broken)
     StreamReader(tmp_path, "train", 0).close()
     with pytest.raises(FileExistsError):
         StreamWriter(tmp_path, "train", SPEC)
-    with pytest.raises(UserError, match=r"at most 1,073,741,824 can be recorded. Lower BATCH_SIZE"):
+    with refused("1,073,741,824", "BATCH_SIZE"):
         StreamWriter(tmp_path, "huge", BatchSpec(10**12, {"inputs": 1, "targets": 1}))
     assert not stream_path(tmp_path, "huge").exists()
 
@@ -114,10 +113,8 @@ def everything(folder: Path) -> list[Batch]:
 
 
 def test_every_flipped_bit_is_found(tmp_path: Path) -> None:
-    """Each byte, one flipped bit at a time: an error that names the file, never another batch.
-
-    Some bits of ZIP, as of times, and a few of deflate mean nothing: with those flipped, the batches are the same.
-    """
+    """An error that names the file, never another batch. Some bits of ZIP, as of times, and a few of deflate mean
+    nothing: with those flipped, the batches are the same."""
     write(tmp_path, [make_batch(SPEC, seed) for seed in range(2)])
     expected = [hash_batch(batch) for batch in everything(tmp_path)]
     path = stream_path(tmp_path, "train")
@@ -146,15 +143,8 @@ def test_a_file_cut_off_while_it_is_read(tmp_path: Path) -> None:
     with StreamReader(tmp_path, "train", 5) as reader:
         reader.read(0, spec)
         os.truncate(stream_path(tmp_path, "train"), 20)
-        with pytest.raises(UserError, match=r"train\.npz, batch 2 of 5: "):
+        with refused("train.npz, batch 2 of 5"):
             reader.read(1, spec)
-
-
-def replace_array(path: Path, content: bytes) -> None:
-    """Put other bytes, with a checksum that is right, in the place of the first batch."""
-    path.unlink()
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("0.npy", content)
 
 
 def saved(array: np.ndarray) -> bytes:
@@ -166,34 +156,34 @@ def saved(array: np.ndarray) -> bytes:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (lambda: bytes(10**7), "it has 10,000,000 bytes, more than a batch of this stream"),
-        (lambda: b"", "No data left in file"),
-        (lambda: saved(np.arange(3)), "only integers"),
-        (lambda: saved(np.array([{}])), "allow_pickle=False"),
-        (lambda: saved(np.zeros(3, [("inputs", "u1", 4)])), "no field of name encoder_input_tokens"),
-        (lambda: saved(np.zeros(3, [(name, "u1", 4) for name in SPEC.features()])), r"has shape \[3, 4\], expected"),
-        (lambda: saved(np.zeros(3)).replace(b"(3,)", b"(9**9,)"), "malformed"),
-        (lambda: saved(np.zeros(3)).replace(b"(3,), }      ", b"(9999999,), }"), "cannot reshape|EOF"),
+        (bytes(10**7), "10,000,000 bytes"),
+        (saved(np.array([{}])), "allow_pickle=False"),
+        (saved(np.zeros(3, [("inputs", "u1", 4)])), "encoder_input_tokens"),
+        (saved(np.zeros(3, [(name, "u1", 4) for name in SPEC.features()])), "[3, 4]"),
     ],
-    ids=range(8),
+    ids=range(4),
 )
-def test_arrays_that_are_no_batch(recorded: Path, content: Callable[[], bytes], message: str) -> None:
-    """What a fuzzer, or a mistake in a writer, would make."""
-    replace_array(stream_path(recorded, "train"), content())
-    said = pytest.raises(UserError, match=rf"train\.npz, batch 1 of 1: .*({message})")
-    with StreamReader(recorded, "train", 1) as reader, said:
+def test_arrays_that_are_no_batch(recorded: Path, content: bytes, message: str) -> None:
+    """With a checksum that is right: what a mistake in a writer would make. More of it: fuzz/targets.py."""
+    path = stream_path(recorded, "train")
+    path.unlink()
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("0.npy", content)
+    with StreamReader(recorded, "train", 1) as reader, refused("train.npz, batch 1 of 1", message):
         reader.read(0, SPEC)
 
 
 def test_what_is_not_there_or_no_file(recorded: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"other\.npz: it is not there"):
+    with refused("other.npz", "not there"):
         StreamReader(tmp_path, "other", 5)
+    with refused("train.npz", "5 batches instead of 4"):
+        StreamReader(recorded, "train", 4)
     path = stream_path(recorded, "train")
     for content in (b"", b"PK\3\4" * 50, path.read_bytes()[:-1]):
         path.write_bytes(content)
-        with pytest.raises(UserError, match=r"train\.npz: it holds no batches \(File is not a zip file\)\. Record it"):
+        with refused("train.npz", "no batches", "Record it"):
             StreamReader(recorded, "train", 5)
     path.unlink()
     os.mkfifo(path)
-    with pytest.raises(UserError, match=r"train\.npz: it is no regular file"):
+    with refused("train.npz", "no regular file"):
         StreamReader(recorded, "train", 5)

@@ -10,11 +10,11 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-from t5xpg.base.errors import UserError
 from t5xpg.base.metric_values import Generic, Histogram, Image
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.stream.client import DataService
 from t5xpg.data.stream.remote_evaluator import RemoteEvaluator
+from tests.refusals import refused
 
 pytestmark = pytest.mark.process
 
@@ -145,9 +145,8 @@ def test_every_task_of_a_mixture_has_its_own_metrics(service: DataService, tmp_p
         metrics = found.measure(outputs, step=7, inferences=tmp_path)
         assert metrics["m_answers"] == {"em": 75.0, "f1": 75.0, "exact_match": 25.0}
         both = metrics["m_both"]
-        assert both["surest"] == "4/four"
-        assert both["bleu"] == 0.0  # no text has four words
-        assert str(both["bleu_signature"]).startswith("nrefs:1|")
+        assert (both["surest"], both["bleu"]) == ("4/four", 0.0)  # no text has four words
+        assert "nrefs:1" in str(both["bleu_signature"])
         assert both["nats_per_byte"] == pytest.approx(10 / sum(len(line.split("=")[1]) for line in LINES[:4]))
     lines = [json.loads(line) for line in (tmp_path / "m_answers.jsonl").read_text().splitlines()]
     assert lines[0] == {"inputs": "one plus one", "target": ["2", "two"], "prediction": "Two."}
@@ -169,20 +168,18 @@ def test_values_that_are_no_numbers(service: DataService) -> None:
     assert [type(one) for one in (histogram, image, generic, many)] == [Histogram, Image, Generic, Generic]
     assert (histogram.values.tolist(), histogram.bins) == ([0, 1, 2, 3], 2)
     assert (image.pictures.shape, float(image.pictures.max())) == ((1, 2, 2, 3), 1.0)  # clipped
-    assert generic.tensor.tolist() == [1, 2]
-    assert b"mine" in generic.summary
-    assert many.summary == b""
+    assert (generic.tensor.tolist(), b"mine" in generic.summary, many.summary) == ([1, 2], True, b"")
 
 
 @pytest.mark.parametrize(
-    ("task", "message"),
+    ("task", "names"),
     [
-        ("m_strange", r"The metric dictionary of m_strange is a dict: expected a number, a text or a seqio"),
-        ("m_failing", r"Failed to evaluate task m_failing: division by zero \(ZeroDivisionError in .*metric_tasks\.py"),
-        ("m_intermediates", r"A metric of m_intermediates is of SCORE_WITH_INTERMEDIATES, which is not computed here"),
-        ("m_empty", r"The split 'validation' of m_empty gives no example"),
+        ("m_strange", "dictionary of m_strange|dict"),
+        ("m_failing", "m_failing|division by zero (ZeroDivisionError in |metric_tasks.py"),
+        ("m_intermediates", "m_intermediates|SCORE_WITH_INTERMEDIATES"),
+        ("m_empty", "'validation'|m_empty"),
     ],
 )
-def test_what_is_refused_by_name(service: DataService, task: str, message: str) -> None:
-    with pytest.raises(UserError, match=message):
+def test_what_is_refused_by_name(service: DataService, task: str, names: str) -> None:
+    with refused(*names.split("|")):
         predicted(service, task)

@@ -3,19 +3,19 @@
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import seqio
 
-from t5xpg.base.errors import UserError
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.stream import source_files
 from t5xpg.data.stream.pipeline import ShardedBatches
 from t5xpg.data.stream.source_files import SourceFiles
 from t5xpg.data.tasks import providers
+from tests import refusals
 from tests.data.stream import test_positions
 from tests.data.stream.test_positions import hashes
 
@@ -99,20 +99,19 @@ def replace_by_another(path: Path) -> None:
 
 
 FAULTS: list[tuple[Callable[[Path], None], str]] = [
-    (Path.unlink, "is not there any more"),
-    (cut_short, r"has [\d,]+ bytes and had [\d,]+"),
-    (write_over, r"was written to \(at [-\d: ]+\)"),
-    (replace_by_another, "was replaced by another file of the same size"),
+    (Path.unlink, "not there"),
+    (cut_short, "bytes and had"),
+    (write_over, "written to"),
+    (replace_by_another, "replaced"),
 ]
-SAME_SIZE = "holds other data, of the same size"
+SAME_SIZE = "of the same size"
 IDS = [fault.__name__ for fault, _ in FAULTS]
 EACH_FAULT = [(name, *fault) for name, fault in zip((CACHED, TEXT) * 2, FAULTS, strict=True)]
 
 
-def refused(path: Path, what: str, name: str) -> Any:
-    remedy = rf"Put back what was there, or make the same again \(make cache TASK={CACHED} FORCE=1\), and give the"
-    remedy = remedy if name == CACHED else "Put back what was there, and give the command once more"
-    return pytest.raises(UserError, match=rf"^The data has changed.*: {path} {what}\. {remedy}")
+def refused(path: Path, what: str, name: str) -> AbstractContextManager[None]:
+    remedies = {CACHED: [f"make cache TASK={CACHED} FORCE=1"], TEXT: []}
+    return refusals.refused(f"{path} ", what, "Put back what was there", *remedies[name])
 
 
 @pytest.mark.parametrize(("name", "fault", "what"), EACH_FAULT, ids=IDS)
@@ -144,7 +143,7 @@ def test_a_stream_stops_and_goes_on_once_its_files_are_back(folder: Path, monkey
     write_over(path)
     # no position is given that may lie behind other data, and reading stops as soon as somebody looks
     for use in (stream.save, lambda: stream.restore(position), looked_at.next):
-        with refused(path, r"was written to \(at [-\d: ]+\)", CACHED):
+        with refused(path, "written to", CACHED):
             use()
     with refused(path, SAME_SIZE, CACHED):
         opened(CACHED).restore(position)
@@ -183,9 +182,8 @@ def test_files_of_one_name_in_two_folders_are_two(folder: Path) -> None:
 def test_the_end_of_a_file_that_was_cut_short_is_not_the_end_of_the_stream(folder: Path, name: str) -> None:
     stream = opened(name, split="validation", num_epochs=1, shuffle=False)
     path = file_of(name, folder, "validation")
-    size = path.stat().st_size
     path.write_bytes(b"")
-    with refused(path, f"has 0 bytes and had {size:,}", name):
+    with refused(path, "0 bytes", name):
         list(iter(stream.next, None))
 
 
@@ -197,7 +195,7 @@ def test_a_damaged_record_is_said_with_the_name_of_its_file(folder: Path) -> Non
     path.write_bytes(damaged)
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
     stream = opened(CACHED, split="validation", num_epochs=1, shuffle=False)
-    with pytest.raises(UserError, match=rf"^The data is damaged: {path} cannot be read after 10 examples\. .*FORCE=1"):
+    with refusals.refused("damaged", str(path), "after 10 examples", "FORCE=1"):
         list(iter(stream.next, None))
 
 
@@ -221,18 +219,5 @@ def test_large_files_are_told_apart_by_blocks_all_over_them(folder: Path, monkey
     files.check()
     os.replace(shutil.copy2(path, folder / "copy"), path)
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns + 1))
-    with refused(path, "was replaced by another file of the same size", TEXT):
+    with refused(path, "replaced", TEXT):
         files.check()
-
-
-def test_checks_take_a_small_part_of_the_time(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = iter(float(second) for second in range(100))
-    monkeypatch.setattr(source_files, "_PERIOD", 1.0)
-    monkeypatch.setattr(source_files, "_PAUSES", 50)
-    monkeypatch.setattr(source_files, "time", SimpleNamespace(monotonic=lambda: next(clock)))
-    files = files_of(TEXT)  # at 0 s
-    file_of(TEXT, folder).unlink()
-    with pytest.raises(UserError, match="is not there any more"):
-        files.check_in_passing()  # at 1 s; the look takes from 2 s to 3 s
-    for _ in range(40):
-        files.check_in_passing()

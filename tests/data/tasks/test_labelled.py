@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,9 +11,7 @@ import numpy as np
 import pytest
 import seqio
 import t5.evaluation.metrics
-import tensorflow_datasets as tfds
 
-from t5xpg.base.errors import UserError
 from t5xpg.data import metrics
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.stream.evaluator import TaskEvaluator
@@ -24,78 +21,43 @@ from t5xpg.data.tasks.table import register_tasks
 from t5xpg.data.tasks.task_names import row_of, tfds_rows
 from t5xpg.data.text.export import export_dataset
 from t5xpg.data.text.labelled import TFDS_TASKS
+from tests.refusals import refused
 
 LENGTHS = {"inputs": 128, "targets": 64}
-# Small copies of data sets, made without a network: SQuAD and TriviaQA by TFDS's own builders from files in the
-# formats of their publishers; WMT's builder wants corpora of gigabytes, and a small one takes its place.
-SENTENCES = {"train": 30, "validation": 6}
 CONTEXT = "Tom Baker was born in Liverpool, England. He moved to London in 1956."
 ANSWERS = [["Liverpool"], ["London", "to London"], ["1956", "in 1956", "1956"]]
 QUESTIONS = ["Where was Tom Baker born?", "Where did he move?", "When did he move?"]
 ALIASES = ["Big Smoke", "London (U.K.)", "London"]
 
 
-def sentence(split: str, number: int) -> dict[str, str]:
-    """A pair of the small WMT."""
-    return {"en": f"The {split} has sentence {number}.", "de": f"Das ist Satz {number} für {split}."}
+def sentence(number: int) -> dict[str, str]:
+    """A pair of WMT."""
+    return {"en": f"This is sentence {number}.", "de": f"Das ist Satz {number}."}
 
 
-def _get(name: str, folder: Path, files: Any) -> None:
-    """Let TFDS prepare a data set from files that seem to have been downloaded."""
+def prepare(name: str, folder: Path, rows: Mapping[str, list[dict[str, Any]]]) -> None:
+    """Let a builder of TFDS write these rows of each split, as if it had read them of its publisher's files."""
     source = seqio.TfdsDataSource(name, tfds_data_dir=str(folder), splits=("train", "validation"))
     task = seqio.Task("of_tfds", source, output_features={}, preprocessors=[])
-    with mock.patch.object(tfds.download.DownloadManager, "download_and_extract", return_value=files):
+    generators = {split: list(enumerate(given)) for split, given in rows.items()}
+    with mock.patch.object(type(source.tfds_dataset.builder), "_split_generators", return_value=generators):
         sources.prepare(task, lambda line: None)
 
 
-def _prepare_squad(folder: Path) -> None:
-    def file(split: str, count: int) -> Path:
-        answers = [[{"text": text, "answer_start": CONTEXT.find(text)} for text in texts] for texts in ANSWERS]
-        questions = [
-            {"id": f"{split}{number}", "question": QUESTIONS[number % 3], "answers": answers[number % 3]}
-            for number in range(count)
-        ]
-        path = folder / f"{split}-v1.1.json"
-        article = {"title": "Tom_Baker", "paragraphs": [{"context": CONTEXT, "qas": questions}]}
-        path.write_text(json.dumps({"version": "1.1", "data": [article]}))
-        return path
-
-    _get("squad/v1.1:3.0.0", folder, {"train": file("train", 12), "dev": file("dev", 3)})
+def question(number: int) -> dict[str, Any]:
+    """An example of SQuAD."""
+    texts = ANSWERS[number % 3]
+    answers = {"text": texts, "answer_start": [CONTEXT.find(text) for text in texts]}
+    asked = {"id": str(number), "question": QUESTIONS[number % 3], "answers": answers}
+    return {"title": "Tom_Baker", "context": CONTEXT, **asked}
 
 
-def _prepare_trivia_qa(folder: Path) -> None:
-    place = folder / "unfiltered"
-    (place / "triviaqa-unfiltered").mkdir(parents=True)
-    for name, count in (("train", 9), ("dev", 3), ("test-without-answers", 2)):
-        rows: list[dict[str, Any]] = []
-        for number in range(count):
-            row: dict[str, Any] = {"Question": f"Which city is number {number}? ", "QuestionId": f"{name}_{number}"}
-            row |= {"QuestionSource": "https://example.org/", "SearchResults": []}
-            names = {"Aliases": ALIASES, "NormalizedAliases": [alias.lower() for alias in ALIASES]}
-            answer = names | {"NormalizedValue": "london", "Type": "WikipediaEntity", "Value": "London"}
-            rows.append(row if "test" in name else row | {"Answer": answer})
-        text = json.dumps({"Data": rows, "Domain": "unfiltered-web"}, indent=4)
-        (place / "triviaqa-unfiltered" / f"unfiltered-web-{name}.json").write_text(text)
-    _get("trivia_qa/unfiltered.nocontext:1.1.0", folder, {"unfiltered": place})
-
-
-def _prepare_wmt(folder: Path) -> None:
-    with tfds.core.registered.skip_registration():
-
-        class Wmt19Translate(tfds.core.GeneratorBasedBuilder):
-            BUILDER_CONFIGS = [tfds.core.BuilderConfig(name="de-en", version=tfds.core.Version("1.0.0"))]  # noqa: RUF012
-
-            def _info(self) -> Any:
-                features = tfds.features.Translation(languages=("de", "en"))
-                return tfds.core.DatasetInfo(builder=self, features=features, supervised_keys=("de", "en"))
-
-            def _split_generators(self, manager: Any) -> Any:
-                return {split: self._generate_examples(split) for split in SENTENCES}
-
-            def _generate_examples(self, split: str) -> Iterator[tuple[int, dict[str, str]]]:
-                yield from enumerate(sentence(split, number) for number in range(SENTENCES[split]))
-
-    Wmt19Translate(config="de-en", data_dir=str(folder)).download_and_prepare()
+def trivia(number: int) -> dict[str, Any]:
+    """An example of TriviaQA."""
+    answer = {"aliases": ALIASES, "normalized_aliases": [alias.lower() for alias in ALIASES], "value": "London"}
+    empty = ("type", "normalized_value", "matched_wiki_entity_name", "normalized_matched_wiki_entity_name")
+    asked = {"question": f"Which city is number {number}?", "question_id": str(number), "question_source": ""}
+    return {**asked, "answer": answer | dict.fromkeys(empty, ""), "entity_pages": [], "search_results": []}
 
 
 @pytest.fixture(scope="module")
@@ -103,8 +65,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Exports of records in data/, data sets of TFDS in tfds/, and their tasks."""
     folder = tmp_path_factory.mktemp("supervised")
     (folder / "tfds").mkdir()
-    for prepare in (_prepare_squad, _prepare_trivia_qa, _prepare_wmt):
-        prepare(folder / "tfds")
+    for name, row, train, validation in (
+        ("squad/v1.1:3.0.0", question, 12, 3),
+        ("trivia_qa/unfiltered.nocontext:1.1.0", trivia, 9, 3),
+        ("wmt19_translate/de-en:1.0.0", sentence, 30, 6),
+    ):
+        prepare(
+            name, folder / "tfds", {"train": [*map(row, range(train))], "validation": [*map(row, range(validation))]}
+        )
     rows = {
         "pairs": ({"en": "en", "de": "de"}, "A \\ dog {n}.\tEin Hund {n} ßo."),
         "classes": ({"label": "label", "text": "text"}, "{kind}\tThis is text number {n}."),
@@ -165,7 +133,7 @@ def test_records() -> None:
 
 @pytest.mark.usefixtures("folder")
 def test_records_of_tensorflow_datasets() -> None:
-    pair = sentence("validation", 3)
+    pair = sentence(3)
     assert (f"translate English to German: {pair['en']}", pair["de"]) in texts("wmt19_ende")
     task = seqio.TaskRegistry.get("wmt19_ende")
     assert set(task.splits) == {"train", "validation"}
@@ -181,9 +149,8 @@ def test_records_of_tensorflow_datasets() -> None:
 
 
 def config(name: str, split: str = "validation", **values: Any) -> DatasetConfig:
-    return DatasetConfig(
-        name, LENGTHS, split=split, use_cached=False, batch_size=2, num_epochs=1, shuffle=False, **values
-    )
+    once = {"use_cached": False, "batch_size": 2, "num_epochs": 1, "shuffle": False}
+    return DatasetConfig(name, LENGTHS, split=split, **once, **values)
 
 
 def measured(name: str, predictions: Mapping[str, str], split: str = "validation", **values: Any) -> dict[str, Any]:
@@ -225,18 +192,18 @@ def test_translations_and_classes() -> None:
 
 @pytest.mark.usefixtures("folder")
 def test_an_experiment_chooses_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "own_metrics.py").write_text("def length(targets, predictions):\n    return {'length': len(targets)}\n")
+    (tmp_path / "own_metrics.py").write_text(
+        "def length(targets, predictions):\n    return {'length': len(targets)}\n"
+        "def swapped(predictions, targets):\n    return {}\nnumber = 3\n"
+    )
     monkeypatch.syspath_prepend(tmp_path)
     answers = {f"is {n}?": f"It is {n}." for n in range(5)}
     found = measured("quiz_text_to_text", answers, metrics=("bleu_13a", "own_metrics.length"))
     assert "tok:13a" in found.pop("bleu_signature")
     assert found == pytest.approx({"bleu": 100.0, "length": 5})
-    for name in ("no_such_module.metric", "own_metrics.width"):
-        with pytest.raises(UserError, match=f"METRICS names {name}, which Python does not find"):
-            providers.find_provider(config("quiz_text_to_text", metrics=(name,)))
-    (tmp_path / "other_metrics.py").write_text("def swapped(predictions, targets):\n    return {}\n\n\nnumber = 3\n")
-    for name in ("other_metrics.swapped", "other_metrics.number", "builtins.max"):
-        with pytest.raises(UserError, match=rf"METRICS names {name}: expected a function of \(targets, predictions\)"):
+    no_functions = ("own_metrics.swapped", "own_metrics.number", "builtins.max")
+    for name in ("no_such_module.metric", "own_metrics.width", *no_functions):
+        with refused("METRICS", name, "(targets, predictions)" if name in no_functions else "Python does not find"):
             providers.find_provider(config("quiz_text_to_text", metrics=(name,)))
 
 
@@ -248,13 +215,11 @@ def test_answers_without_a_model() -> None:
         settings = config(name, "test" if name == "trivia_qa_open" else "validation")
         found |= TaskEvaluator(providers.find_provider(settings), settings).trivial()
     sources, targets = zip(*((f"A \\ dog {n}.", f"Ein Hund {n} ßo.") for n in range(5)), strict=True)
-    assert found["pairs_translate_en_de"]["copy"] == {
-        "bleu": metrics.bleu(targets, sources)["bleu"], "chrf": metrics.chrf(targets, sources)["chrf"],
-    }  # fmt: skip
+    copied = {"bleu": metrics.bleu(targets, sources)["bleu"], "chrf": metrics.chrf(targets, sources)["chrf"]}
+    assert found["pairs_translate_en_de"]["copy"] == copied
     assert found["pairs_translate_en_de"]["majority"]["bleu"] == metrics.bleu(targets, [targets[0]] * 5)["bleu"]
-    assert found["classes_classify"] == {
-        "copy": {"accuracy": 0.0, "macro_f1": 0.0}, "majority": pytest.approx({"accuracy": 60.0, "macro_f1": 37.5}),
-    }  # fmt: skip
+    assert found["classes_classify"]["copy"] == {"accuracy": 0.0, "macro_f1": 0.0}
+    assert found["classes_classify"]["majority"] == pytest.approx({"accuracy": 60.0, "macro_f1": 37.5})
     assert found["quiz_text_to_text"]["majority"]["exact_match"] == pytest.approx(20.0)
     assert found["trivia_qa_open"]["majority"] == {"em": 100.0, "f1": 100.0}  # all have the same answers
 
@@ -264,23 +229,18 @@ def test_data_that_is_not_there(tmp_path: Path, folder: Path, monkeypatch: pytes
         source = seqio.TfdsDataSource(name, tfds_data_dir=str(tmp_path), splits=("train", "validation"))
         return seqio.TaskRegistry.get("squad").replace(source=source)
 
-    def no_network(*arguments: Any, **options: Any) -> None:
-        raise OSError("the name\ncannot be resolved")
-
     for there in ("squad", "quiz_text_to_text"):
         assert sources.is_prepared(seqio.TaskRegistry.get(there))
     monkeypatch.setattr(seqio.utils, "_TFDS_DATA_DIR_OVERRIDE", None)
     task = reading("squad/v1.1:3.0.0")
-    reads = r"^squad reads squad/v1\.1:3\.0\.0 of TensorFlow Datasets, which "
-    with pytest.raises(UserError, match=f"{reads}is not there"):
+    with refused("squad/v1.1:3.0.0", "not there"):
         providers.check(task, config("squad"))
-    said: list[str] = []
+    no_network = mock.Mock(side_effect=OSError("the name\ncannot be resolved"))
     monkeypatch.setattr(type(task.source.tfds_dataset.builder), "download_and_prepare", no_network)
-    message = r"cannot be had here: the name cannot be resolved\. Prepare it .*tfds\.load\('squad/v1\.1:3\.0\.0'\)"
-    with pytest.raises(UserError, match=message):
+    said: list[str] = []
+    with refused("the name cannot be resolved", "tfds.load('squad/v1.1:3.0.0')"):
         sources.prepare(task, said.append)
-    (line,) = said
-    assert line.endswith(f"of TensorFlow Datasets: getting it into {tmp_path}/squad/v1.1/3.0.0 …")
+    assert f"{tmp_path}/squad/v1.1/3.0.0" in said[0]
     for name in ("squad/v9.9:3.0.0", "squad/v1.1:9.9.9", "no_such_data_set:1.0.0"):
-        with pytest.raises(UserError, match=f"squad reads {name} of TensorFlow Datasets: "):
+        with refused(name):
             sources.is_prepared(reading(name))

@@ -7,11 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import seqio
-import tensorflow as tf
 
-from t5xpg.base.errors import UserError
 from t5xpg.data.objectives import NextLine, Passkey
-from t5xpg.data.tasks import steps
 from t5xpg.data.tasks.seqio_vocabularies import to_seqio
 from t5xpg.data.tasks.table import ROWS, register_tasks
 from t5xpg.data.tasks.task_names import BYTES, NAMED_BYTES
@@ -20,6 +17,8 @@ from t5xpg.data.text.export import export_dataset
 from t5xpg.data.text.wheels import CODE_WHEELS, source_files, wheels_directory
 from t5xpg.data.vocab.training import VocabularySettings, train_model
 from t5xpg.data.vocab.vocabulary import Vocabulary
+from tests.data.tasks.objective_examples import examples_of
+from tests.refusals import refused
 from tests.small_tokenizers import sentencepiece_model
 
 LENGTHS = {"inputs": 64, "targets": 24}
@@ -31,15 +30,8 @@ def code() -> list[str]:
     return list(itertools.islice(package_documents.code_documents(files), 40))
 
 
-def examples(texts: list[str], lines: int, vocabulary: seqio.Vocabulary | None = None) -> list[dict[str, np.ndarray]]:
-    """What the steps of the objective make of documents, in order."""
-    vocabulary = vocabulary or to_seqio(BYTES)
-    features = steps.output_features(NextLine(), vocabulary)
-    dataset = tf.data.Dataset.from_tensor_slices(texts).map(lambda text: {"targets": vocabulary.encode_tf(text)})
-    for step in steps.steps(NextLine(lines)):
-        step = seqio.add_kwargs_to_transform(step, sequence_length=LENGTHS, output_features=features)
-        dataset = tf.autograph.experimental.do_not_convert(step)(dataset)
-    return list(dataset.as_numpy_iterator())
+def examples(texts: list[str], lines: int, vocabulary: seqio.Vocabulary) -> list[dict[str, np.ndarray]]:
+    return examples_of([vocabulary.encode(text) for text in texts], NextLine(lines), vocabulary, **LENGTHS)
 
 
 def expected(text: str, lines: int) -> list[tuple[str, str]]:
@@ -92,26 +84,15 @@ def test_lines_of_pieces(code: list[str], tmp_path: Path) -> None:
 
 
 def test_a_vocabulary_without_ends_of_lines_is_refused(tmp_path: Path) -> None:
-    files = [sentencepiece_model(tmp_path / "a.model")]
-    files.append(sentencepiece_model(tmp_path / "b.model", user_defined_symbols=["\n", "\n\n"]))
-    for model_file in files:
-        vocabulary = Vocabulary("sentencepiece", 0, model_file=model_file)
-        with pytest.raises(UserError, match=r"has no token for those alone: use bytes"):
-            examples(["a\nb"], 1, to_seqio(vocabulary))
+    for name, symbols in (("a.model", []), ("b.model", ["\n", "\n\n"])):
+        model_file = sentencepiece_model(tmp_path / name, user_defined_symbols=symbols)
+        with refused("no token", "use bytes"):
+            examples(["a\nb"], 1, to_seqio(Vocabulary("sentencepiece", 0, model_file=model_file)))
 
 
 def test_a_number_stands_in_a_line_of_its_own_anywhere(code: list[str]) -> None:
     """What is around the line is the text, stretch by stretch; places and numbers are spread."""
-    features = steps.output_features(Passkey(3), to_seqio(BYTES))
-    encoded = [{"targets": BYTES.encode(text)} for text in code]
-    dataset = tf.data.Dataset.from_generator(
-        lambda: iter(encoded), output_signature={"targets": tf.TensorSpec([None], tf.int32)}
-    )
-    lengths = {"inputs": 256, "targets": 8}
-    for step in steps.steps(Passkey(3)):
-        step = seqio.add_kwargs_to_transform(step, sequence_length=lengths, output_features=features)
-        dataset = tf.autograph.experimental.do_not_convert(step)(dataset)
-    rows = list(dataset.as_numpy_iterator())
+    rows = examples_of(map(BYTES.encode, code), Passkey(3), to_seqio(BYTES), inputs=256, targets=8)
     places, numbers, text = [], [], []
     for row in rows:
         inputs, number = (BYTES.decode(row[name]) for name in ("inputs", "targets"))

@@ -7,9 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import seqio
-import tensorflow as tf
 
-from t5xpg.base.errors import UserError
 from t5xpg.data.objectives import SpanCorruption
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.tasks import providers, steps
@@ -18,6 +16,8 @@ from t5xpg.data.tasks.seqio_vocabularies import to_seqio
 from t5xpg.data.vocab.files import vocabulary_of_file
 from t5xpg.data.vocab.sentinels import fill
 from t5xpg.data.vocab.vocabulary import Vocabulary
+from tests.data.tasks.objective_examples import examples_of
+from tests.refusals import refused
 from tests.small_tokenizers import with_spaces_in_pieces, word_pieces
 
 BYTES = Vocabulary("bytes", extra_ids=125)
@@ -26,17 +26,11 @@ WORD = re.compile(r"\w+")
 
 
 @functools.cache
-def examples(objective: SpanCorruption, inputs: int, targets: int, count: int = 300) -> list[tuple[str, str]]:
+def examples(objective: SpanCorruption, inputs: int, targets: int) -> list[tuple[str, str]]:
     """Inputs and targets as texts."""
-    lengths = {"inputs": inputs, "targets": targets}
-    feature = seqio.Feature(to_seqio(BYTES), add_eos=True)
-    dataset = tf.data.Dataset.from_tensors({"targets": tf.constant(BYTES.encode(TEXT * 4), tf.int32)}).repeat(count)
-    with seqio.utils.map_seed_manager(7):
-        for step in steps.steps(objective)[:1]:
-            step = tf.autograph.experimental.do_not_convert(step)
-            dataset = step(dataset, sequence_length=lengths, output_features={"inputs": feature, "targets": feature})
-    rows = [{name: BYTES.decode(ids) for name, ids in row.items()} for row in dataset.as_numpy_iterator()]
-    return [(row["inputs"], row["targets"]) for row in rows]
+    documents = [BYTES.encode(TEXT * 4)] * 300
+    rows = examples_of(documents, objective, to_seqio(BYTES), inputs=inputs, targets=targets)
+    return [(BYTES.decode(row["inputs"]), BYTES.decode(row["targets"])) for row in rows]
 
 
 def test_single_words_are_masked_and_can_be_put_back() -> None:
@@ -87,11 +81,7 @@ def test_no_example_has_more_sentinels_than_are_said(kind: str, mean: float, tmp
     """In a text of words of one token: of bytes with a space between them, of pieces without."""
     vocabulary = BYTES if kind == "bytes" else vocabulary_of_file(with_spaces_in_pieces(tmp_path, sentinels=30))
     objective, lengths = SpanCorruption(0.3, mean, whole_words=True), {"inputs": 64, "targets": 64}
-    feature = seqio.Feature(to_seqio(vocabulary), add_eos=True)
-    dataset = tf.data.Dataset.from_tensors({"targets": tf.constant(vocabulary.encode("b " * 64), tf.int32)}).repeat(200)
-    with seqio.utils.map_seed_manager(7):
-        step = tf.autograph.experimental.do_not_convert(steps.steps(objective)[0])
-        rows = list(step(dataset, lengths, {"inputs": feature, "targets": feature}).as_numpy_iterator())
+    rows = examples_of([vocabulary.encode("b " * 64)] * 200, objective, to_seqio(vocabulary), **lengths)
     used = max(sum(vocabulary.sentinel_index(token) is not None for token in row["inputs"].tolist()) for row in rows)
     most = objective_lengths(objective, lengths, vocabulary).sentinels
     assert most - 2 <= used <= most
@@ -119,7 +109,5 @@ def test_pieces_that_do_not_say_where_words_begin_are_refused(tmp_path: Path) ->
     made = steps.steps(SpanCorruption(whole_words=True))
     task = seqio.Task("words", source, {"inputs": feature, "targets": feature}, made)
     config = DatasetConfig("words", {"inputs": 32, "targets": 32})
-    with pytest.raises(
-        UserError, match="WHOLE_WORDS=True: the vocabulary of words has no token that begins with a space"
-    ):
+    with refused("WHOLE_WORDS=True", "begins with a space"):
         providers._check_objective(task, config)

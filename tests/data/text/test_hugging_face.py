@@ -1,7 +1,6 @@
 """The loading of hub datasets, tried on a local copy in the same layout, and without a network."""
 
 import json
-import re
 import shlex
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from t5xpg.base.errors import UserError
 from t5xpg.data.text import export as export_module
 from t5xpg.data.text import hugging_face
 from t5xpg.data.text.datasets import Dataset, built_in
@@ -19,6 +17,7 @@ from t5xpg.data.text.export import export_dataset
 from t5xpg.data.text.hugging_face import _reachable
 from t5xpg.data.text.manifest import Manifest, read_manifest
 from t5xpg.data.text.sources import HuggingFace
+from tests.refusals import refused
 
 CONFIGURATION = "wikitext-103-raw-v1"
 SHARDS = {"train": 2, "validation": 1, "test": 1}
@@ -32,7 +31,10 @@ def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hugging_face, "_reachable", lambda endpoint: False)
 
 
-def write_hub(folder: Path, configuration: str, pattern: str, files: dict[str, list[dict[str, list[Any]]]]) -> Path:
+Columns = dict[str, list[Any]]
+
+
+def write_hub(folder: Path, configuration: str, pattern: str, files: dict[str, list[Columns]]) -> Path:
     """A dataset as the hub has it: a card that names the files, and tables in parquet. pattern: of a split's files."""
     card = ["---", "configs:", f"- config_name: {configuration}", "  data_files:"]
     for split, tables in files.items():
@@ -48,9 +50,11 @@ def write_hub(folder: Path, configuration: str, pattern: str, files: dict[str, l
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
     """A folder laid out like Salesforce/wikitext."""
-    files: dict[str, list[dict[str, list[Any]]]] = {"train": [], "validation": [], "test": []}
-    for split, number in (("train", 0), ("train", 1), ("validation", 0), ("test", 0)):
-        files[split].append({"text": [row.replace("article", f"{split} article {number}") for row in ROWS]})
+
+    def table(split: str, number: int) -> Columns:
+        return {"text": [row.replace("article", f"{split} article {number}") for row in ROWS]}
+
+    files = {split: [table(split, number) for number in range(count)] for split, count in SHARDS.items()}
     return write_hub(tmp_path / "wikitext", CONFIGURATION, f"{CONFIGURATION}/{{}}-", files)
 
 
@@ -68,16 +72,11 @@ def test_exports_the_three_splits(copy: Path, tmp_path: Path, monkeypatch: pytes
     assert manifest.source["revision"] == "main"
 
 
-def test_without_a_network_it_says_so_in_one_line_with_two_ways_on(tmp_path: Path) -> None:
+def test_without_a_network_it_says_so_with_two_ways_on(tmp_path: Path) -> None:
     import datasets
 
-    with pytest.raises(UserError) as raised:
+    with refused("Salesforce/wikitext (wikitext-103-raw-v1)", "no network", 'FILES="train=', "HF_HOME"):
         export_dataset("wikitext", data_dir=tmp_path / "data")
-    assert re.fullmatch(
-        r"Cannot load Salesforce/wikitext \(wikitext-103-raw-v1\): there is no network\. Two ways on:.* "
-        r'FILES="train=.*HF_HOME.*',
-        str(raised.value),
-    )
     assert list((tmp_path / "data").iterdir()) == []
     assert datasets.config.HF_HUB_OFFLINE == huggingface_hub.constants.HF_HUB_OFFLINE
 
@@ -87,20 +86,22 @@ def test_a_proxy_is_a_network(monkeypatch: pytest.MonkeyPatch) -> None:
     assert _reachable("https://nowhere.invalid")
 
 
-def test_says_which_splits_and_columns_are_missing(copy: Path) -> None:
+def test_says_which_columns_are_missing(copy: Path) -> None:
     for path in (copy / CONFIGURATION).glob("*.parquet"):
         pyarrow.parquet.write_table(pyarrow.table({"content": ["a"]}), path)
-    with pytest.raises(UserError, match='has no column "text": it has content'):
+    with refused('"text"', "content"):
         hugging_face.splits(str(copy), CONFIGURATION, None)
 
 
 @pytest.fixture
 def fineweb(tmp_path: Path) -> Path:
     """A folder laid out like HuggingFaceFW/fineweb-2: a language has train and test, of several files and columns."""
-    files: dict[str, list[dict[str, list[Any]]]] = {"train": [], "test": []}
-    for split, number in (("train", 0), ("train", 1), ("train", 2), ("test", 0)):
+
+    def table(split: str, number: int) -> Columns:
         texts = [f"{split} {number} {row} {'og noen ord til ' * 10}" for row in range(40)]
-        files[split].append({"text": ["For kort.", *texts], "language_score": [0.5] * 41})
+        return {"text": ["For kort.", *texts], "language_score": [0.5] * 41}
+
+    files = {split: [table(split, number) for number in range(count)] for split, count in (("train", 3), ("test", 1))}
     return write_hub(tmp_path / "fineweb-2", "nob_Latn", "data/nob_Latn/{}/000_", files)
 
 
@@ -110,7 +111,7 @@ def exported(folder: Path, hub: HuggingFace, **options: Any) -> Manifest:
 
 def test_a_stream_is_exported_as_far_as_it_was_asked_for(fineweb: Path, tmp_path: Path) -> None:
     hub = HuggingFace(str(fineweb), "nob_Latn", "main", streamed=True)
-    with pytest.raises(UserError, match=r"Say how much of it to take: .* MAX_MB=1000 \(megabytes of text\), or LIMIT="):
+    with refused("MAX_MB=", "LIMIT="):
         exported(tmp_path, hub)
     manifest = exported(tmp_path, hub, limit=50, min_characters=101)
     assert sum(split.documents for split in manifest.splits.values()) == 50
@@ -136,26 +137,30 @@ def test_an_export_of_a_local_folder_is_of_its_files(fineweb: Path, tmp_path: Pa
     (fineweb / ".git").write_text("hidden")
     assert exported(tmp_path, hub, limit=20) == made
     pyarrow.parquet.write_table(pyarrow.table({"text": ["other"] * 20}), next(fineweb.rglob("*.parquet")))
-    with pytest.raises(UserError, match=r"\(source changed\):\n  its source has another content now"):
+    with refused("source changed", "another content"):
         exported(tmp_path, hub, limit=20)
     of_a_name = HuggingFace("owner/name", None, "main", streamed=True).describe()
     assert of_a_name == {
-        "kind": "hugging face", "path": "owner/name", "configuration": None, "revision": "main", "streamed": True,
-    }  # fmt: skip
+        "kind": "hugging face",
+        "path": "owner/name",
+        "configuration": None,
+        "revision": "main",
+        "streamed": True,
+    }
 
 
 def test_what_a_stream_lacks_is_said(fineweb: Path, tmp_path: Path) -> None:
-    hub = HuggingFace(str(fineweb), "nob_Latn", "main", streamed=True)
+    def refuses(*names: str, configuration: str = "nob_Latn") -> None:
+        with refused("fineweb-2", *names):
+            hub = HuggingFace(str(fineweb), configuration, "main", streamed=True)
+            exported(tmp_path, hub, limit=3, force=True)
+
     files = sorted((fineweb / "data" / "nob_Latn" / "train").glob("*"))
     pyarrow.parquet.write_table(pyarrow.table({"text": ["a", None]}), files[0])
-    with pytest.raises(UserError, match='fineweb-2 train, row 2: "text" is NoneType, expected a string'):
-        exported(tmp_path, hub, limit=3, force=True)
+    refuses("train, row 2", '"text"', "NoneType")
     files[0].write_bytes(b"PAR1 and nothing else")
-    with pytest.raises(UserError, match=r"^Cannot load .*fineweb-2 \(nob_Latn\): (?!there is no network)"):
-        exported(tmp_path, hub, limit=3, force=True)
+    refuses("(nob_Latn)")
     for path in files:
         pyarrow.parquet.write_table(pyarrow.table({"content": ["a"]}), path)
-    with pytest.raises(UserError, match='fineweb-2 train has no column "text": it has content'):
-        exported(tmp_path, hub, limit=3, force=True)
-    with pytest.raises(UserError, match=r"^Cannot load .*nno_Latn"):
-        exported(tmp_path, HuggingFace(str(fineweb), "nno_Latn", "main", streamed=True), limit=3, force=True)
+    refuses("train", '"text"', "content")
+    refuses("nno_Latn", configuration="nno_Latn")

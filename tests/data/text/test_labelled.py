@@ -2,11 +2,11 @@
 
 import pytest
 
-from t5xpg.base.errors import UserError
 from t5xpg.data.spec import SpanCorruption
 from t5xpg.data.tasks import task_names
 from t5xpg.data.text import labelled
 from t5xpg.data.vocab.vocabulary import Vocabulary
+from tests.refusals import refused
 
 SUFFIXES = ("", "_bytes640", "_byt5", "_mine_unigram_90")
 PIECES = task_names.NamedVocabulary("mine_unigram_90", Vocabulary("bytes", extra_ids=7), SpanCorruption())
@@ -34,17 +34,17 @@ def test_fields_as_they_are_typed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("given", "names"),
     [
-        ("en", r"FIELDS=en: there is no task of such records\. Expected two languages or more \(FIELDS=en,de\)"),
-        ("question,answer", r"no task of such records\. .* FIELDS=inputs=question,targets=answer\.$"),
+        ("en", "FIELDS=en|FIELDS=en,de"),
+        ("question,answer", "FIELDS=inputs=question,targets=answer"),
         ("en,en", "en is given twice"),
-        ("inputs=a,targets=a", "one field of the files is given for two"),
-        ("en,qq", r"qq is no language \(ISO 639-1\)"),
+        ("inputs=a,targets=a", "one field"),
+        ("en,qq", "qq|ISO 639-1"),
     ],
 )
-def test_fields_without_a_task_are_refused(given: str, message: str) -> None:
-    with pytest.raises(UserError, match=message):
+def test_fields_without_a_task_are_refused(given: str, names: str) -> None:
+    with refused(*names.split("|")):
         labelled.parse_fields(given)
 
 
@@ -65,13 +65,18 @@ def test_names_of_tasks_of_records() -> None:
     assert task_names.dataset_of("translate_en_de", ["translate"]) is None
 
 
-def test_what_to_type_for_a_task_that_is_not_there() -> None:
-    export = ' To export its text, type: make data DATASET=mine FIELDS=en,de FILES="train=…"'
-    assert task_names.how_to_get("mine_translate_en_de") == export
-    assert task_names.how_to_get("mine_classify").endswith("type: make data DATASET=mine")
-    for name in ("a_translate_en_de_b_unigram_4000", "squad_b_unigram_4000"):
-        assert task_names.how_to_get(name).endswith("vocabulary, type: make vocab DATASET=b SIZE=4000")
-    assert task_names.how_to_get("squad_as_i_like_it") == ""
+@pytest.mark.parametrize(
+    ("name", "command"),
+    [
+        ("mine_translate_en_de", 'make data DATASET=mine FIELDS=en,de FILES="train=…"'),
+        ("mine_classify", "make data DATASET=mine"),
+        ("a_translate_en_de_b_unigram_4000", "make vocab DATASET=b SIZE=4000"),
+        ("squad_b_unigram_4000", "make vocab DATASET=b SIZE=4000"),
+        ("squad_as_i_like_it", ""),
+    ],
+)
+def test_what_to_type_for_a_task_that_is_not_there(name: str, command: str) -> None:
+    assert task_names.how_to_get(name).rpartition("type: ")[2] == command
 
 
 def test_names_of_tasks_of_tensorflow_datasets() -> None:

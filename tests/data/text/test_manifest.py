@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from t5xpg.base.errors import UserError
 from t5xpg.data.text.lines import LeftOut
 from t5xpg.data.text.local_files import parse_files
 from t5xpg.data.text.manifest import (
@@ -22,6 +21,7 @@ from t5xpg.data.text.manifest import (
     write_manifest,
 )
 from t5xpg.data.text.sources import LocalFiles
+from tests.refusals import refused
 from tests.workplace import left_by
 
 TEXT = b"x" * 400
@@ -81,9 +81,9 @@ def changed(**values: object) -> str:
 def test_says_that_a_manifest_cannot_be_read(tmp_path: Path, content: str) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "manifest.json").write_text(content)
-    with pytest.raises(UserError, match=r"is not a manifest of this version .* `make data DATASET=mine FORCE=1`"):
+    with refused("manifest", "make data DATASET=mine FORCE=1"):
         read_manifest(tmp_path / "mine")
-    with pytest.raises(UserError, match=r"no exported dataset 'mime'.* Did you mean mine"):
+    with refused("'mime'", "Did you mean mine"):
         read_manifest(tmp_path / "mime")
 
 
