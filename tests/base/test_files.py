@@ -34,38 +34,28 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     assert names(path.parent) == ["a.json"]
 
 
-def test_a_folder_takes_the_place_of_another_when_it_is_whole(tmp_path: Path) -> None:
-    folder = tmp_path / "folder"
-    for text in ("one", "two"):
+def test_a_folder_takes_the_place_of_another_when_it_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, replace = tmp_path / "folder", os.replace
+
+    def replaced(text: str, error: BaseException | None = None) -> None:
         with files.directory_atomically(folder) as new:
             (new / "a.txt").write_text(text)
-
-    def interrupted() -> None:
-        with files.directory_atomically(folder) as new:
-            (new / "a.txt").write_text("three")
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        interrupted()
-    assert (folder / "a.txt").read_text() == "two"
-    assert names(tmp_path) == ["folder"]
-
-
-def test_a_folder_is_put_back_if_its_replacement_is_interrupted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder, replace = tmp_path / "folder", os.replace
-    files.write_text(folder / "a.txt", "one")
+            if error:
+                raise error
 
     def interrupted(source: Path, target: Path) -> None:
         if target == folder and source.suffix == ".tmp":
             raise KeyboardInterrupt
         replace(source, target)
 
+    replaced("one")
+    replaced("two")
+    with pytest.raises(ZeroDivisionError):
+        replaced("three", ZeroDivisionError())
     monkeypatch.setattr(os, "replace", interrupted)
-    with pytest.raises(KeyboardInterrupt), files.directory_atomically(folder) as new:
-        (new / "a.txt").write_text("two")
-    assert (folder / "a.txt").read_text() == "one"
+    with pytest.raises(KeyboardInterrupt):
+        replaced("three")
+    assert (folder / "a.txt").read_text() == "two"
     assert names(tmp_path) == ["folder"]
 
 

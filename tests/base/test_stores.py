@@ -6,16 +6,12 @@ from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from t5xpg.base import mirror, paths, stores
-from t5xpg.base.errors import UserError
-from t5xpg.base.mirror import SupersededError
-from t5xpg.train import training
-from tests.refusals import assert_named, refused
+from tests.refusals import refused
 
 URL = "memory://bucket/runs/mine"
 
@@ -228,18 +224,6 @@ def test_the_later_of_two_trainers_goes_on_alone(machine: Callable[[str], Path])
     assert contents(fresh) == contents(second)
     stores.pull(machine("first"))  # what it had not stored is gone: another process has trained on
     assert contents(first) == contents(second)
-
-
-def test_a_run_that_another_process_took_over_ends_with_that_message() -> None:
-    checkpointer = Mock()
-    checkpointer.latest_here.return_value = 8
-    said = {}
-    for error in (SupersededError("it is trained by another process"), UserError("the disk is full")):
-        with pytest.raises(UserError) as caught, training._adding_resume_hint(checkpointer):
-            raise error
-        said[type(caught.value)] = str(caught.value)
-    assert said[SupersededError] == "it is trained by another process"
-    assert_named(said[UserError], ["the disk is full", "Step 8"])
 
 
 def test_of_two_that_begin_at_once_one_does_not(machine: Callable[[str], Path]) -> None:
