@@ -1,4 +1,4 @@
-"""The site in a browser (Debian's Chromium, driven by Playwright): from its files, at three widths, and without scripts."""
+"""The site in a browser (Chromium, driven by Playwright): from its files, at three widths, and without scripts."""
 
 import shutil
 from collections.abc import Iterator
