@@ -1,20 +1,17 @@
 """Reading sweep.toml and matrix.toml: the runs that they stand for, and every mistake in them with its line."""
 
 import json
-import re
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 
-from t5xpg.base import paths
 from t5xpg.data.vocab.training import VocabularySettings
 from t5xpg.study.matrix.matrix import Matrix
 from t5xpg.study.matrix.plan import MatrixPlan
-from t5xpg.study.plan_file import Plan, Table, read
+from t5xpg.study.plan_file import Plan, read
 from t5xpg.study.sweep import judged_tasks
-from t5xpg.study.sweep.plan import Recipe, SweepPlan
+from t5xpg.study.sweep.plan import SweepPlan
 from t5xpg.study.sweep.sweep import Sweep
 from tests.refusals import refused
 from tests.study.matrix.test_matrix import PLAN as MATRIX
@@ -95,14 +92,6 @@ def test_what_a_sweep_does_not_say_has_defaults(experiment: str, tmp_path: Path)
     (long,) = sweep.long_runs(sweep.first_candidates)
     assert long.path in [run.path for run in sweep.search_runs()], "it is trained once"
     assert sweep.collect([])["runs"] == 2
-
-
-def test_a_check_of_a_matrix_is_json_if_asked(
-    experiment: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert Matrix(experiment, tmp_path).check(as_json=True) == 1
-    found = json.loads(capsys.readouterr().out)
-    assert (found["can_be_trained"], found["findings"][0]["what"]) == (False, "matrix")
 
 
 def test_long_settings_have_short_names(experiment: str, tmp_path: Path) -> None:
@@ -193,20 +182,3 @@ def test_all_mistakes_are_said_at_once(tmp_path: Path) -> None:
     text = SWEEP.replace("seed = 0", "sead = 0").replace('title = "Prefix', 'titel = "Prefix')
     with refused("line 4: [search] sead", "line 19: [recipes.prefix_lm] titel"):
         read_text(tmp_path, text, SweepPlan)
-
-
-def keys(table: Any, prefix: str = "") -> Iterator[str]:
-    """The keys of a plan, "recipes.<name>.title"."""
-    for name, field in table.model_fields.items():
-        yield prefix + name
-        kinds = [kind for kind in (field.annotation, *get_args(field.annotation)) if isinstance(kind, type)]
-        for kind in (kind for kind in kinds if issubclass(kind, Table)):
-            yield from keys(kind, f"{prefix}{name}.{'<name>.' if kind is Recipe else ''}")
-
-
-def test_the_page_of_sweeps_names_every_key() -> None:
-    text = (paths.REPOSITORY / "docs" / "sweeps.md").read_text(encoding="utf-8")
-    named = set(re.findall(r"^\| `([\w.<>]+)` \|", text, re.MULTILINE))
-    every = set(keys(SweepPlan))
-    assert {"metric", "final.steps", "judged.tasks", "recipes.<name>.candidates"} < every
-    assert every - {"search", "final"} == named, "these two are named by their keys"

@@ -179,18 +179,6 @@ def test_a_baseline_of_other_batches_does_not_count(place: Workplace, done: dict
     assert "3 of 4 cells are done" in text
 
 
-def test_cells_of_different_text_are_not_one_matrix(place: Workplace, done: dict[str, str]) -> None:
-    file = place.folder / "runs" / place.experiment.stem / CELLS[1] / "run.json"
-    kept = file.read_text(encoding="utf-8")
-    record = json.loads(kept)
-    record["identity"]["data"]["sha256"]["train"] = "0" * 64
-    try:
-        file.write_text(json.dumps(record), encoding="utf-8")
-        place.refused("report", str(place.experiment), words=["another text small"])
-    finally:
-        file.write_text(kept, encoding="utf-8")
-
-
 def test_mistakes_in_cells_are_said(place: Workplace, done: dict[str, str]) -> None:
     file = place.experiment.parent / Matrix.plan_file
     try:
