@@ -1,14 +1,12 @@
 """The table of commands: what the program, `make help` and the Makefile make of it."""
 
 import re
-from argparse import Namespace
 
 import pytest
 
 from t5xpg import cli, commands, handlers
 from t5xpg.commands import COMMANDS, from_make
 from t5xpg.help_page import help_page
-from t5xpg.train import compile_cache
 from tests.refusals import assert_named, program_refused, refused
 from tests.workplace import REPOSITORY
 
@@ -30,16 +28,6 @@ def test_a_shell_completes_commands_and_experiments(capsys: pytest.CaptureFixtur
         with pytest.raises(SystemExit, match="0"):
             cli.main([f"--print-completion={shell}"])
         assert_named(capsys.readouterr().out, ["tune-decoding", "_t5xpg_experiments"])
-
-
-def test_the_makefile_leaves_values_to_the_programs() -> None:
-    """Make reads the value of MACHINE alone, which it compares with four names; a shell sees no value but in quotes."""
-    assert {name for name in VARIABLES if re.search(rf"(?<!\$)\$[({{]{name}\b", MAKEFILE)} == {"MACHINE"}
-    read_by_shell = set(re.findall(r"\$\$\{?([A-Z_]+)", MAKEFILE)) - {"PWD", "VARIABLE", "TIER"}
-    of_gpu = {"PARTS", "PART_SECONDS", "RECORDINGS"}
-    assert read_by_shell == {"PIP_CONF", "REPEATS", "ROWS", "SECONDS", "TESTS", "UPGRADE"} | of_gpu
-    of_targets = {one.variable for command in COMMANDS.values() for one in command.options if not one.flag}
-    assert of_targets == read_by_shell | {"MACHINE", "PYTHON"}  # the latter is read by requirements/find_python
 
 
 def test_every_command_has_a_function_and_options_of_its_own() -> None:
@@ -112,15 +100,6 @@ def test_options_that_are_none_or_would_be_ignored(capsys: pytest.CaptureFixture
         ("verify-claim --experiment=matrix_tiny", "matrix.toml"),
     ):
         program_refused(capsys, typed.split(), named)
-
-
-@pytest.mark.parametrize("command", ["eval", "infer", "tune-decoding"])
-def test_programs_of_evaluations_are_kept(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    active = []
-    monkeypatch.setattr(compile_cache, "folder", lambda: active.append("folder"))
-    monkeypatch.setattr(handlers, f"_{command.replace('-', '_')}", lambda options: active.append("command"))
-    assert handlers.handle(Namespace(command=command)) == 0
-    assert active == ["folder", "command"]
 
 
 def test_help_lists_every_command_and_its_variables() -> None:

@@ -89,14 +89,3 @@ def test_an_unreadable_record_says_what_to_do(tmp_path: Path) -> None:
         (tmp_path / "run.json").write_text(text, encoding="utf-8")
         with refused("run.json", "start over"):
             RunDirectory(tmp_path).read()
-
-
-def test_a_further_process_sees_the_run_and_writes_apart(tmp_path: Path) -> None:
-    run, shared = RunDirectory(tmp_path / "run"), SharedRunDirectory(tmp_path / "run", 2)
-    start(run.path)
-    assert run.writes_records
-    assert not shared.writes_records
-    assert shared.read() == run.read()
-    assert (shared.checkpoints, shared.metrics_jsonl) == (run.checkpoints, run.metrics_jsonl)
-    assert shared.data_log == run.path / "hosts" / "2" / "data.log"
-    assert shared.nonfinite == run.path / "hosts" / "2" / "nonfinite"

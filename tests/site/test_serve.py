@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from t5xpg.base.files import write_json
 from t5xpg.run.records import JsonlWriter
 from t5xpg.site import serve
 from t5xpg.site.records import headline, local_runs
@@ -80,9 +81,11 @@ def test_a_run_elsewhere_is_not_watched(tmp_path: Path, runs: Path) -> None:
         watch("tiny", tmp_path / "mine", tmp_path / "site")
 
 
-def test_runs_that_have_only_begun_are_left_out(runs: Path) -> None:
+def test_runs_that_have_only_begun_or_are_damaged_are_left_out(runs: Path) -> None:
     make_run(runs / "whole")
     make_run(runs / "begun").metrics_jsonl.write_text("")
+    damaged = make_run(runs / "damaged")
+    write_json(damaged.run_json, {**damaged.read(), "starts": []})
     (runs / "stranger").mkdir()
     (found,) = local_runs()
     assert (found.id, found.published) == ("runs-whole", False)

@@ -19,6 +19,7 @@ pytestmark = pytest.mark.process
 
 SPANS, PREFIX_LM = "small_span_corruption_bytes640", "small_prefix_lm_bytes640"
 JUDGED = ["small_ul2", PREFIX_LM]
+Done = tuple[Workplace, Sweep, str]
 PARTS = [f"small_ul2_{one}" for one in ("r1", "r2", "s", "x1", "x2", "x3", "x4")]
 PLAN = f"""
 [search]
@@ -55,7 +56,7 @@ include 'gin/objectives/ul2.gin'
 
 
 @pytest.fixture(scope="module")
-def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Workplace, Sweep, str]:
+def done(tmp_path_factory: pytest.TempPathFactory) -> Done:
     """A workplace, its sweep that was stopped once in the middle and called again, and what it printed. The first time
     its runs are jobs, the second time processes."""
     place = make_workplace(tmp_path_factory.mktemp("sweep"))
@@ -72,7 +73,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Workplace, Sweep, st
     return place, sweep, place.run(*command)
 
 
-def test_it_goes_on_and_does_everything_once(done: tuple[Workplace, Sweep, str]) -> None:
+def test_it_goes_on_and_does_everything_once(done: Done) -> None:
     place, sweep, printed = done
     best = sweep.best_candidates()
     assert best is not None
@@ -99,7 +100,7 @@ def test_it_goes_on_and_does_everything_once(done: tuple[Workplace, Sweep, str])
     assert {file for file in written if file.parent == lost.parent} == written
 
 
-def test_the_board_has_what_was_found(done: tuple[Workplace, Sweep, str]) -> None:
+def test_the_board_has_what_was_found(done: Done) -> None:
     board = done[1].collect(done[1].runs())
     assert (board["runs"], board["runs_done"]) == (4, 4)
     assert [(one["chosen"], one["diverged_at"] is None) for one in board["search"]] == [(False, False), (True, True)]
@@ -119,7 +120,7 @@ def test_the_board_has_what_was_found(done: tuple[Workplace, Sweep, str]) -> Non
     assert prefix_lm["target_tokens"] - 16 <= prefix_lm["text_bytes"] <= 16 * (63 + 64)
 
 
-def test_the_page_is_made_from_the_board(done: tuple[Workplace, Sweep, str]) -> None:
+def test_the_page_is_made_from_the_board(done: Done) -> None:
     place, sweep, _ = done
     place.run("report", str(place.experiment))
     board = read_json(place.folder / "leaderboard.json")
@@ -131,7 +132,7 @@ def test_the_page_is_made_from_the_board(done: tuple[Workplace, Sweep, str]) -> 
     assert wrong_files(place.folder, sweep.page) == []
 
 
-def test_runs_of_changed_code_are_not_published(done: tuple[Workplace, Sweep, str], tmp_path: Path) -> None:
+def test_runs_of_changed_code_are_not_published(done: Done, tmp_path: Path) -> None:
     shutil.copytree(done[1].folder, tmp_path / "runs")
     sweep = Sweep(done[1].experiment, tmp_path / "runs")
     directory = sweep.runs()[0].directory
@@ -142,7 +143,7 @@ def test_runs_of_changed_code_are_not_published(done: tuple[Workplace, Sweep, st
         sweep.publish()
 
 
-def test_what_is_missing_is_left_out(done: tuple[Workplace, Sweep, str], tmp_path: Path) -> None:
+def test_what_is_missing_is_left_out(done: Done, tmp_path: Path) -> None:
     shutil.copytree(done[1].folder, tmp_path / "runs")
     sweep = Sweep(done[1].experiment, tmp_path / "runs")
     searched, _, spans, prefix_lm = sweep.runs()
@@ -159,7 +160,7 @@ def test_what_is_missing_is_left_out(done: tuple[Workplace, Sweep, str], tmp_pat
         assert (board["runs"], board["runs_done"]) == (4, runs_done)
 
 
-def test_tasks_that_cannot_be_measured_are_refused_before_training(done: tuple[Workplace, Sweep, str]) -> None:
+def test_tasks_that_cannot_be_measured_are_refused_before_training(done: Done) -> None:
     place, sweep, _ = done
     for task, named in (("small_prefix_lm_byte640", "Did you mean small_pr"), ("small_prefix_lm", "[judged] tasks")):
         sweep.plan_path.write_text(PLAN.replace(json.dumps(JUDGED), json.dumps([task])), encoding="utf-8")
