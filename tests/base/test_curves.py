@@ -37,11 +37,16 @@ def test_everything_lies_within_the_picture() -> None:
     assert float(label.attrib["x"]) + value_and_name <= width
 
 
-def test_one_point_and_equal_values_can_be_drawn() -> None:
+def test_few_points_and_values_that_differ_by_little_are_drawn() -> None:
     for curve in (Curve("v", "own", [0], [2.0]), Curve("v", "thin", [0], [2.0]), Curve("v", "own", [1, 2], [0.0, 0.0])):
         ElementTree.fromstring(draw("t", "x", "y", [curve]))
     with pytest.raises(ValueError, match="no curve has a value"):
         draw("t", "x", "y", [Curve("v", "own", [1], [None])])
+    for values in ((20.0, 20.000000000000004), (100 / 3, 33.33333333333334), (1e-13, 3e-13), (33.333332, 33.333336)):
+        assert len(ticks(*values)) >= 4
+        assert "<svg" in draw("t", "x", "y", [Curve("v", "own", [1, 2], values)])
+    # with the digits of their distance
+    assert ">6,759,150.3<" in draw("t", "x", "y", [Curve("v", "own", [1, 2], (6759150.05, 6759150.55))])
 
 
 def test_ticks_cover_their_range_and_steps_are_whole() -> None:
@@ -53,14 +58,6 @@ def test_ticks_cover_their_range_and_steps_are_whole() -> None:
         assert 4 <= len(found) <= 9
         if high >= 1:
             assert all(tick == int(tick) for tick in ticks(0, high, whole=True))
-
-
-def test_values_that_differ_by_little_are_drawn() -> None:
-    for values in ((20.0, 20.000000000000004), (100 / 3, 33.33333333333334), (1e-13, 3e-13), (33.333332, 33.333336)):
-        assert len(ticks(*values)) >= 4
-        assert "<svg" in draw("t", "x", "y", [Curve("v", "own", [1, 2], values)])
-    # with the digits of their distance
-    assert ">6,759,150.3<" in draw("t", "x", "y", [Curve("v", "own", [1, 2], (6759150.05, 6759150.55))])
 
 
 def test_labels_are_moved_apart_as_little_as_possible() -> None:
