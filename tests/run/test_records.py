@@ -39,14 +39,11 @@ def test_a_torn_last_line_is_dropped(tmp_path: Path, torn: bytes) -> None:
 def test_truncation_keeps_the_lines_up_to_the_step_as_they_are(tmp_path: Path) -> None:
     path = tmp_path / "m.jsonl"
     # written by an earlier process; spacing and order survive
-    path.write_bytes(
-        b'{"step":1}\n{"step": 2,  "a": 0.10}\n{"step": 2, "split": "validation"}\n{"step": 3}\n{"step": 4'
-    )
+    kept = b'{"step":1}\n{"step": 2,  "a": 0.10}\n{"step": 2, "split": "validation"}\n'
+    path.write_bytes(kept + b'{"step": 3}\n{"step": 4')
     with JsonlWriter(path, last_step=2) as writer:
         writer.write({"step": 3, "again": True})
-    assert path.read_bytes() == (
-        b'{"step":1}\n{"step": 2,  "a": 0.10}\n{"step": 2, "split": "validation"}\n{"step": 3, "again": true}\n'
-    )
+    assert path.read_bytes() == kept + b'{"step": 3, "again": true}\n'
     JsonlWriter(path, last_step=-1).close()
     assert path.read_bytes() == b""
 
@@ -80,14 +77,10 @@ def test_tensorboard_events(tmp_path: Path) -> None:
     with TensorBoardWriter(tmp_path, after_step=10) as writer:
         writer.values(11, {"loss": 2.25}, prefix="train")
     read = [Event.FromString(payload) for payload in events(tmp_path)]
-    values = [
-        (event.step, value.tag, value.simple_value)
-        for event in read
-        for value in event.summary.value
-        if value.WhichOneof("value") == "simple_value"
-    ]
+    written = [(event.step, value) for event in read for value in event.summary.value]
+    hparams = [value for _, value in written if value.tag.startswith("_hparams_/")]
+    values = [(step, value.tag, value.simple_value) for step, value in written if value not in hparams]
     assert sorted(values) == [(10, "train/loss", 2.5), (10, "train/steps", 3.0), (11, "train/loss", 2.25)]
-    hparams = [value for event in read for value in event.summary.value if value.tag.startswith("_hparams_/")]
     assert [value.tag for value in hparams] == ["_hparams_/experiment", "_hparams_/session_start_info"]
     started = HParamsPluginData.FromString(hparams[1].metadata.plugin_data.content).session_start_info.hparams
     assert started["schedule.peak"].number_value == 0.02
@@ -118,13 +111,10 @@ def test_metrics_of_all_kinds_as_events(tmp_path: Path) -> None:
         for payload in events(tmp_path)
         for value in Event.FromString(payload).summary.value
     }
-    assert set(found) == {
-        "bleu", "signature/text_summary", "lengths", "picture", "pictures/0", "pictures/1", "own",
-    }  # fmt: skip
+    assert set(found) == {*["bleu", "signature/text_summary", "lengths", "picture", "pictures/0", "pictures/1", "own"]}
     assert found["bleu"].simple_value == 12.5
     histogram = found["lengths"].histo
     assert (histogram.num, histogram.sum, histogram.sum_squares) == (3, 5.0, 9.0)
-    assert list(histogram.bucket_limit) == [1.0, 1.5, 2.0]
-    assert list(histogram.bucket) == [0, 1, 2]
+    assert (list(histogram.bucket_limit), list(histogram.bucket)) == ([1.0, 1.5, 2.0], [0, 1, 2])
     assert (found["picture"].image.height, found["picture"].image.width) == (4, 5)
     assert found["own"].metadata.plugin_data.plugin_name == "mine"

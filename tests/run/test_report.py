@@ -37,38 +37,30 @@ def added_by(script: str) -> Any:
 def make_run(path: Path, *, steps: int = 600, experiment: str = "tiny", starts: int = 1) -> RunDirectory:
     """A run's records as training writes them, with a known curve."""
     run = RunDirectory(path)
+    splits = {
+        "train": {"documents": 12000, "bytes": 9_000_000, "sha256": "ab" * 32},
+        "validation": {"documents": 400, "bytes": 300_000, "sha256": "cd" * 32},
+    }
+    source = {"kind": "packages", "revision": 1, "files": {"a": "b"}}
     identity = {
         "seed": 7,
-        "data": {
-            "name": "pydocs",
-            "source": {"kind": "packages", "revision": 1, "files": {"a": "b"}},
-            "splits": {
-                "train": {"documents": 12000, "bytes": 9_000_000, "sha256": "ab" * 32},
-                "validation": {"documents": 400, "bytes": 300_000, "sha256": "cd" * 32},
-            },
-        },
+        "data": {"name": "pydocs", "source": source, "splits": splits},
         "settings": {"train_dataset.batch_size": 16, "train_dataset.pack": False},
         "vocabulary": {"kind": "bytes", "size": 384, "extra_ids": 125, "sentinels": "seqio", "model_file": None},
     }
+    facts = {"num_params": 1_800_000, "total_steps": 1000}
     for number in range(starts):
-        run.start(
-            experiment,
-            identity,
-            step=100 * number,
-            command="make train EXP=tiny",
-            devices={"platform": "cpu", "kind": "cpu", "count": 1 + number},
-            facts={"num_params": 1_800_000, "total_steps": 1000},
-        )
+        devices = {"platform": "cpu", "kind": "cpu", "count": 1 + number}
+        command = "make train EXP=tiny"
+        run.start(experiment, identity, step=100 * number, command=command, devices=devices, facts=facts)
     started = run.read()["starts"][0]["time"]
     with JsonlWriter(run.metrics_jsonl) as metrics, JsonlWriter(run.timing_jsonl) as timing:
         for step in range(0, steps + 1, 2):
             if step:
                 tokens = {"target_tokens": 500, "target_bytes": 450}
                 metrics.write({"step": step, "split": "train", **measures(2 + 80 / (20 + step)), **tokens})
-                seconds = 2.0 if step == 2 else 0.25
-                timing.write(
-                    {"step": step, "time": started + step, "seconds_per_step": seconds, "tokens_per_second": 16000}
-                )
+                speed = {"seconds_per_step": 2.0 if step == 2 else 0.25, "tokens_per_second": 16000}
+                timing.write({"step": step, "time": started + step, **speed})
             if step % 100 == 0:
                 metrics.write({"step": step, "split": "validation", **measures(2.1 + 80 / (20 + step))})
     write_json(run.samples_json, SAMPLES)
