@@ -1,4 +1,3 @@
-import sys
 from pathlib import Path
 
 import pytest
@@ -45,8 +44,3 @@ def test_the_state_that_an_image_was_made_of(monkeypatch: pytest.MonkeyPatch) ->
     for said, clean in ((commit, True), (f"{commit}+", False)):
         monkeypatch.setenv("T5XPG_REVISION", said)
         assert environment.git_state() == {"commit": commit, "clean": clean}
-
-
-def test_command_line_can_be_typed_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["t5xpg", "train", "--gin.NAME='a b'"])
-    assert environment.command_line() == "t5xpg train '--gin.NAME='\"'\"'a b'\"'\"''"

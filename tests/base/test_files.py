@@ -17,7 +17,7 @@ def names(folder: Path) -> list[str]:
 
 def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     path = tmp_path / "new folder" / "a.json"
-    files.write_json(path, {"é": 1})
+    files.write_json(path, {"é": "caf\udce9"})  # what UTF-8 cannot encode
     before = path.read_bytes()
     for error in (KeyboardInterrupt(), OSError(errno.ENOSPC, "No space left on device")):
 
@@ -31,47 +31,33 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
         if isinstance(raised.value, OSError):
             assert raised.value.filename == str(path)
     assert path.read_bytes() == before
+    assert files.read_json(path) == {"é": "caf\udce9"}
     assert names(path.parent) == ["a.json"]
 
 
-def test_a_folder_takes_the_place_of_another_when_it_is_whole(tmp_path: Path) -> None:
-    folder = tmp_path / "folder"
-    for text in ("one", "two"):
+def test_a_folder_takes_the_place_of_another_when_it_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, replace = tmp_path / "folder", os.replace
+
+    def replaced(text: str, error: BaseException | None = None) -> None:
         with files.directory_atomically(folder) as new:
             (new / "a.txt").write_text(text)
-
-    def interrupted() -> None:
-        with files.directory_atomically(folder) as new:
-            (new / "a.txt").write_text("three")
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        interrupted()
-    assert (folder / "a.txt").read_text() == "two"
-    assert names(tmp_path) == ["folder"]
-
-
-def test_a_folder_is_put_back_if_its_replacement_is_interrupted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder, replace = tmp_path / "folder", os.replace
-    files.write_text(folder / "a.txt", "one")
+            if error:
+                raise error
 
     def interrupted(source: Path, target: Path) -> None:
         if target == folder and source.suffix == ".tmp":
             raise KeyboardInterrupt
         replace(source, target)
 
+    replaced("one")
+    replaced("two")
+    with pytest.raises(ZeroDivisionError):
+        replaced("three", ZeroDivisionError())
     monkeypatch.setattr(os, "replace", interrupted)
-    with pytest.raises(KeyboardInterrupt), files.directory_atomically(folder) as new:
-        (new / "a.txt").write_text("two")
-    assert (folder / "a.txt").read_text() == "one"
+    with pytest.raises(KeyboardInterrupt):
+        replaced("three")
+    assert (folder / "a.txt").read_text() == "two"
     assert names(tmp_path) == ["folder"]
-
-
-def test_what_utf8_cannot_encode_is_written_as_json_reads_it(tmp_path: Path) -> None:
-    files.write_json(tmp_path / "a.json", {"command": "caf\udce9"})
-    assert files.read_json(tmp_path / "a.json") == {"command": "caf\udce9"}
 
 
 @pytest.mark.parametrize("links", [True, False])
@@ -83,19 +69,18 @@ def test_files_that_belong_together_are_replaced_together(
     one, two = tmp_path / "one", tmp_path / "two"
     one.write_text("before")
 
-    def interrupted() -> None:
+    def replaced(error: BaseException | None = None) -> None:
         with files.replaced_together(one, two):
             files.write_text(one, "after")
             files.write_text(two, "after")
-            raise OSError(errno.ENOSPC, "full")
+            if error:
+                raise error
 
     with pytest.raises(OSError, match="full"):
-        interrupted()
+        replaced(OSError(errno.ENOSPC, "full"))
     assert one.read_text() == "before"
     assert names(tmp_path) == ["one"]
-    with files.replaced_together(one, two):
-        files.write_text(one, "after")
-        files.write_text(two, "after")
+    replaced()
     assert (one.read_text(), two.read_text()) == ("after", "after")
     assert names(tmp_path) == ["one", "two"]
 

@@ -61,9 +61,10 @@ def test_where_nothing_is_to_be_saved_a_request_ends_the_block(capfd: pytest.Cap
 @pytest.mark.process
 def test_a_child_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
     log, end = tmp_path / "log", time.monotonic() + PATIENCE
+    log.touch()
 
     def wait_for(text: str) -> None:
-        while text not in (log.read_text() if log.exists() else ""):
+        while text not in log.read_text():
             assert time.monotonic() < end, text
             time.sleep(0.05)
 

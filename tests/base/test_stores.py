@@ -6,22 +6,19 @@ from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from t5xpg.base import mirror, paths, stores
-from t5xpg.base.errors import UserError
-from t5xpg.base.mirror import SupersededError
-from t5xpg.train import training
-from tests.refusals import assert_named, refused
+from tests.refusals import refused
 
 URL = "memory://bucket/runs/mine"
+Machine = Callable[[str], Path]
 
 
 @pytest.fixture(autouse=True)
-def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     """The mirror of the run on the machine of a name; the store is empty."""
 
     def on(name: str) -> Path:
@@ -54,7 +51,7 @@ def stored() -> set[str]:
     return {name.removeprefix("/bucket/runs/mine/") for name in MemoryFileSystem.store if "/manifests/" not in name}
 
 
-def test_an_address_is_that_of_its_mirror(machine: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_address_is_that_of_its_mirror(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = machine("one")
     assert paths.url_of(folder) == URL
     assert paths.url_of(Path("runs/mine")) is None
@@ -65,9 +62,7 @@ def test_an_address_is_that_of_its_mirror(machine: Callable[[str], Path], monkey
         paths.local("s3://bucket/../elsewhere")
 
 
-def test_what_one_machine_pushes_another_one_pulls(
-    machine: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_one_machine_pushes_another_one_pulls(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
     write(folder := machine("one"), metrics="1\n", checkpoint_1="a")
     (folder / "checkpoints/2.unfinished").mkdir()
     (folder / "checkpoints/2.unfinished/params").write_text("half")
@@ -88,7 +83,7 @@ def test_what_one_machine_pushes_another_one_pulls(
     assert not (folder / "checkpoints/1").exists()
 
 
-def test_one_file_of_each_name_is_read_and_records_can_be_left_for_later(machine: Callable[[str], Path]) -> None:
+def test_one_file_of_each_name_is_read_and_records_can_be_left_for_later(machine: Machine) -> None:
     write(folder := machine("one"), metrics="1\n", checkpoint_1="a")
     stores.push(folder)
     other = machine("other")
@@ -117,9 +112,7 @@ class KilledError(BaseException):
     pass
 
 
-def test_a_push_that_ends_anywhere_leaves_a_whole_state(
-    machine: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_push_that_ends_anywhere_leaves_a_whole_state(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     put, left = MemoryFileSystem.put_file, 0
 
     def dying(self: Any, *arguments: Any, **named: Any) -> None:
@@ -161,7 +154,7 @@ def test_a_push_that_ends_anywhere_leaves_a_whole_state(
 
 @pytest.mark.parametrize("doing", ["pushes", "begins", "begins anew"])
 def test_killed_between_the_manifest_and_its_record(
-    machine: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, doing: str
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, doing: str
 ) -> None:
     """What is not stored yet stays: what a training went on to write while it pushed; and where it names itself
     as the trainer, also anew, the store emptied and the record deleted."""
@@ -187,9 +180,7 @@ def test_killed_between_the_manifest_and_its_record(
     assert contents(folder) == now
 
 
-def test_what_interrupted_pushes_left_is_removed(
-    machine: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_interrupted_pushes_left_is_removed(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     memory = MemoryFileSystem()
     memory.pipe_file("/bucket/runs/mine/checkpoints/7/params", b"half")
     memory.pipe_file("/bucket/runs/mine/inner/manifests/00000001.json", b"{}")  # another run's, in its folder
@@ -206,7 +197,7 @@ def test_what_interrupted_pushes_left_is_removed(
     assert len([name for name in MemoryFileSystem.store if "mine/manifests" in name]) == 3
 
 
-def test_the_later_of_two_trainers_goes_on_alone(machine: Callable[[str], Path]) -> None:
+def test_the_later_of_two_trainers_goes_on_alone(machine: Machine) -> None:
     first, second = machine("first"), machine("second")
 
     def train_both() -> None:
@@ -230,19 +221,7 @@ def test_the_later_of_two_trainers_goes_on_alone(machine: Callable[[str], Path])
     assert contents(first) == contents(second)
 
 
-def test_a_run_that_another_process_took_over_ends_with_that_message() -> None:
-    checkpointer = Mock()
-    checkpointer.latest_here.return_value = 8
-    said = {}
-    for error in (SupersededError("it is trained by another process"), UserError("the disk is full")):
-        with pytest.raises(UserError) as caught, training._adding_resume_hint(checkpointer):
-            raise error
-        said[type(caught.value)] = str(caught.value)
-    assert said[SupersededError] == "it is trained by another process"
-    assert_named(said[UserError], ["the disk is full", "Step 8"])
-
-
-def test_of_two_that_begin_at_once_one_does_not(machine: Callable[[str], Path]) -> None:
+def test_of_two_that_begin_at_once_one_does_not(machine: Machine) -> None:
     first, second = stores.Uploads(machine("first")), stores.Uploads(machine("second"))
     first.begin()
     with refused("trained by another process"):
@@ -250,7 +229,7 @@ def test_of_two_that_begin_at_once_one_does_not(machine: Callable[[str], Path]) 
     first.finish()
 
 
-def test_an_evaluation_elsewhere_does_not_stop_the_training(machine: Callable[[str], Path]) -> None:
+def test_an_evaluation_elsewhere_does_not_stop_the_training(machine: Machine) -> None:
     with stores.training(folder := machine("one")) as uploads:
         uploads.begin()
         write(folder, metrics="1\n", checkpoint_1="a")
@@ -264,7 +243,7 @@ def test_an_evaluation_elsewhere_does_not_stop_the_training(machine: Callable[[s
 
 
 def test_two_that_store_one_new_name_at_once_keep_a_file_that_can_be_read(
-    machine: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(one := machine("one"), metrics="1\n")
     stores.push(one)
@@ -287,7 +266,7 @@ def test_two_that_store_one_new_name_at_once_keep_a_file_that_can_be_read(
 
 
 def test_a_training_goes_on_without_a_network_and_ends_with_an_error(
-    machine: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tried = threading.Semaphore(0)
 
@@ -315,7 +294,7 @@ def test_a_training_goes_on_without_a_network_and_ends_with_an_error(
     assert contents(fresh) == {"metrics.jsonl": "2"}
 
 
-def test_what_is_damaged_or_cannot_be_is_said(machine: Callable[[str], Path]) -> None:
+def test_what_is_damaged_or_cannot_be_is_said(machine: Machine) -> None:
     write(folder := machine("one"), metrics="1\n")
     stores.push(folder)
     memory = MemoryFileSystem()

@@ -8,12 +8,9 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from t5xpg.base.errors import UserError
 from t5xpg.base.files import write_json
 from t5xpg.base.paths import shown
 from t5xpg.check import checks
-from t5xpg.check.plan import devices
-from t5xpg.check.plan.devices import Device
 from t5xpg.data.stream.length_fit import LengthFit
 from t5xpg.data.text.export import export_dataset
 from t5xpg.data.text.manifest import read_manifest
@@ -24,7 +21,7 @@ from t5xpg.experiment.prepare import DataIdentity, identity_of_text
 from t5xpg.run.checkpoint.checkpointer import CheckpointConfig, Checkpointer
 from t5xpg.run.checkpoint.initial_checkpoint import InitialCheckpoint
 from t5xpg.run.directory import RunDirectory
-from tests.refusals import refused
+from tests.refusals import assert_named, refused
 from tests.workplace import EXPERIMENT, FINE_TUNING, sentences
 
 # Each override breaks one thing of an experiment that could be trained; what the problem is about, and what it names.
@@ -68,8 +65,7 @@ def test_an_experiment_that_can_be_trained(place: Path, capsys: pytest.CaptureFi
     printed = table(place, capsys)
     assert about(printed) == []
     assert {"gin", "batch", "model", "memory", "data", "spans", "ids", "run"} <= {*about(printed, "ok")}
-    for words in ("seed 7", "4 x 64/32 tokens", "make cache TASK=small_span_corruption", "it can be trained"):
-        assert words in printed
+    assert_named(printed, ["seed 7", "4 x 64/32 tokens", "make cache TASK=small_span_corruption"])
     assert sorted(path for path in place.rglob("*") if not path.name.startswith(".")) == before, "nothing is written"
     assert "30 documents" in table(place, capsys, "USE_CACHED_TASKS=False")
 
@@ -77,24 +73,18 @@ def test_an_experiment_that_can_be_trained(place: Path, capsys: pytest.CaptureFi
 ALONE = ("BATCH_SIZE", "MIX", "encoder_decoder.T5Config.mlp")  # with these the rest cannot be looked at
 
 
-@pytest.mark.parametrize("override", [override for override in BROKEN if override.startswith(ALONE)])
-def test_each_mistake_alone(place: Path, capsys: pytest.CaptureFixture[str], override: str) -> None:
-    printed = table(place, capsys, override, code=1)
-    assert about(printed) == [BROKEN[override][0]]
-    assert BROKEN[override][1] in printed
-
-
-def test_all_problems_at_once(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_mistake_alone_and_all_at_once(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for override in (override for override in BROKEN if override.startswith(ALONE)):
+        printed = table(place, capsys, override, code=1)
+        assert (about(printed), BROKEN[override][1] in printed) == ([BROKEN[override][0]], True)
     overrides = [override for override in BROKEN if not override.startswith(ALONE)]
     printed = table(place, capsys, *overrides, code=1)
     assert sorted(about(printed)) == sorted(BROKEN[override][0] for override in overrides)
-    assert [override for override in overrides if BROKEN[override][1] not in printed] == []
+    assert_named(printed, [BROKEN[override][1] for override in overrides])
     loaded, _ = config.examine(str(place / "small.gin"), overrides)
     assert loaded is not None
     with refused("4096 devices", "9 tokens"):
         checks.require(loaded, RunDirectory(place / "runs" / "small"))
-    with pytest.raises(UserError, match=r"^The mesh asks for 4096 devices"):  # one problem is said as it is
-        checks.require(loaded, RunDirectory(place / "runs" / "small"), data=False)
 
 
 def test_supervised_tasks(place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,22 +102,19 @@ def test_supervised_tasks(place: Path, capsys: pytest.CaptureFixture[str], monke
         return table(place, capsys, f"MIXTURE_OR_TASK_NAME={task}", *overrides, code=code)
 
     printed = of("pairs_translate_en_de", "INFER_EVAL_PERIOD=2", "MAX_CUT_SHARE=0.3")
-    assert "make cache TASK=pairs_translate_en_de\n" in printed
-    assert "30.0%" in printed
-    assert "30%" in of("pairs_translate_en_de", code=1)
-    assert "make cache TASK=squad, of squad/v1.1:3.0.0" in of("squad", "INFER_EVAL_PERIOD=2")
+    assert_named(printed, ["make cache TASK=pairs_translate_en_de\n", "30.0%"])
+    assert_named(of("squad", "INFER_EVAL_PERIOD=2"), ["make cache TASK=squad", "squad/v1.1:3.0.0"])
     for task, named in {
+        "pairs_translate_en_de": "30%",
         "squad_bytes640": "640 ids",
-        "pairs_span_corruption": "no task or mixture named pairs_span_corruption.",
+        "pairs_span_corruption": "pairs_span_corruption",
         "pairs_translate_en_fr": "Did you mean pairs_translate_",
     }.items():
         assert named in of(task, code=1)
     assert "Did you mean test" in of("trivia_qa_open", "train_eval/spec.DatasetConfig.split=tset", code=1)
     for objective, task in (("", "squad"), ("include 'gin/objectives/prefix_lm.gin'\n", "small_span_corruption")):
         (place / "small.gin").write_text(EXPERIMENT + objective)
-        printed = of(task, code=1)
-        assert "objective" in printed
-        assert "span_corruption" in printed
+        assert_named(of(task, code=1), ["objective", "span_corruption"])
 
 
 def start_a_run(place: Path) -> RunDirectory:
@@ -147,11 +134,17 @@ def test_a_run_of_other_settings(place: Path, capsys: pytest.CaptureFixture[str]
     assert "step 4 of 12" in table(place, capsys)
     overrides = ["encoder_decoder.T5Config.emb_dim=64", "RANDOM_SEED=8", "train/spec.DatasetConfig.batch_size=8"]
     printed = table(place, capsys, *overrides, code=1)
-    for name, old, new in (("T5Config.emb_dim", 32, 64), ("train_dataset.batch_size", 4, 8), ("seed", 7, 8)):
-        assert re.search(rf"{name} +{old} in the run, {new} now\n", printed), printed
-    assert "RUN=small_2" in printed
+    assert_named(
+        printed, ["T5Config.emb_dim", "train_dataset.batch_size", "seed", "7 in the run, 8 now", "RUN=small_2"]
+    )
     # what may differ between two starts of a run does not matter
     assert table(place, capsys, "CHECKPOINT_PERIOD=2", "MODEL_DIR=elsewhere")
+    # other text; a run from a recording reads none that is exported here
+    record = directory.read()
+    record["identity"]["data"] = {"task": "small_span_corruption", "dataset": "small", "sha256": {"train": "0" * 64}}
+    write_json(directory.run_json, record)
+    assert "data.sha256.train" in table(place, capsys, code=1)
+    checks.require(config.load(str(place / "small.gin")), directory, data=False)
 
 
 def test_a_run_whose_schedule_would_be_lengthened(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -163,16 +156,6 @@ def test_a_run_whose_schedule_would_be_lengthened(place: Path, capsys: pytest.Ca
     experiment = config.load(str(place / "small.gin"), overrides, files).experiment
     assert experiment.initial == InitialCheckpoint(shown(directory.path))
     assert experiment.total_steps == 300
-
-
-def test_a_run_of_other_text(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    directory = start_a_run(place)
-    record = directory.read()
-    record["identity"]["data"] = {"task": "small_span_corruption", "dataset": "small", "sha256": {"train": "0" * 64}}
-    write_json(directory.run_json, record)
-    assert "data.sha256.train" in table(place, capsys, code=1)
-    # a run from a recording reads other text than is exported here
-    checks.require(config.load(str(place / "small.gin")), directory, data=False)
 
 
 @pytest.fixture
@@ -196,33 +179,24 @@ def test_a_checkpoint_to_start_from(tuned: Path, capsys: pytest.CaptureFixture[s
     assert "optimiser" in table(tuned, capsys, "RESET_OPTIMIZER=False", "KEEP_BEST=False")
 
 
-@pytest.mark.parametrize(
-    ("override", "what", "named"),
-    [
+def test_each_mistake_of_a_start(tuned: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    meta = tuned / "runs" / "pretrained" / "checkpoints" / "12" / "meta" / "metadata"
+    record = json.loads(meta.read_text())
+    for override, what, named in (
         ("INITIAL_CHECKPOINT=pretraned", "start", "Did you mean pretrained"),
         ("encoder_decoder.T5Config.num_encoder_layers=2", "start", "does not fit"),
         ("BEST_METRIC=validation/small/loss", "best", "Did you mean validation/"),
-    ],
-)
-def test_each_mistake_of_a_start(
-    tuned: Path, capsys: pytest.CaptureFixture[str], override: str, what: str, named: str
-) -> None:
-    printed = table(tuned, capsys, override, code=1)
-    assert about(printed) == [what]
-    assert named in printed
-    loaded, _ = config.examine(str(tuned / "small.gin"), [override])
-    assert loaded is not None
-    with refused(named):
-        checks.require(loaded, RunDirectory(tuned / "runs" / "small"))
-
-
-def test_another_vocabulary_than_the_checkpoint_has(tuned: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    meta = tuned / "runs" / "pretrained" / "checkpoints" / "12" / "meta" / "metadata"
-    record = json.loads(meta.read_text())
-    write_json(meta, {**record, "vocabulary": {**record["vocabulary"], "sentinels": "transformers"}})
-    printed = table(tuned, capsys, code=1)
-    assert about(printed) == ["start"]
-    assert "sentinels transformers" in printed
+        ("SAME_VOCABULARY=True", "start", "sentinels transformers"),
+    ):
+        if named == "sentinels transformers":
+            write_json(meta, {**record, "vocabulary": {**record["vocabulary"], "sentinels": "transformers"}})
+        printed = table(tuned, capsys, override, code=1)
+        assert about(printed) == [what]
+        assert named in printed
+        loaded, _ = config.examine(str(tuned / "small.gin"), [override])
+        assert loaded is not None
+        with refused(named):
+            checks.require(loaded, RunDirectory(tuned / "runs" / "small"))
     table(tuned, capsys, "SAME_VOCABULARY=False")
 
 
@@ -236,13 +210,3 @@ def test_a_run_that_goes_on_needs_no_start(tuned: Path, capsys: pytest.CaptureFi
     assert "small after step 12" in table(tuned, capsys)
     assert "pretrained" in table(tuned, capsys, "INITIAL_CHECKPOINT=moved")
     assert "INITIAL_CHECKPOINT" in table(tuned, capsys, "INITIAL_CHECKPOINT=gone", code=1)
-
-
-def test_accelerators_keep_less(own_place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    def activations(device: Device | None) -> int:
-        checks.check(str(own_place / "small.gin"), ["BATCH_SIZE=64", "DTYPE=bfloat16"], [], None, device)
-        found = re.search(r"activations (\d+)\)", capsys.readouterr().out)
-        assert found
-        return int(found[1])
-
-    assert 0 < activations(devices.find_device("h100")) < 0.8 * activations(None)

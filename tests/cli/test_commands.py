@@ -1,15 +1,13 @@
 """The table of commands: what the program, `make help` and the Makefile make of it."""
 
 import re
-from argparse import Namespace
 
 import pytest
 
 from t5xpg import cli, commands, handlers
 from t5xpg.commands import COMMANDS, from_make
 from t5xpg.help_page import help_page
-from t5xpg.train import compile_cache
-from tests.refusals import program_refused, refused
+from tests.refusals import assert_named, program_refused, refused
 from tests.workplace import REPOSITORY
 
 MAKEFILE = (REPOSITORY / "Makefile").read_text(encoding="utf-8").replace("\\\n", " ")
@@ -29,19 +27,7 @@ def test_a_shell_completes_commands_and_experiments(capsys: pytest.CaptureFixtur
     for shell in ("bash", "zsh"):
         with pytest.raises(SystemExit, match="0"):
             cli.main([f"--print-completion={shell}"])
-        printed = capsys.readouterr().out
-        assert "tune-decoding" in printed
-        assert printed.count("_t5xpg_experiments") > 10
-
-
-def test_the_makefile_leaves_values_to_the_programs() -> None:
-    """Make reads the value of MACHINE alone, which it compares with four names; a shell sees no value but in quotes."""
-    assert {name for name in VARIABLES if re.search(rf"(?<!\$)\$[({{]{name}\b", MAKEFILE)} == {"MACHINE"}
-    read_by_shell = set(re.findall(r"\$\$\{?([A-Z_]+)", MAKEFILE)) - {"PWD", "VARIABLE", "TIER"}
-    of_gpu = {"PARTS", "PART_SECONDS", "RECORDINGS"}
-    assert read_by_shell == {"PIP_CONF", "REPEATS", "ROWS", "SECONDS", "TESTS", "UPGRADE"} | of_gpu
-    of_targets = {one.variable for command in COMMANDS.values() for one in command.options if not one.flag}
-    assert of_targets == read_by_shell | {"MACHINE", "PYTHON"}  # the latter is read by requirements/find_python
+        assert_named(capsys.readouterr().out, ["tune-decoding", "_t5xpg_experiments"])
 
 
 def test_every_command_has_a_function_and_options_of_its_own() -> None:
@@ -91,7 +77,6 @@ def test_a_variable_that_a_command_has_not_is_refused() -> None:
 
 
 def test_what_a_command_is_about_has_to_be_given() -> None:
-    assert "(has to be given)" in help_page(["import"])
     for command, variable in (("convert-gin", "FILE=FILE"), ("significance", "OTHER=FOLDER")):
         with refused(variable):
             from_make(command, {})
@@ -117,20 +102,9 @@ def test_options_that_are_none_or_would_be_ignored(capsys: pytest.CaptureFixture
         program_refused(capsys, typed.split(), named)
 
 
-@pytest.mark.parametrize("command", ["eval", "infer", "tune-decoding"])
-def test_programs_of_evaluations_are_kept(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    active = []
-    monkeypatch.setattr(compile_cache, "folder", lambda: active.append("folder"))
-    monkeypatch.setattr(handlers, f"_{command.replace('-', '_')}", lambda options: active.append("command"))
-    assert handlers.handle(Namespace(command=command)) == 0
-    assert active == ["folder", "command"]
-
-
 def test_help_lists_every_command_and_its_variables() -> None:
     lines = help_page().splitlines()
     assert [line.split()[1] for line in lines if line.startswith("  make ")] == list(COMMANDS)
-    page = help_page(["record", "vocab"], width=60)
-    assert all(words in page for words in ("make record: ", "  SIZE=N", "(default: 32000)"))
-    assert all(len(line) <= 60 for line in page.splitlines() if not line.startswith("make "))
+    assert_named(help_page(["record", "vocab"]), ["make record: ", "  SIZE=N", "(default: 32000)"])
     with pytest.raises(LookupError, match="Did you mean train"):
         help_page(["train", "trian"])

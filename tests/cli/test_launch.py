@@ -9,10 +9,9 @@ import pytest
 
 from t5xpg import commands
 from t5xpg.base import paths
-from t5xpg.check import checks
-from t5xpg.check.plan import devices as device_table
 from t5xpg.data.text.sources import HuggingFace
 from t5xpg.experiment import config, prepare
+from tests.refusals import assert_named
 from tests.small_tokenizers import sentencepiece_model
 from tests.workplace import REPOSITORY, Workplace, make_hub, sentences
 
@@ -39,49 +38,21 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 @pytest.mark.process
 @pytest.mark.parametrize(
-    ("arguments", "devices", "memory"),
+    ("arguments", "words", "code"),
     [
-        ((SMALL, "--device=a100-80gb", "--mesh=data=4", "--gin.NUM_MICROBATCHES=4"), "mesh data 4 x", "of a a100-80gb"),
-        ((BASE, "--device=a100-80gb", "--devices=8", "--gin.NUM_MICROBATCHES=1"), "mesh data 8 x", "of a a100-80gb"),
-        ((BASE, "--device=tpu-v5e", "--devices=16", "--gin.NUM_MICROBATCHES=1"), "mesh data 16 x", "of a tpu-v5e"),
-        (("byt5_tiny", "--device=cpu", "--mesh=data=2"), "mesh data 2 x", "GiB are there"),
+        ((SMALL, "--device=l4"), ["20.6 GiB of a l4"], 0),
+        ((BASE, "--device=a100-40gb"), ["34.3 GiB of a a100-40gb"], 0),
+        ((BASE, "--device=l4", "--gin.NUM_MICROBATCHES=1"), ["20.6 GiB", "Lower BATCH_SIZE"], 1),
+        ((SMALL, "--device=a100-80gb", "--mesh=data=4", "--gin.NUM_MICROBATCHES=4"), ["data 4 x", "a100-80gb"], 0),
+        ((BASE, "--device=a100-80gb", "--devices=8", "--gin.NUM_MICROBATCHES=1"), ["data 8 x", "a100-80gb"], 0),
+        ((BASE, "--device=tpu-v5e", "--devices=16", "--gin.NUM_MICROBATCHES=1"), ["data 16 x", "tpu-v5e"], 0),
+        (("byt5_tiny", "--device=cpu", "--mesh=data=2"), ["data 2 x", "GiB are there"], 0),
     ],
 )
-def test_the_check_for_several_devices(
-    places: dict[str, str], arguments: tuple[str, ...], devices: str, memory: str
+def test_the_check_for_its_devices(
+    places: dict[str, str], arguments: tuple[str, ...], words: list[str], code: int
 ) -> None:
-    said = Workplace(REPOSITORY).run("check", *arguments, **places)
-    assert devices in said
-    assert memory in said
-    assert "it can be trained" in said
-
-
-@pytest.mark.process
-def test_the_check_for_one_device(
-    places: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for key, value in places.items():
-        monkeypatch.setenv(key, value)
-    for name, device, memory in ((SMALL, "l4", "20.6 GiB"), (BASE, "a100-40gb", "34.3 GiB")):
-        assert checks.check(name, [], [], None, device_table.find_device(device)) == 0
-        assert f"{memory} of a {device} can be used" in capsys.readouterr().out
-    assert checks.check(BASE, ["NUM_MICROBATCHES=1"], [], None, device_table.find_device("l4")) == 1
-    assert "and there are 20.6 GiB. Lower BATCH_SIZE" in capsys.readouterr().out
-
-
-def test_the_pages_tell_to_check_what_is_checked_above() -> None:
-    told = {
-        name: re.findall(
-            r"^make check EXP=\w+ (.*)$", (paths.EXPERIMENTS / name / "README.md").read_text("utf-8"), re.M
-        )
-        for name in (BASE, SMALL)
-    }
-    assert told[SMALL] == ["DEVICE=l4", 'MESH=data=4 DEVICE=a100-80gb GIN="--gin.NUM_MICROBATCHES=4"']
-    assert told[BASE] == [
-        "DEVICE=a100-40gb",
-        'DEVICES=8 DEVICE=a100-80gb GIN="--gin.NUM_MICROBATCHES=1"',
-        'DEVICES=16 DEVICE=tpu-v5e GIN="--gin.NUM_MICROBATCHES=1"',
-    ]
+    assert_named(Workplace(REPOSITORY).run("check", *arguments, code=code, **places), words)
 
 
 @pytest.mark.process

@@ -1,5 +1,6 @@
 """What Make hands to programs, and what it deletes, in a folder whose programs only say how they were called."""
 
+import itertools
 import json
 import os
 import shutil
@@ -11,6 +12,7 @@ from types import ModuleType
 import pytest
 
 from tests.cli.test_commands import VARIABLES
+from tests.refusals import assert_named
 from tests.workplace import REPOSITORY, program_of
 
 process = pytest.mark.process
@@ -29,12 +31,12 @@ def folder(tmp_path: Path) -> Path:
     """The Makefile with lists of packages that count as installed and a Python that says how it was called."""
     shutil.copy(REPOSITORY / "Makefile", tmp_path)
     (tmp_path / "requirements").mkdir()
-    names = ["pyproject.toml", *(f"requirements/{name}" for name in ("bootstrap.txt", "install.py"))]
-    for name in [*names, *(f"requirements/{kind}.txt" for kind in ("apple", "cpu", "cuda", "dev", "tpu"))]:
-        (tmp_path / name).write_text(PROGRAM if name.endswith("install.py") else "")
-        os.utime(tmp_path / name, (0, 0))
     for name in ("find_python", "machine"):
         shutil.copy(REPOSITORY / "requirements" / name, tmp_path / "requirements")
+    lists = [f"{kind}.txt" for kind in ("bootstrap", "apple", "cpu", "cuda", "dev", "tpu")]
+    for name in ("pyproject.toml", *(f"requirements/{each}" for each in ("install.py", *lists))):
+        (tmp_path / name).write_text(PROGRAM if name.endswith("install.py") else "")
+        os.utime(tmp_path / name, (0, 0))
     program(tmp_path / ".venv" / "bin" / "python")
     for mark in ("cpu", "dev"):
         (tmp_path / ".venv" / f".installed-{mark}").touch()
@@ -102,28 +104,17 @@ def test_a_variable_that_the_target_has_not_is_refused(folder: Path) -> None:
 
 @process
 def test_tests_are_words(folder: Path) -> None:
-    every = [
-        "-m", "pytest", "-n", "auto", "--maxprocesses", "4", "--dist", "loadfile", "--no-loadscope-reorder",
-        "--max-worker-restart", "0",
-    ]  # fmt: skip
-    assert called(folder, "test") == [*every, "--tier=units"]
-    assert called(folder, "test-all", "TESTS=tests/a* tests/b.py::c[1]") == [
-        *every, "--tier=processes", "tests/a*", "tests/b.py::c[1]",
-    ]  # fmt: skip
-    assert called(folder, "prove", "TESTS=tests/study") == [*every, "--tier=proofs", "tests/study"]
+    every = called(folder, "test")
+    assert (every[:3], every[-1]) == (["-m", "pytest", "-n"], "--tier=units")
+    for target, tests, expected in (
+        ("test-all", "tests/a* tests/b.py::c[1]", ["--tier=processes", "tests/a*", "tests/b.py::c[1]"]),
+        ("prove", "tests/study", ["--tier=proofs", "tests/study"]),
+    ):
+        assert called(folder, target, f"TESTS={tests}") == [*every[:-1], *expected]
     assert called(folder, "lock", "UPGRADE=1") == ["requirements/lock.py", "--upgrade"]
     (folder / ".venv" / ".installed-dev").unlink()
-    first, second = (json.loads(line)[0] for line in make(folder, "test").splitlines())
-    assert first == ["requirements/install.py", "cpu", "--part", "tools"]
-    assert second == [*every, "--tier=units"]
-
-
-@process
-def test_fuzz_has_its_own_default_in_bash(folder: Path) -> None:
-    """There SECONDS is a variable of the shell's, 0 at first."""
-    bash = f"SHELL={shutil.which('bash')}"
-    assert called(folder, "fuzz", bash) == ["-m", "fuzz"]
-    assert called(folder, "fuzz", bash, "SECONDS=5") == ["-m", "fuzz", "--seconds=5"]
+    said = [json.loads(line)[0] for line in make(folder, "test").splitlines()]
+    assert said == [["requirements/install.py", "cpu", "--part", "tools"], every]
 
 
 @process
@@ -135,28 +126,24 @@ def test_help_needs_no_environment(tmp_path: Path) -> None:
         (tmp_path / "t5xpg" / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(REPOSITORY / "t5xpg" / name, tmp_path / "t5xpg" / name)
     assert "  make train " in make(tmp_path)
-    said = make(tmp_path, "help", "train", "data")
-    assert said.startswith("make train: ")
+    assert_named(make(tmp_path, "help", "train", "data"), ["make train: ", "  FILES=TEXT "])
     assert make(tmp_path, "train", "help").startswith("make train: ")
-    assert "\n  FILES=TEXT " in said
-    assert make(tmp_path, "help", "help") == make(tmp_path, "help")
     assert "Did you mean train?" in make(tmp_path, "help", "trian", code=2)
 
 
 @process
 def test_the_kind_of_machine_that_was_installed_stays(folder: Path) -> None:
-    (folder / ".venv" / ".installed-cpu").rename(folder / ".venv" / ".installed-tpu")
-    assert make(folder, "install") == "make: Nothing to be done for 'install'.\n"
+    python, venv = f"PYTHON={sys.executable}", folder / ".venv"
+    (venv / ".installed-cpu").rename(venv / ".installed-tpu")
+    assert "Nothing to be done" in make(folder, "install")
     assert called(folder, "check") == ["check", "byt5_tiny"]
-    assert called(folder, "install", "MACHINE=cuda", f"PYTHON={sys.executable}") == ["cuda"]
-    (folder / ".venv" / ".installed-tpu").rename(folder / ".venv" / ".installing-tpu")
-    assert called(folder, "install", f"PYTHON={sys.executable}") == ["tpu"]
-    (folder / ".venv" / ".installing-tpu").unlink()
+    assert called(folder, "install", "MACHINE=cuda", python) == ["cuda"]
+    (venv / ".installed-tpu").rename(venv / ".installing-tpu")
+    assert called(folder, "install", python) == ["tpu"]
+    (venv / ".installing-tpu").unlink()
     program(folder / "tools" / "nvidia-smi")
     path = f"{folder}/tools{os.pathsep}{os.environ['PATH']}"
-    assert called(folder, "install", f"PYTHON={sys.executable}", PATH=path) == [
-        "apple" if sys.platform == "darwin" else "cuda"
-    ]
+    assert called(folder, "install", python, PATH=path) == ["apple" if sys.platform == "darwin" else "cuda"]
 
 
 @process
@@ -174,19 +161,21 @@ def test_clean_deletes_what_was_made_and_nothing_else(folder: Path) -> None:
     kept += ["data/my text/notes.jsonl", "data/my text/vocabularies/bpe_90/vocabulary.json", "t5xpg/module.py"]
     exported = ["data/my text/train.jsonl", "data/my text/manifest.json", "data/pydocs/validation.jsonl"]
     exported += ["data/pydocs/manifest.json", "data/pydocs/.t5xpg_digests.json"]
-    made = ["cache/task/COMPLETED", "t5xpg/__pycache__/module.pyc"]
-    for name in kept + exported + made:
+    every = [*kept, *exported, "cache/task/COMPLETED", "t5xpg/__pycache__/module.pyc"]
+    for name in every:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text('{"splits": {"train": {"sha256": "…"}}}' if "raw" not in name else "{}")
+
+    def left() -> list[str]:
+        return [name for name in every if (folder / name).exists()]
+
     assert make(folder, "clean") == ""
-    assert [name for name in kept + exported + made if (folder / name).exists()] == kept + exported
+    assert left() == kept + exported
     for answer in ("", "\n", "n\n"):
-        asked = make(folder, "clean-data", typed=answer, code=2).splitlines()
-        assert [line.split("\t")[1] for line in asked[:2]] == ["data/my text", "data/pydocs"]
-        assert "nothing was deleted" in "\n".join(asked)
-    assert [name for name in kept + exported if (folder / name).exists()] == kept + exported
+        assert_named(make(folder, "clean-data", typed=answer, code=2), ["data/my text\n", "data/pydocs\n"])
+        assert left() == kept + exported
     make(folder, "clean-data", typed="y\n")
-    assert [name for name in kept + exported if (folder / name).exists()] == kept
+    assert left() == kept
     assert not (folder / "data" / "pydocs").exists()
     assert (folder / ".venv" / "bin" / "python").exists()
 
@@ -199,21 +188,22 @@ def installer() -> ModuleType:
 def test_an_environment_is_marked_with_one_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, installer: ModuleType
 ) -> None:
-    monkeypatch.setattr(installer, "REPOSITORY", tmp_path)
-    monkeypatch.setattr(installer, "make_environment", lambda folder: folder / "bin" / "python")
+    """What is begun is not installed, and an interruption does not forget what was chosen."""
     (tmp_path / ".venv").mkdir()
     marks: list[list[str]] = []
 
-    def marked() -> list[str]:
-        return sorted(path.name for path in (tmp_path / ".venv").iterdir())
+    def marked(*_: object) -> list[str]:
+        marks.append(sorted(path.name for path in (tmp_path / ".venv").iterdir()))
+        return marks[-1]
 
-    monkeypatch.setattr(installer, "install", lambda *_: marks.append(marked()))
+    monkeypatch.setattr(installer, "REPOSITORY", tmp_path)
+    monkeypatch.setattr(installer, "make_environment", lambda folder: folder / "bin" / "python")
+    monkeypatch.setattr(installer, "install", marked)
     for name in ("cuda", "cpu", "cpu"):
         monkeypatch.setattr(sys, "argv", ["install.py", name])
         installer.main()
         assert marked() == [f".installed-{name}"]
-    # what is begun is not installed, and an interruption does not forget what was chosen
-    assert marks == [[".installing-cuda"], [".installing-cpu"], [".installing-cpu"]]
+        assert marks[-2] == [f".installing-{name}"]
 
 
 @process
@@ -235,22 +225,21 @@ def test_images_are_built_and_run_as_the_user(folder: Path, machine: str, gpus: 
     program(folder / "programs" / "docker")
     given = ["EXP=mine", 'GIN=--gin.A=1 --gin.B="x y"', *([f"MACHINE={machine}"] if machine else [])]
     paths = f"{folder / 'programs'}{os.pathsep}{os.environ['PATH']}"
-    typed = [each.partition("=")[0] for each in given]
-    handed_on = sorted({*typed, "GIN", "RUN", "TYPED_TARGETS", "TYPED_VARIABLES"})
+    typed = {each.partition("=")[0] for each in given}
     said = make(folder, "docker-train", *given, PIP_CONF="p.conf", PATH=paths)
     (build, _), (arguments, environment) = (json.loads(line) for line in said.splitlines())
-    kind = machine or "cuda"
-    assert build == [
-        "build", "--file", "docker/Dockerfile", "--build-arg", f"MACHINE={kind}", "--build-arg", "REVISION=",
-        "--secret", "id=pip,src=p.conf", "--tag", f"t5xpg:{kind}", ".",
-    ]  # fmt: skip
-    assert arguments == [
-        "run", "--rm", "--init", *gpus, "--shm-size", "2g", "--user", f"{os.getuid()}:{os.getgid()}",
-        *(part for name in ("data", "cache", "runs") for part in ("--volume", f"{folder}/{name}:/{name}")),
-        *(part for name in handed_on for part in ("--env", name)),
-        f"t5xpg:{kind}", "--from-make", "train",
-    ]  # fmt: skip
+    image = f"t5xpg:{machine or 'cuda'}"
+    assert (build[0], build[-3:]) == ("build", ["--tag", image, "."])
+    assert {f"MACHINE={machine or 'cuda'}", "REVISION=", "id=pip,src=p.conf"} < set(build)
+    assert arguments[:3] == ["run", "--rm", "--init"]
+    assert arguments[3 : 3 + len(gpus)] == gpus
+    assert arguments[-3:] == [image, "--from-make", "train"]
+    for option, values in (
+        ("--user", {f"{os.getuid()}:{os.getgid()}"}),
+        ("--volume", {f"{folder}/{name}:/{name}" for name in ("data", "cache", "runs")}),
+        ("--env", typed | {"RUN", "TYPED_TARGETS", "TYPED_VARIABLES"}),
+    ):
+        assert {value for name, value in itertools.pairwise(arguments) if name == option} == values
     assert (environment["EXP"], environment["GIN"]) == ("mine", '--gin.A=1 --gin.B="x y"')
-    assert environment["TYPED_TARGETS"] == "docker-train"
-    assert sorted(environment["TYPED_VARIABLES"].split()) == sorted(typed)
+    assert (environment["TYPED_TARGETS"], {*environment["TYPED_VARIABLES"].split()}) == ("docker-train", typed)
     assert all((folder / name).is_dir() for name in ("data", "cache", "runs"))

@@ -12,37 +12,32 @@ BATCHES: list[Batch] = [{"decoder_target_tokens": np.full((2, 3), number, np.int
 HASHES = [hash_batch(batch) for batch in BATCHES]
 
 
-def test_every_batch_has_its_line(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("before", "kept"),
+    [
+        (None, []),
+        ("", []),
+        (HASHES[0] + "\n", HASHES[:1]),
+        (HASHES[0][:10], []),
+        ("\n".join([*HASHES[:3], "0" * 64, "0" * 64, "torn"]), HASHES[:3]),
+    ],
+)
+def test_a_run_goes_on_after_the_lines_up_to_its_checkpoint(
+    tmp_path: Path, before: str | None, kept: list[str]
+) -> None:
+    """What came after it is dropped, and lines that were lost are unknown."""
     path = tmp_path / "run" / "batches.sha256"
-    trail = BatchTrail(path, step=0)
-    for batch in BATCHES:
-        trail.add(batch)
-    trail.close()
-    assert path.read_text() == "".join(f"{line}\n" for line in HASHES)
-    assert path.stat().st_size == 6 * LINE
-    assert read_trail(path) == HASHES
-
-
-def test_a_run_that_goes_on_drops_what_came_after_its_checkpoint(tmp_path: Path) -> None:
-    path = tmp_path / "batches.sha256"
-    path.write_text("\n".join([*HASHES[:2], "0" * 64, "0" * 64, "torn"]))
-    trail = BatchTrail(path, step=2)
-    for batch in BATCHES[2:]:
-        trail.add(batch)
-    trail.close()
-    assert read_trail(path) == HASHES
-
-
-@pytest.mark.parametrize("before", [None, "", HASHES[0] + "\n", HASHES[0][:10]])
-def test_lines_that_were_lost_are_unknown(tmp_path: Path, before: str | None) -> None:
-    path = tmp_path / "batches.sha256"
+    path.parent.mkdir()
     if before is not None:
         path.write_text(before)
     trail = BatchTrail(path, step=3)
-    trail.add(BATCHES[3])
+    for batch in BATCHES[3:]:
+        trail.add(batch)
     trail.close()
-    known = HASHES[:1] if before == HASHES[0] + "\n" else []
-    assert read_trail(path) == [*known, *[UNKNOWN] * (3 - len(known)), HASHES[3]]
+    lines = [*kept, *[UNKNOWN] * (3 - len(kept)), *HASHES[3:]]
+    assert path.read_text() == "".join(f"{line}\n" for line in lines)
+    assert path.stat().st_size == 6 * LINE
+    assert read_trail(path) == lines
 
 
 def test_the_last_batches_can_be_asked_for(tmp_path: Path) -> None:

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from t5xpg.base import paths
-from t5xpg.base.errors import UserError
 from t5xpg.run.checkpoint.initial_checkpoint import InitialCheckpoint, SavedStep, find_checkpoint
+from tests.refusals import refused
 
 
 @pytest.fixture(autouse=True)
@@ -20,44 +20,30 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "runs"
 
 
-@pytest.mark.parametrize(
-    ("named", "step"),
-    [
+def test_by_name_and_by_path(runs: Path) -> None:
+    for named, step in (
         ("pretrained", None),
         ("runs/pretrained/", None),
         ("runs/pretrained/checkpoints", None),
         ("runs/pretrained/checkpoints/4", 4),
         ("pretrained/checkpoints/12", 12),
-    ],
-)
-def test_by_name_and_by_path(runs: Path, named: str, step: int | None) -> None:
-    place = find_checkpoint(named)
-    assert (place.run.resolve(), place.step) == (runs / "pretrained", step)
-    assert place.folder().resolve() == runs / "pretrained" / "checkpoints" / str(step or 12)
-    assert find_checkpoint(str(place.run.resolve())) == SavedStep(runs / "pretrained", None)
+    ):
+        place = find_checkpoint(named)
+        assert (place.run.resolve(), place.step) == (runs / "pretrained", step)
+        assert place.folder().resolve() == runs / "pretrained" / "checkpoints" / str(step or 12)
+        assert find_checkpoint(str(place.run.resolve())) == SavedStep(runs / "pretrained", None)
 
 
-@pytest.mark.parametrize(
-    ("named", "message"),
-    [
-        ("pretraind", "there is no run runs/pretraind. Did you mean pretrained?"),
-        (
-            "csharp_java",
-            "there is no run runs/csharp_java. To train it, type `make train "
-            f"EXP={paths.EXPERIMENTS}/java_csharp/csharp_java.gin RUN=csharp_java",
-        ),
-        ("elsewhere/pretrained", "there is no run elsewhere/pretrained."),
-        ("~nosuchuser/pretrained", "there is no run ~nosuchuser/pretrained."),
-        ("begun", "runs/begun holds no checkpoint. Train it first. Known: pretrained."),
-        ("runs/pretrained/checkpoints/8", "runs/pretrained has no checkpoint of step 8; there are: [4, 12]."),
-    ],
-)
-def test_what_is_not_there(named: str, message: str) -> None:
-    with pytest.raises(UserError) as caught:
-        find_checkpoint(named)
-    assert str(caught.value).startswith(f"INITIAL_CHECKPOINT: {message}")
-
-
-def test_a_name_is_needed() -> None:
-    with pytest.raises(UserError, match="INITIAL_CHECKPOINT is ' ': expected the name or the folder of a run"):
+def test_what_is_not_there() -> None:
+    for named, *words in (
+        ("pretraind", "runs/pretraind", "Did you mean pretrained?"),
+        ("csharp_java", f"EXP={paths.EXPERIMENTS}/java_csharp/csharp_java.gin RUN=csharp_java"),
+        ("elsewhere/pretrained", "elsewhere/pretrained"),
+        ("~nosuchuser/pretrained", "~nosuchuser/pretrained"),
+        ("begun", "runs/begun", "Known: pretrained"),
+        ("runs/pretrained/checkpoints/8", "runs/pretrained", "step 8", "[4, 12]"),
+    ):
+        with refused("INITIAL_CHECKPOINT", *words):
+            find_checkpoint(named)
+    with refused("INITIAL_CHECKPOINT is ' '"):
         InitialCheckpoint(" ")

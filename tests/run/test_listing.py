@@ -2,17 +2,16 @@
 
 import json
 import os
-import shutil
 from pathlib import Path
 
 import pytest
 
-from t5xpg.base.errors import UserError
 from t5xpg.base.files import read_json, write_json
 from t5xpg.run.checkpoint.folders import CheckpointFolders
 from t5xpg.run.directory import RunDirectory
 from t5xpg.run.listing import list_runs, print_runs, remove_checkpoints, remove_runs
 from t5xpg.run.records import JsonlWriter
+from tests.refusals import assert_named, refused
 from tests.run.test_report import make_run
 
 
@@ -27,6 +26,17 @@ def runs(tmp_path: Path) -> Path:
     for step in (400, 600, 1000):
         save(folder / "mine" / "checkpoints", step)
     return folder
+
+
+def state_of(runs: Path, name: str = "mine_2") -> str:
+    (found,) = (run.state for run in list_runs(runs) if run.name == name)
+    return found
+
+
+def kept(runs: Path) -> list[int]:
+    """The checkpoints of the finished run that stay where those of finished runs are deleted."""
+    assert remove_checkpoints(runs, yes=True) == 0
+    return sorted(int(path.name) for path in (runs / "mine" / "checkpoints").iterdir())
 
 
 def save(checkpoints: Path, step: int, **losses: float) -> None:
@@ -47,13 +57,11 @@ def test_runs_are_listed(runs: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert found["mine"].checkpoints == (400, 600, 1000)
     assert found["begun"].loss is None
     print_runs(runs)
-    header, *rows = capsys.readouterr().out.splitlines()
-    assert header.split() == ["run", "experiment", "state", "step", "of", "loss", "checkpoints", "MB"]
-    assert [row.split()[:4] for row in rows][1] == ["mine", "tiny", "finished", "1,000"]
+    assert ["mine", "tiny", "finished", "1,000"] in [row.split()[:4] for row in capsys.readouterr().out.splitlines()]
     print_runs(runs, as_json=True)
     assert [one["loss"] for one in json.loads(capsys.readouterr().out)] == [run.loss for run in list_runs(runs)]
     print_runs(runs / "none")
-    assert "no run directories" in capsys.readouterr().out
+    assert str(runs / "none") in capsys.readouterr().out
 
 
 def test_runs_of_a_sweep_and_checkpoints_behind_the_last_record_are_listed(runs: Path) -> None:
@@ -70,11 +78,9 @@ def test_a_run_that_diverged_is_listed_as_such(runs: Path) -> None:
     run = RunDirectory(runs / "mine_2")
     record = run.read()
     write_json(run.run_json, {**record, "identity": {**record["identity"], "settings": {"skip_nonfinite": 1}}})
-    states = []
-    for step in (601, 602):
+    for step, state in ((601, "stopped"), (602, "diverged")):  # one such update is passed over
         (run.nonfinite / f"step_{step:08d}").mkdir(parents=True)
-        states += [one.state for one in list_runs(runs) if one.name == "mine_2"]
-    assert states == ["stopped", "diverged"]  # one such update is passed over
+        assert state_of(runs) == state
 
 
 def test_an_unreadable_run_is_listed(runs: Path) -> None:
@@ -85,17 +91,15 @@ def test_an_unreadable_run_is_listed(runs: Path) -> None:
 def test_runs_are_deleted_after_a_yes(
     runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(UserError, match=r"REMOVE=mien: there is no such run in .*mine"):
+    with refused("REMOVE=mien", "mine"):
         remove_runs(runs, ["mien"])
     monkeypatch.setattr("builtins.input", lambda _: "n")
     assert remove_runs(runs, ["mine*"]) == 1
-    assert "nothing was deleted" in capsys.readouterr().out
+    assert len(list(runs.iterdir())) == 4
     monkeypatch.setattr("builtins.input", lambda _: "y")
     with RunDirectory(runs / "mine_2").lock(), RunDirectory(runs / "begun").evaluation_lock():
         assert remove_runs(runs, ["*"]) == 1, "not all of them are gone"
-    printed = capsys.readouterr().out
-    for run, doing in (("mine_2", "working in"), ("begun", "evaluating")):
-        assert f"kept: Process {os.getpid()} is {doing} {runs / run}, since" in printed
+    assert_named(capsys.readouterr().out, [f"Process {os.getpid()}", str(runs / "mine_2"), str(runs / "begun")])
     assert sorted(path.name for path in runs.iterdir()) == ["begun", "mine_2", "no run"]
     assert remove_runs(runs, ["*"], yes=True) == 0
     assert [path.name for path in runs.iterdir()] == ["no run"]
@@ -103,39 +107,30 @@ def test_runs_are_deleted_after_a_yes(
 
 def test_checkpoints_of_finished_runs_are_deleted(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (runs / "mine_2" / "checkpoints" / "400").mkdir(parents=True)
-    assert remove_checkpoints(runs, yes=True) == 0
-    assert "mine  checkpoints 400, 600" in capsys.readouterr().out
-    assert [path.name for path in (runs / "mine" / "checkpoints").iterdir()] == ["1000"]
+    assert kept(runs) == [1000]
+    assert "400, 600" in capsys.readouterr().out
     assert (runs / "mine_2" / "checkpoints" / "400").exists()
-    assert remove_checkpoints(runs, yes=True) == 0
-    assert "no finished run" in capsys.readouterr().out
+    assert kept(runs) == [1000]
 
 
 def test_the_best_checkpoint_of_any_run_stays(runs: Path) -> None:
     for step, loss in ((400, 2.5), (600, 2.0), (1000, 2.25)):
         save(runs / "mine" / "checkpoints", step, **{"validation/loss": loss})
-    assert remove_checkpoints(runs, yes=True) == 0
-    assert sorted(path.name for path in (runs / "mine" / "checkpoints").iterdir()) == ["1000", "600"]
+    assert kept(runs) == [600, 1000]
 
 
 def test_the_last_whole_checkpoint_stays(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     checkpoints = runs / "mine" / "checkpoints"
     (checkpoints / "1000" / "metrics" / "metrics").write_text("torn")
-    assert remove_checkpoints(runs, yes=True) == 0
-    assert "step 1000 is damaged: metrics/metrics is not as it was written. Going on from step 600" in (
-        capsys.readouterr().err
-    )
-    assert sorted(path.name for path in checkpoints.iterdir()) == ["1000", "600"]
+    assert kept(runs) == [600, 1000]
+    assert_named(capsys.readouterr().err, ["step 1000", "metrics/metrics", "step 600"])
     (checkpoints / "600" / "metrics" / "metrics").write_text("torn")
     save(checkpoints, 400)
     (checkpoints / "400" / "metrics" / "metrics").write_text("torn")
-    assert remove_checkpoints(runs, yes=True) == 0
-    assert sorted(path.name for path in checkpoints.iterdir()) == ["1000", "400", "600"], "one may be mended"
+    assert kept(runs) == [400, 600, 1000], "one may be mended"
 
 
-def test_a_run_on_another_disk_is_deleted_there(
-    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_on_another_disk_is_deleted_there(runs: Path, tmp_path: Path) -> None:
     (runs / "mine").rename(tmp_path / "elsewhere")
     (runs / "mine").symlink_to(tmp_path / "elsewhere")
     assert remove_runs(runs, ["mine"], yes=True) == 0
@@ -145,15 +140,8 @@ def test_a_run_on_another_disk_is_deleted_there(
     assert remove_runs(runs, ["best"], yes=True) == 0
     assert (runs / "mine_2").is_dir(), "a run of its own"
     (runs / "best").symlink_to("mine_2")
-
-    def gone_meanwhile(_: str) -> str:
-        shutil.rmtree(runs / "begun")
-        return "y"
-
-    monkeypatch.setattr("builtins.input", gone_meanwhile)
-    assert remove_runs(runs, ["*"]) == 0
+    assert remove_runs(runs, ["*"], yes=True) == 0
     assert [path.name for path in runs.iterdir()] == ["no run"]
-    assert "kept" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("place", ["mine_2", "sweep/first"])
@@ -163,13 +151,10 @@ def test_checkpoints_that_another_run_needs_stay(runs: Path, place: str) -> None
         run.path.parent.mkdir()
         (runs / "mine_2").rename(run.path)
     record = read_json(run.run_json)
-    record["identity"] |= {
-        "initial": {"experiment": "tiny", "step": 400},
-        "teacher": {"experiment": "other", "step": 600},
-    }
+    of_teacher = {"experiment": "other", "step": 600}
+    record["identity"] |= {"initial": {"experiment": "tiny", "step": 400}, "teacher": of_teacher}
     write_json(run.run_json, record)
-    assert remove_checkpoints(runs, yes=True) == 0
-    assert sorted(path.name for path in (runs / "mine" / "checkpoints").iterdir()) == ["1000", "400"]
+    assert kept(runs) == [400, 1000]
 
 
 def test_a_run_that_ended_early_is_finished(runs: Path) -> None:
@@ -177,9 +162,9 @@ def test_a_run_that_ended_early_is_finished(runs: Path) -> None:
     record = read_json(run.run_json)
     record["starts"][-1]["selection"] = {"metric": "validation/loss", "patience": 1}
     write_json(run.run_json, record)
-    assert [one.state for one in list_runs(runs) if one.name == "mine_2"] == ["stopped"]
+    assert state_of(runs) == "stopped"
     with JsonlWriter(run.metrics_jsonl) as metrics:
         metrics.write({"step": 700, "split": "validation", "loss": 9.0})
-    assert [one.state for one in list_runs(runs) if one.name == "mine_2"] == ["stopped"]  # killed before it saved that
+    assert state_of(runs) == "stopped"  # killed before it saved that
     (run.checkpoints / "700").mkdir(parents=True)
-    assert [one.state for one in list_runs(runs) if one.name == "mine_2"] == ["finished"]
+    assert state_of(runs) == "finished"

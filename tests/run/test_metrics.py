@@ -18,20 +18,9 @@ def test_summary_is_per_token_and_per_byte() -> None:
     assert math.isnan(window.summary()["loss"])
     for index, metrics in enumerate(STEPS):
         window.add({**metrics, "learning_rate": 0.1 * (index + 1), "loss": 99.0})
-    summary = window.summary()
-    assert summary == pytest.approx(
-        {
-            "loss": 30 / 12,
-            "accuracy": 6 / 12,
-            "nats_per_byte": 30 / 10,
-            "bits_per_byte": 30 / 10 / math.log(2),
-            "z_loss": 0.4 / 12,
-            "target_tokens": 12,
-            "target_bytes": 10,
-            "gradient_norm": 3.0,
-            "learning_rate": 0.2,
-        }
-    )
+    expected = {"loss": 30 / 12, "accuracy": 6 / 12, "z_loss": 0.4 / 12, "gradient_norm": 3.0, "learning_rate": 0.2}
+    expected |= {"nats_per_byte": 30 / 10, "bits_per_byte": 30 / 10 / math.log(2)}
+    assert window.summary() == pytest.approx({**expected, "target_tokens": 12, "target_bytes": 10})
 
 
 def test_an_unfinished_window_survives_json_exactly() -> None:

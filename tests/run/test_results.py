@@ -1,39 +1,35 @@
 """What is collected of a run's records."""
 
 import hashlib
-import json
 from pathlib import Path
 
 import pytest
 
-from t5xpg.base.errors import UserError
 from t5xpg.base.files import write_json
-from t5xpg.run.report import write_report
 from t5xpg.run.results import at_steps, collect, read_results, thinned
+from tests.refusals import refused
 from tests.run.test_report import SAMPLES, make_run, measures, short_run
 
 
 def test_results_are_those_of_the_records(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run")
-    write_json(run.evaluation_json, {"step": 600, "metrics": {"pydocs_span_corruption": {"accuracy": 0.25}}})
-    results = collect(run)
-    record = run.read()
-    assert results["command"] == "make train EXP=tiny"
-    assert results["identity"] == record["identity"]
-    assert results["versions"] == record["starts"][0]["versions"]
-    devices = {"platform": "cpu", "kind": "cpu", "count": 1}
+    evaluation = {"step": 600, "metrics": {"pydocs_span_corruption": {"accuracy": 0.25}}}
+    write_json(run.evaluation_json, evaluation)
+    results, record = collect(run), run.read()
     start = record["starts"][0]
-    assert results["hardware"] == {**start["host"], "devices": devices, "xla_flags": start["xla_flags"]}
-    assert (results["steps"], results["target_tokens"], results["examples"]) == (600, 300 * 500, 600 * 16)
-    assert results["first"]["validation"] == {"step": 0, **measures(2.1 + 4)}
-    assert results["final"]["validation"] == {"step": 600, **measures(2.1 + 80 / 620)}
-    assert results["best_validation"] == results["final"]["validation"]
-    assert results["first"]["train"] == {"step": 2, **measures(2 + 80 / 22)}
-    assert results["final"]["train"] == {"step": 600, **measures(2 + 80 / 620)}
+    devices = {"platform": "cpu", "kind": "cpu", "count": 1}
+    expected = {
+        "command": "make train EXP=tiny", "identity": record["identity"], "versions": start["versions"],
+        "hardware": {**start["host"], "devices": devices, "xla_flags": start["xla_flags"]},
+        "steps": 600, "target_tokens": 300 * 500, "examples": 600 * 16, "samples": SAMPLES, "evaluation": evaluation,
+        "best_validation": results["final"]["validation"],
+    }  # fmt: skip
+    assert {name: results[name] for name in expected} == expected
+    for point, step, validation, train_step in (("first", 0, 2.1 + 4, 2), ("final", 600, 2.1 + 80 / 620, 600)):
+        assert results[point]["validation"] == {"step": step, **measures(validation)}
+        assert results[point]["train"] == {"step": train_step, **measures(2 + 80 / (20 + train_step))}
     assert results["curves"]["validation"]["step"] == [0, 100, 200, 300, 400, 500, 600]
     assert len(results["curves"]["train"]["step"]) == 150
-    assert results["samples"] == SAMPLES
-    assert results["evaluation"] == {"step": 600, "metrics": {"pydocs_span_corruption": {"accuracy": 0.25}}}
     assert results["timing"] == {
         "training_seconds": 2 * 2.0 + 598 * 0.25, "wall_seconds": pytest.approx(600), "seconds_per_step": 0.25,
         "tokens_per_second": 16000, "target_tokens_per_second": None, "share_of_peak": None,
@@ -100,26 +96,15 @@ def test_the_batches_are_digested_up_to_each_evaluation(tmp_path: Path) -> None:
     run.batches.write_text("".join(digests))
     expected = [hashlib.sha256("".join(digests[:step]).encode()).hexdigest() for step in (0, 100, 200)]
     assert collect(run)["batches"] == {"step": [0, 100, 200], "sha256": expected}
-    text = write_report(run, tmp_path / "report").read_text(encoding="utf-8")
-    assert f"| batches | {expected[-1][:12]}…, the SHA-256 of the first 200 |" in text
-    run.batches.write_text("".join(digests[:-1]))
-    assert collect(run)["batches"] is None
-    run.batches.write_text("-" * 64 + "\n" + "".join(digests[1:]))
-    assert collect(run)["batches"] is None
+    for lacking in (digests[:-1], ["-" * 64 + "\n", *digests[1:]]):
+        run.batches.write_text("".join(lacking))
+        assert collect(run)["batches"] is None
 
 
-def test_results_json_keeps_lists_of_numbers_on_a_line(tmp_path: Path) -> None:
-    write_report(make_run(tmp_path / "run"), tmp_path / "report")
-    text = (tmp_path / "report" / "results.json").read_text(encoding="utf-8")
-    assert '"step": [0, 100, 200, 300, 400, 500, 600]' in text
-    assert not [line for line in text.splitlines() if line.strip().rstrip(",").replace(".", "").isdigit()]
-    assert json.loads(text) == read_results(tmp_path / "report" / "results.json")
-
-
-@pytest.mark.parametrize(("text", "message"), [(None, "is missing"), ("{", "not readable"), ("{}", "another format")])
-def test_results_that_cannot_be_read_say_what_to_do(tmp_path: Path, text: str | None, message: str) -> None:
+@pytest.mark.parametrize("text", [None, "{", "{}"])
+def test_results_that_cannot_be_read_say_what_to_do(tmp_path: Path, text: str | None) -> None:
     path = tmp_path / "results.json"
     if text is not None:
         path.write_text(text, encoding="utf-8")
-    with pytest.raises(UserError, match=rf"{message}.*make report"):
+    with refused("results.json", "make report"):
         read_results(path)

@@ -4,6 +4,7 @@ from typing import Any
 
 from t5xpg.run.results import task_curves
 from t5xpg.run.results_page import task_tables
+from tests.refusals import assert_named
 
 RECORDS: list[dict[str, Any]] = [
     {"step": 0, "split": "validation", "loss": 6.0},
@@ -36,17 +37,8 @@ def test_curves_of_each_task() -> None:
 def test_tables_of_the_last_values() -> None:
     results = {"evaluation": None, "tasks": task_curves(RECORDS)}
     losses, metrics = task_tables(results)
-    assert losses.splitlines() == [
-        "| validation by task | step | nats per target token | accuracy |",
-        "| --- | ---: | ---: | ---: |",
-        "| a | 5 | 4.000 | - |",
-        "| b_c | 5 | - | 0.500 |",
-    ]
-    assert metrics.splitlines()[2:] == [
-        "| a / bleu | 10 | - |",
-        "| a / signature | 10 | x&#124;z |",
-        "| a / late | 10 | 3 |",
-    ]
+    assert losses.splitlines()[2:] == ["| a | 5 | 4.000 | - |", "| b_c | 5 | - | 0.500 |"]
+    assert_named(metrics, ["bleu | 10 | - |", "signature | 10 | x&#124;z |", "late | 10 | 3 |"])
     # the whole split, where it was measured
     results["evaluation"] = {"step": 12, "tasks": {"a": {"loss": 3.5, "accuracy": 0.25, "batches": 9}}}
     assert task_tables(results)[0].splitlines()[2:] == ["| a | 12 | 3.500 | 0.250 |"]

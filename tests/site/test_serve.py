@@ -8,16 +8,15 @@ import urllib.request
 from collections.abc import Iterator
 from http.server import ThreadingHTTPServer
 from pathlib import Path
-from unittest import mock
 
 import pytest
 
-from t5xpg.base.errors import UserError
-from t5xpg.run.directory import RunDirectory
+from t5xpg.base.files import write_json
 from t5xpg.run.records import JsonlWriter
 from t5xpg.site import serve
 from t5xpg.site.records import headline, local_runs
 from t5xpg.site.serve import ADDRESS, Pages, watch
+from tests.refusals import refused
 from tests.run.test_report import added_by, make_run
 
 
@@ -78,39 +77,27 @@ def test_nothing_else_is_served(address: str, runs: Path, tmp_path: Path) -> Non
 
 
 def test_a_run_elsewhere_is_not_watched(tmp_path: Path, runs: Path) -> None:
-    with pytest.raises(UserError, match="is elsewhere"):
+    with refused(str(tmp_path / "mine")):
         watch("tiny", tmp_path / "mine", tmp_path / "site")
 
 
-def test_what_a_run_waits_for(
-    tmp_path: Path, runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(serve.time, "sleep", mock.Mock(side_effect=[None, KeyboardInterrupt] * 3))
-    assert watch("tiny", runs / "mine", tmp_path / "site") == 0
-    make_run(runs / "mine").metrics_jsonl.write_text("")
-    assert watch("tiny", runs / "mine", tmp_path / "site") == 0
-    with RunDirectory(runs / "mine").lock():
-        assert watch("tiny", runs / "mine", tmp_path / "site") == 0
-    first, second, third = capsys.readouterr().out.splitlines()
-    assert third.endswith("mine: it trains")
-    assert "mine holds no run" in first
-    assert "mine has no validation loss" in second
-
-
-def test_a_run_of_no_experiment_is_watched_among_all(
-    tmp_path: Path, runs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pages: list[str] = []
-    monkeypatch.setattr(serve, "build", lambda folder: folder)
-    monkeypatch.setattr(serve, "serve", lambda folder, page: pages.append(page))
-    watch("tiny", make_run(runs / "mine").path, tmp_path / "site")
-    assert pages == ["compare.html"]
-
-
-def test_runs_that_have_only_begun_are_left_out(runs: Path) -> None:
+def test_runs_that_have_only_begun_or_are_damaged_are_left_out(runs: Path) -> None:
     make_run(runs / "whole")
     make_run(runs / "begun").metrics_jsonl.write_text("")
+    damaged = make_run(runs / "damaged")
+    write_json(damaged.run_json, {**damaged.read(), "starts": []})
     (runs / "stranger").mkdir()
     (found,) = local_runs()
     assert (found.id, found.published) == ("runs-whole", False)
     assert headline(found.results) is None  # the evaluation of this record has no numbers
+
+
+def test_a_run_is_watched_from_its_first_validation_on(
+    tmp_path: Path, runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    monkeypatch.setattr(serve.time, "sleep", lambda _: done.append(make_run(runs / "mine").path.name))
+    monkeypatch.setattr(serve, "build", lambda folder: folder)
+    monkeypatch.setattr(serve, "serve", lambda folder, page: done.append(page))
+    watch("tiny", runs / "mine", tmp_path / "site")
+    assert done == ["mine", "compare.html"], "the page of a run of no experiment"

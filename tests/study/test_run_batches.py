@@ -19,6 +19,12 @@ TARGETS = [BYTES.sentinel_id(0), A, A, BYTES.sentinel_id(1), B, BYTES.eos_id, 0,
 BATCH = {LAYOUT.targets: np.array([TARGETS], np.int32), LAYOUT.weights: np.array([[1] * 6 + [0, 0]], np.int32)}
 
 
+def measured(nats: float, correct: int, tokens: int) -> dict[str, object]:
+    """What is said of so many tokens, of which 3 are bytes."""
+    found = {"loss": nats / tokens, "accuracy": correct / tokens, "nats_per_byte": nats / 3}
+    return {**{name: pytest.approx(value) for name, value in found.items()}, "target_tokens": tokens}
+
+
 def test_sentinels_and_ends_are_no_text() -> None:
     alone = text_only(BATCH, LAYOUT, SIZES)
     assert alone[LAYOUT.weights].tolist() == [[0, 1, 1, 0, 1, 0, 0, 0]]
@@ -27,32 +33,16 @@ def test_sentinels_and_ends_are_no_text() -> None:
     assert BATCH[LAYOUT.weights].sum() == 6
 
 
-def test_the_unigrams_of_text_know_where_it_is() -> None:
+def test_unigrams_of_tokens_and_of_text_whose_places_are_known() -> None:
     unigram = Unigram.of([BATCH], LAYOUT, BYTES.size)
-    found = unigram_of_text(unigram, [BATCH], LAYOUT, SIZES)
     # counts of text: two a, one b; 256 bytes, each once more
-    nats = -(2 * math.log(3 / 259) + math.log(2 / 259))
-    assert found == {
-        "loss": pytest.approx(nats / 3),
-        "accuracy": pytest.approx(2 / 3),
-        "nats_per_byte": pytest.approx(nats / 3),
-        "target_tokens": 3,
-    }
+    found = unigram_of_text(unigram, [BATCH], LAYOUT, SIZES)
+    assert found == measured(-(2 * math.log(3 / 259) + math.log(2 / 259)), 2, 3)
     assert found["loss"] < unigram.measure([text_only(BATCH, LAYOUT, SIZES)], LAYOUT, SIZES)["loss"]
-
-
-def test_unigrams_of_tokens() -> None:
-    unigram = Unigram.of([BATCH], LAYOUT, BYTES.size)
     assert unigram.counts.sum() == 6
-    nats = -(2 * math.log(3 / 390) + 4 * math.log(2 / 390))
-    assert unigram.measure([BATCH], LAYOUT, SIZES) == {
-        "loss": pytest.approx(nats / 6),
-        "accuracy": pytest.approx(2 / 6),
-        "nats_per_byte": pytest.approx(nats / 3),
-        "target_tokens": 6,
-    }
-    nothing = {"loss": None, "accuracy": None, "nats_per_byte": None, "target_tokens": 0}
-    assert unigram.measure([], LAYOUT, SIZES) == nothing
+    tokens = measured(-(2 * math.log(3 / 390) + 4 * math.log(2 / 390)), 2, 6)
+    assert unigram.measure([BATCH], LAYOUT, SIZES) == tokens
+    assert unigram.measure([], LAYOUT, SIZES) == {**dict.fromkeys(tokens), "target_tokens": 0}
 
 
 def test_bytes_of_text_are_those_of_inputs_and_targets() -> None:

@@ -1,9 +1,8 @@
-"""Run by test_collectives.py in a process with eight simulated devices: prints compiled programs as JSON.
+"""Called by test_collectives.py in a process with eight simulated devices: prints compiled programs as JSON.
 
 Every program does one thing to arrays of known sizes on a mesh of 4 x 2.
 """
 
-import functools
 import json
 
 import jax
@@ -13,7 +12,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 def main() -> None:
     mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto, AxisType.Auto))
-    rows, whole = PartitionSpec("data"), PartitionSpec()
+    rows, columns, whole = PartitionSpec("data"), PartitionSpec(None, "data"), PartitionSpec()
 
     def text(function, inside, outside, dtype=jnp.float32) -> str:
         mapped = jax.shard_map(function, mesh=mesh, in_specs=inside, out_specs=outside, check_vma=False)
@@ -32,24 +31,14 @@ def main() -> None:
         "all-reduce of all": text(lambda x: jax.lax.psum(x, ("data", "model")), rows, whole),
         "all-gather": text(lambda x: jax.lax.all_gather(x, "data", tiled=True), rows, whole),
         "reduce-scatter": text(lambda x: jax.lax.psum_scatter(x, "data", tiled=True), whole, rows),
-        "all-to-all": text(
-            functools.partial(jax.lax.all_to_all, axis_name="data", split_axis=1, concat_axis=0, tiled=True),
-            rows,
-            PartitionSpec(None, "data"),
-        ),
+        "all-to-all": text(lambda x: jax.lax.all_to_all(x, "data", 1, 0, tiled=True), rows, columns),
         "collective-permute": text(lambda x: jax.lax.ppermute(x, "data", ring), rows, rows),
         "five in a loop": text(repeated, rows, rows),
     }
 
     # what a partitioner makes of it: the product is added up, and each device keeps its rows
-    left = NamedSharding(mesh, PartitionSpec(None, "data"))
-    right = NamedSharding(mesh, PartitionSpec("data", None))
-    kept = NamedSharding(mesh, PartitionSpec("data", None))
-    product = jax.jit(jnp.matmul, in_shardings=(left, right), out_shardings=kept)
+    left, right = NamedSharding(mesh, columns), NamedSharding(mesh, rows)
+    product = jax.jit(jnp.matmul, in_shardings=(left, right), out_shardings=right)
     sides = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((64, 128), (128, 32)))
     programs["a product of which each keeps its rows"] = product.lower(*sides).compile().as_text()
     print(json.dumps(programs))
-
-
-if __name__ == "__main__":
-    main()

@@ -2,16 +2,13 @@
 
 import json
 import os
-import subprocess
-import sys
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
 from t5xpg.check.plan.collectives import Collective, collectives
 from t5xpg.check.plan.program import read_program
-from tests.workplace import PATIENCE
+from tests.workplace import run_python
 
 MESH = {"data": 4, "model": 2}
 ALONG_DATA, ALONG_MODEL, ALL = (0, 2, 4, 6), (0, 1), tuple(range(8))
@@ -20,40 +17,27 @@ WHOLE, PART = 64 * 256 * 4, 16 * 256 * 4  # of float32, and the rows of one devi
 
 @pytest.fixture(scope="module")
 def programs() -> dict[str, str]:
-    done = subprocess.run(
-        [sys.executable, str(Path(__file__).with_name("small_programs.py"))],
-        env={**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
+    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
+    return json.loads(
+        run_python("from tests.check.plan import small_programs as s; s.main()", env={**os.environ, **flags})
     )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
 
 
 @pytest.mark.process
-@pytest.mark.parametrize(
-    ("name", "expected", "times"),
-    [
-        ("all-reduce", Collective("all-reduce", PART, ("data",), ALONG_DATA), 1),
+def test_kinds_bytes_and_axes(programs) -> None:
+    for name, times, *expected in (
+        ("all-reduce", 1, "all-reduce", PART, ("data",), ALONG_DATA),
         # bfloat16, though CPUs add it up in float32
-        ("all-reduce of bfloat16", Collective("all-reduce", PART // 2, ("model",), ALONG_MODEL), 1),
-        ("all-reduce of all", Collective("all-reduce", PART, ("data", "model"), ALL), 1),
-        ("all-gather", Collective("all-gather", WHOLE, ("data",), ALONG_DATA), 1),
-        ("reduce-scatter", Collective("reduce-scatter", WHOLE, ("data",), ALONG_DATA), 1),
-        ("all-to-all", Collective("all-to-all", PART, ("data",), ALONG_DATA), 1),
-        ("collective-permute", Collective("collective-permute", PART, ("data",), (0, 2)), 1),
-        ("five in a loop", Collective("all-reduce", PART, ("model",), ALONG_MODEL), 5),
-        (
-            "a product of which each keeps its rows",
-            Collective("reduce-scatter", 64 * 32 * 4, ("data",), ALONG_DATA),
-            1,
-        ),
-    ],
-)
-def test_kinds_bytes_and_axes(programs, name, expected, times) -> None:
-    assert collectives(read_program(programs[name]), MESH) == Counter({expected: times})
+        ("all-reduce of bfloat16", 1, "all-reduce", PART // 2, ("model",), ALONG_MODEL),
+        ("all-reduce of all", 1, "all-reduce", PART, ("data", "model"), ALL),
+        ("all-gather", 1, "all-gather", WHOLE, ("data",), ALONG_DATA),
+        ("reduce-scatter", 1, "reduce-scatter", WHOLE, ("data",), ALONG_DATA),
+        ("all-to-all", 1, "all-to-all", PART, ("data",), ALONG_DATA),
+        ("collective-permute", 1, "collective-permute", PART, ("data",), (0, 2)),
+        ("five in a loop", 5, "all-reduce", PART, ("model",), ALONG_MODEL),
+        ("a product of which each keeps its rows", 1, "reduce-scatter", 64 * 32 * 4, ("data",), ALONG_DATA),
+    ):
+        assert collectives(read_program(programs[name]), MESH) == Counter({Collective(*expected): times}), name
 
 
 def line(kind: str, groups: str) -> str:

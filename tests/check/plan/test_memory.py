@@ -11,6 +11,7 @@ from benchmarks.jobs import JOBS
 from t5xpg import distributed
 from t5xpg.check.plan import memory
 from t5xpg.experiment import assembly, config
+from t5xpg.experiment.assembly import Assembly
 from t5xpg.experiment.experiment import Experiment
 from t5xpg.models.attention.biases import Blocks
 from t5xpg.models.config import T5Config
@@ -32,6 +33,18 @@ def small(tmp_path, *overrides: str) -> Experiment:
     return config.load(write_gin(tmp_path, optimizer="adamw"), [*SMALL, *overrides]).experiment
 
 
+def estimated(built: Assembly, **options: bool) -> memory.Memory:
+    return memory.estimate(built.experiment, built.abstract_state, built.shardings, built.mesh, **options)
+
+
+def on_mesh(experiment: Experiment, data: int, model: int) -> memory.Memory:
+    """The estimate for devices that are not there."""
+    abstract = state.abstract(experiment.model, experiment.optimizer)
+    mesh = AbstractMesh((data, model), ("data", "model"))
+    shardings = distributed.state_shardings(experiment.model.logical_axes(), abstract, mesh)
+    return memory.estimate(experiment, abstract, shardings, mesh)
+
+
 @pytest.mark.parametrize(
     "overrides",
     [
@@ -46,9 +59,8 @@ def small(tmp_path, *overrides: str) -> Experiment:
     ],
 )
 def test_the_estimate_is_near_what_the_compiler_needs(tmp_path, overrides) -> None:
-    experiment = small(tmp_path, *overrides)
-    built = assembly.assemble(experiment)
-    needed = memory.estimate(experiment, built.abstract_state, built.shardings, built.mesh)
+    built = assembly.assemble(small(tmp_path, *overrides))
+    needed = estimated(built)
     compiled = built.compile_train_step().memory_analysis()
     measured = compiled.argument_size_in_bytes + compiled.temp_size_in_bytes
     low, high = memory.BAND
@@ -67,20 +79,14 @@ def test_the_estimate_is_near_what_the_compiler_needs(tmp_path, overrides) -> No
 )
 def test_for_gpus_it_is_near_what_their_compiler_needs(dtype, settings, compiled) -> None:
     """MB of XLA's program for an H100 (jaxlib 0.10.2, products by cuBLAS), compiled once without the device."""
-    experiment = own_step.experiment(JOBS["larger"], dtype, **settings)
-    built = assembly.assemble(experiment)
-    needed = memory.estimate(experiment, built.abstract_state, built.shardings, built.mesh, fuses=True)
-    assert needed.total / 1e6 == pytest.approx(compiled, rel=0.25)
+    built = assembly.assemble(own_step.experiment(JOBS["larger"], dtype, **settings))
+    assert estimated(built, fuses=True).total / 1e6 == pytest.approx(compiled, rel=0.25)
 
 
 def test_by_chunks_memory_grows_with_the_length_and_not_with_its_square(tmp_path) -> None:
     def activations(length: int, *overrides: str) -> int:
         lengths = f"TASK_FEATURE_LENGTHS={{'inputs': {length}, 'targets': 16}}"
-        experiment = small(tmp_path, "BATCH_SIZE=1", lengths, *overrides)
-        abstract = state.abstract(experiment.model, experiment.optimizer)
-        mesh = AbstractMesh((1, 1), ("data", "model"))
-        shardings = distributed.state_shardings(experiment.model.logical_axes(), abstract, mesh)
-        return memory.estimate(experiment, abstract, shardings, mesh).activations
+        return on_mesh(small(tmp_path, "BATCH_SIZE=1", lengths, *overrides), 1, 1).activations
 
     assert activations(4096) > 3 * activations(2048)
     assert activations(4096, CHUNKS) < 2.05 * activations(2048, CHUNKS)
@@ -89,10 +95,8 @@ def test_by_chunks_memory_grows_with_the_length_and_not_with_its_square(tmp_path
 def test_of_layers_that_are_made_again_the_one_without_a_window_counts(tmp_path) -> None:
     """Every second one has all pairs, and in float32 the weights of its 2 rows and 4 heads are 128 MiB."""
     lengths = "TASK_FEATURE_LENGTHS={'inputs': 2048, 'targets': 64}"
-    experiment = small(tmp_path, "REMAT_POLICY='full'", "BATCH_SIZE=2", lengths, *WINDOWS, TWO_LAYERS)
-    built = assembly.assemble(experiment)
-    needed = memory.estimate(experiment, built.abstract_state, built.shardings, built.mesh)
-    assert needed.activations > 4 * 2 * experiment.model.config.num_heads * 2048**2
+    built = assembly.assemble(small(tmp_path, "REMAT_POLICY='full'", "BATCH_SIZE=2", lengths, *WINDOWS, TWO_LAYERS))
+    assert estimated(built).activations > 4 * 2 * built.experiment.model.config.num_heads * 2048**2
 
 
 def test_windows_have_the_lengths_of_rows_and_the_heads_of_their_stack() -> None:
@@ -116,15 +120,11 @@ def shapes(arrays: dict[str, tuple[int, int]]) -> dict[str, jax.ShapeDtypeStruct
 def test_state_and_gradients_are_exact(tmp_path) -> None:
     experiment = small(tmp_path)
     built = assembly.assemble(experiment)
-    needed = memory.state_and_gradients(experiment, built.abstract_state, built.shardings)
     leaves = jax.tree.leaves(built.abstract_state)
-    assert needed.state == sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves)
-    assert needed.gradients == 4 * experiment.model.num_params
-    more = small(tmp_path, "NUM_MICROBATCHES=2")
-    assert (
-        memory.state_and_gradients(more, built.abstract_state, built.shardings).gradients
-        == 8 * experiment.model.num_params
-    )
+    for one, size in ((experiment, 4), (small(tmp_path, "NUM_MICROBATCHES=2"), 8)):
+        needed = memory.state_and_gradients(one, built.abstract_state, built.shardings)
+        assert needed.state == sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves)
+        assert needed.gradients == size * experiment.model.num_params
 
 
 @pytest.mark.parametrize(
@@ -137,14 +137,7 @@ def test_state_and_gradients_are_exact(tmp_path) -> None:
 )
 def test_more_devices_need_less_each(tmp_path, sizes: dict[str, object]) -> None:
     experiment = small(tmp_path, *(f"encoder_decoder.T5Config.{name}={size}" for name, size in sizes.items()))
-    abstract = state.abstract(experiment.model, experiment.optimizer)
-
-    def on(data: int, model: int) -> memory.Memory:
-        mesh = AbstractMesh((data, model), ("data", "model"))
-        shardings = distributed.state_shardings(experiment.model.logical_axes(), abstract, mesh)
-        return memory.estimate(experiment, abstract, shardings, mesh)
-
-    one, two_data, two_model = on(1, 1), on(2, 1), on(1, 2)
+    one, two_data, two_model = (on_mesh(experiment, *sizes) for sizes in ((1, 1), (2, 1), (1, 2)))
     assert two_data.activations == pytest.approx(one.activations / 2, rel=0.02)
     assert two_data.batch == one.batch // 2
     assert two_data.state == one.state

@@ -25,9 +25,7 @@ def all_is_reached(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_each_operation_is_bound_by_what_takes_longer() -> None:
     time = expect({Operation(200, 10): 3, Operation(200, 40): 2, Operation(0, 5): 1}, {})
-    assert time.compute == pytest.approx(3 * 2.0)
-    assert time.memory == pytest.approx(2 * 4.0 + 0.5)
-    assert time.step == pytest.approx(14.5)
+    assert (time.compute, time.memory, time.step) == pytest.approx((3 * 2.0, 2 * 4.0 + 0.5, 14.5))
     assert time.bound == "memory bandwidth"
 
 
@@ -36,14 +34,13 @@ def test_collectives_that_carry_gradients_run_beside_the_backward_pass() -> None
     work = {Operation(900, 0): 1}  # 9 s, of which the backward pass is 6
     assert expect(work, {sums: 1}).step == pytest.approx(9.0)
     late = expect(work, {sums: 2})
-    assert late.late == pytest.approx(6.0)
-    assert late.step == pytest.approx(15.0)
+    assert (late.late, late.step) == pytest.approx((6.0, 15.0))
 
 
 def test_collectives_along_the_model_are_waited_for() -> None:
     gathered = Collective("all-gather", 32, ("model",), (0, 1, 2, 3))  # 3/4 of 32 bytes: 3 s
     time = expect({Operation(100, 0): 1}, {gathered: 2})
-    assert (time.waiting, time.step) == (pytest.approx(6.0), pytest.approx(7.0))
+    assert (time.waiting, time.step) == pytest.approx((6.0, 7.0))
     assert time.bound == "interconnect"
 
 
@@ -65,8 +62,7 @@ def test_bytes_sent_within_a_domain_and_beyond() -> None:
 def test_a_smaller_domain_sends_more_over_the_network() -> None:
     sums = Collective("all-reduce", 32, ("slice", "data"), (0, 1, 2, 3))
     within, across = (expect({}, {sums: 1}, domain=size).beside for size in (4, 2))
-    assert within == pytest.approx(2 * 24 / 8)
-    assert across == pytest.approx(2 * 16 / 8 + 2 * 8 / 2)
+    assert (within, across) == pytest.approx((2 * 24 / 8, 2 * 16 / 8 + 2 * 8 / 2))
 
 
 def test_what_fits() -> None:
@@ -75,12 +71,10 @@ def test_what_fits() -> None:
 
 def test_the_table_has_what_a_plan_needs() -> None:
     assert device_table.find_device("A100_80GB").name == "a100-80gb"
-    names = [device.name for device in DEVICES]
-    assert len(set(names)) == len(names)
+    assert len({device.name for device in DEVICES}) == len(DEVICES)
     for device in DEVICES:
         assert {"bfloat16", "float32"} <= set(device.peak)
         assert device.sources
         assert all(source.startswith("https://") for source in device.sources)
-        # the slower, the farther
-        assert device.bandwidth > device.links > device.network > 0
+        assert device.bandwidth > device.links > device.network > 0, "the slower, the farther"
         assert device.peak["bfloat16"] in {1e12 * of.get("bfloat16", 0.0) for _, of in PEAK_TERAFLOPS}

@@ -13,6 +13,7 @@ import pytest
 from t5xpg.base.metric_values import Histogram
 from t5xpg.run.loggers import Logger, StartedRun, fanout
 from t5xpg.run.loggers.fanout import LastLoggedStep, LoggerFanout, LoggerThread, prefixed, recorded_values
+from tests.refusals import assert_named
 
 METRICS = [
     {"step": 0, "split": "validation", "loss": 5.0},
@@ -88,9 +89,8 @@ class Hanging(Logger):
     def __init__(self) -> None:
         self.released = threading.Event()
 
-    def start(self, run: StartedRun) -> int | None:
+    def start(self, run: StartedRun) -> None:
         self.released.wait()
-        return None
 
 
 Process = Callable[..., list[str]]
@@ -134,29 +134,23 @@ def test_a_logger_that_knows_what_it_has_is_believed(log: Process, knows: int, l
 
 def test_a_logger_that_fails_is_one_warning(log: Process) -> None:
     logger = Remembering(fails_at=2)
-    assert log(logger, range(5)) == [
-        "warning: the logger Remembering ended after step 1 (OSError: the network is gone). The run goes on without "
-        "it; the next start of the run, if there is one, tells it what it missed."
-    ]
+    (said,) = log(logger, range(5))
+    assert_named(said, ["warning", "Remembering", "step 1 ", "OSError: the network is gone"])
     assert logger.steps == [0, 1]
     again = Remembering()
     log(again, range(0), earlier=range(5))
     assert again.steps == [2, 3, 4]
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "why"),
-    [("FINISH_SECONDS", 0.05, "it did not take them in 0 s"), ("QUEUE_SIZE", 3, "it is 3 records behind")],
-)
+@pytest.mark.parametrize(("name", "value"), [("FINISH_SECONDS", 0.05), ("QUEUE_SIZE", 3)])
 def test_a_logger_that_hangs_is_left_behind(
-    name: str, value: Any, why: str, log: Process, monkeypatch: pytest.MonkeyPatch
+    name: str, value: Any, log: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fanout, "NOTICE_SECONDS", 0.01)
     monkeypatch.setattr(fanout, name, value)
     logger = Hanging()
     printed = log(logger, range(9))
-    assert f"Hanging ended before the first record ({why})" in printed[-1]
-    assert sum("warning" in line for line in printed) == 1
+    assert [line for line in printed if "warning: the logger Hanging" in line] == printed[-1:]
     logger.released.set()
 
 

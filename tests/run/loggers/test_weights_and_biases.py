@@ -12,10 +12,10 @@ from unittest.mock import Mock, call
 import numpy as np
 import pytest
 
-from t5xpg.base.errors import UserError
 from t5xpg.base.metric_values import Histogram
 from t5xpg.run.loggers import StartedRun
 from t5xpg.run.loggers.weights_and_biases import WeightsAndBiases
+from tests.refusals import refused
 from tests.workplace import PATIENCE, REPOSITORY
 
 # A process that logs some steps, and then is killed or closes.
@@ -53,22 +53,14 @@ def wandb(monkeypatch: pytest.MonkeyPatch) -> Mock:
     return package
 
 
-def test_a_histogram_without_a_finite_value_is_left_out(tmp_path: Path, wandb: Mock) -> None:
-    logger = WeightsAndBiases()
-    logger.start(StartedRun("small", "0123abcd", tmp_path, tmp_path, 2, {}, "", {"total_steps": 8}))
-    logger.record(6, {"scores": Histogram(np.array([np.nan, np.inf]))})
-    assert wandb.mock_calls[-1] == call.init().log({"scores": None}, step=6, commit=True)
-
-
 def test_what_a_server_is_told(tmp_path: Path, wandb: Mock, monkeypatch: pytest.MonkeyPatch) -> None:
     run = StartedRun("small", "0123abcd", tmp_path, tmp_path, 2, {"model": "T5"}, "", {"total_steps": 8})
     logger = WeightsAndBiases(group="tiny", tags=("a", "b"))
     assert logger.start(run) == 4, "the server has steps behind the checkpoint"
-    logger.record(6, {"train/loss": 3.0, "text": "said"})
+    logger.record(6, {"train/loss": 3.0, "text": "said", "scores": Histogram(np.array([np.nan, np.inf]))})
     logger.finish()
-    assert wandb.mock_calls[-2:] == [
-        call.init().log({"train/loss": 3.0, "text": "said"}, step=6, commit=True), call.init().finish(),
-    ]  # fmt: skip
+    logged = {"train/loss": 3.0, "text": "said", "scores": None}  # no finite value
+    assert wandb.mock_calls[-2:] == [call.init().log(logged, step=6, commit=True), call.init().finish()]
     given = wandb.init.call_args.kwargs
     names = {"project": "t5xpg", "name": tmp_path.name, "group": "tiny", "tags": ["a", "b"]}
     assert names.items() <= given.items()
@@ -80,17 +72,17 @@ def test_what_a_server_is_told(tmp_path: Path, wandb: Mock, monkeypatch: pytest.
     assert {"project": "mine", "name": "from gin", "tags": None}.items() <= wandb.init.call_args.kwargs.items()
     # without a key nobody is asked
     wandb.login.return_value = False
-    with pytest.raises(UserError, match="set WANDB_API_KEY, type `wandb login`, or use WANDB_MODE=offline"):
+    with refused("WANDB_API_KEY", "wandb login", "WANDB_MODE=offline"):
         WeightsAndBiases().start(run)
     wandb.login.assert_called_with(prompt=False, verify=False)
 
 
 def test_what_check_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(UserError, match=r"not installed: .venv/bin/python -m pip install wandb"):
-        WeightsAndBiases().check()
-    with pytest.raises(UserError, match="WANDB_MODE is 'of-line': it must be online, offline"):
+    with refused("WANDB_MODE is 'of-line'", "offline"):
         WeightsAndBiases(mode="of-line").check()
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with refused("pip install wandb"):
+        WeightsAndBiases().check()
 
 
 def entries(data: bytes) -> Iterator[bytes]:

@@ -97,17 +97,14 @@ def test_every_phase_gets_its_share(trainer: Path, tmp_path: Path, monkeypatch: 
     assert not (folder / "killed" / "of the first").exists()
 
 
-def test_a_proof_fails_where_the_runs_differ(
-    trainer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_proof_fails_where_the_runs_differ(trainer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resume, "_FRUITLESS", 10_000)  # on a slow machine many kills come too late
     monkeypatch.setattr(resume, "compare", lambda _, *given: Comparison(differences=[" ".join(map(str, given))]))
     folder = tmp_path / "proof"
     assert prove(folder, kills=1) == 1
-    difference = f"{folder / 'unbroken'} {folder / 'killed'} 12"
     receipt = json.loads((folder / "receipt.json").read_text())
-    assert (receipt["proven"], receipt["differences"]) == (False, [difference])
-    assert difference in capsys.readouterr().out
+    assert receipt["differences"] == [f"{folder / 'unbroken'} {folder / 'killed'} 12"]
+    assert not receipt["proven"]
 
 
 def test_a_start_that_fails_is_shown(trainer: Path, tmp_path: Path) -> None:
@@ -125,19 +122,16 @@ def test_kills_that_never_hit_come_to_an_end(trainer: Path, tmp_path: Path) -> N
 
 
 def test_what_is_refused(trainer: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "proof"
+    folder, file, other = tmp_path / "proof", tmp_path / "file", tmp_path / "other"
     with refused("--gin.CHECKPOINT_PERIOD=1"):
         prove(folder, "--gin.CHECKPOINT_PERIOD=12")
     assert not folder.exists()
     (folder / "photographs").mkdir(parents=True)
-    with refused("photographs"):
-        prove(folder)
-    (tmp_path / "file").touch()
-    with refused("no folder"):
-        prove(tmp_path / "file")
-    other = tmp_path / "other"
-    with locks.hold(other / ".lock", doing="proving", instead=""), refused(f"Process {os.getpid()}"):
-        prove(other)
+    file.touch()
+    with locks.hold(other / ".lock", doing="proving", instead=""):
+        for place, named in ((folder, "photographs"), (file, "no folder"), (other, f"Process {os.getpid()}")):
+            with refused(named):
+                prove(place)
 
 
 def start(tmp_path: Path, program: str) -> WatchedRun:
@@ -159,27 +153,10 @@ def test_updates_overlap(tmp_path: Path) -> None:
         assert run.exit_code == -signal.SIGKILL
 
 
-def test_a_process_that_another_one_outlives(tmp_path: Path) -> None:
-    """The other one holds the pipe open."""
-    program = "print(subprocess.Popen(['sleep', '600'], close_fds=False).pid); tell('begin compile\\n')"
-    with start(tmp_path, program) as run:
-        while not run.ended:
-            run.listen(0.05)
-        os.kill(int((tmp_path / "log").read_text()), signal.SIGKILL)  # it still lived
-        assert run.exit_code == 0
-        assert run.steps["compile"] == [None]
-
-
 def test_an_interrupted_proof_leaves_no_process(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt), start(tmp_path, "time.sleep(600)") as run:
         raise KeyboardInterrupt
     assert run.exit_code == -signal.SIGKILL
-
-
-def test_a_phase_of_its_own_that_was_missed_ends_in_a_kill(tmp_path: Path) -> None:
-    times = PhaseTimes({name: [1] for name in PHASES}, {name: [600.0] for name in PHASES})
-    with start(tmp_path, "tell('begin restore 3\\nend restore 3\\nbegin step 4\\n'); time.sleep(600)") as run:
-        assert kill_in(run, "restore", 1, times, random.Random(0), limit_seconds=60) in ([], ["step"])
 
 
 def test_a_start_that_hangs(tmp_path: Path) -> None:

@@ -52,9 +52,10 @@ def test_only_one_commit_without_changes_can_be_cloned() -> None:
 
 
 def test_what_is_no_receipt_of_an_experiment_here_is_refused(tmp_path: Path) -> None:
-    write_json(tmp_path / "a.json", receipt())
-    assert receipts.read(tmp_path / "a.json") == receipt()
-    text = (tmp_path / "a.json").read_text()
+    file = tmp_path / "a.json"
+    write_json(file, receipt())
+    assert receipts.read(file) == receipt()
+    text = file.read_text()
     for changed in (
         text.replace('"verdict": "same",\n  "repro', '"verdict": "different",\n  "repro'),
         text.replace('"by"', '"verdict": "same",\n  "by"'),
@@ -63,12 +64,12 @@ def test_what_is_no_receipt_of_an_experiment_here_is_refused(tmp_path: Path) -> 
         text.replace('"now"', "NaN"),
         "[" * 100_000,
     ):
-        (tmp_path / "b.json").write_text(changed)
-        with refused("b.json", "make verify-claim"):
-            receipts.read(tmp_path / "b.json")
-    write_json(tmp_path / "a.json", {**receipt(), "experiment": "demmo"})
+        file.write_text(changed)
+        with refused("a.json", "make verify-claim"):
+            receipts.read(file)
+    write_json(file, {**receipt(), "experiment": "demmo"})
     with refused("'demmo'", "Did you mean demo"):
-        receipts.check(tmp_path / "a.json")
+        receipts.check(file)
 
 
 @pytest.fixture

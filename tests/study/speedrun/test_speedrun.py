@@ -67,13 +67,7 @@ def test_an_entry_is_recorded_and_checked(
         assert abs(one["encoder_use"]) < 1.0
     assert record["sources"]["training"][0]["clean"]
 
-    text = speedrun().publish().read_text(encoding="utf-8")
-    assert "| [one](records/one/quick.gin) |" in text
-    assert wrong_files(place.folder, Speedrun.page) == []
-
-    file.rename(file.with_name("renamed.gin"))
-    assert "has changed: to be run again" in speedrun().publish().read_text(encoding="utf-8")
-    file.with_name("renamed.gin").rename(file)
+    assert "| [one](records/one/quick.gin) |" in speedrun().publish().read_text(encoding="utf-8")
 
     (place.folder / "speedrun.toml").write_text(f"{plan}1.0\ndeviation = {deviation}\n", encoding="utf-8")
     capsys.readouterr()
