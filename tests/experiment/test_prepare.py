@@ -15,6 +15,7 @@ from t5xpg.base import paths, stores
 from t5xpg.base.errors import UserError
 from t5xpg.data.cache import last_check
 from t5xpg.data.spec import DatasetConfig
+from t5xpg.data.text.datasets import built_in
 from t5xpg.data.text.export import exported_name
 from t5xpg.data.text.manifest import read_manifest, write_manifest
 from t5xpg.data.text.sources import Selection
@@ -193,7 +194,9 @@ def test_a_text_that_was_changed_is_refused(exported: Path, change: str) -> None
     assert path.read_bytes() == content
 
 
-def test_a_part_of_a_text_is_used_and_said(place: Path, exported: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_part_of_a_text_is_used_and_said(
+    place: Path, exported: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def said(name: str = "small") -> str:
         capsys.readouterr()
         prepare.prepare(DatasetConfig(f"{name}_span_corruption", {}, use_cached=False))
@@ -203,12 +206,17 @@ def test_a_part_of_a_text_is_used_and_said(place: Path, exported: Path, capsys: 
     export(place, limit=5)
     assert_named(said(), ["LIMIT=5", "make data DATASET=small FILES="])
     export(place)
-    write_manifest(
-        exported, dataclasses.replace(read_manifest(exported), max_bytes=2_500_000, source={"streamed": True})
-    )
+    # a name of the table
+    monkeypatch.setattr(prepare, "built_in", lambda: {**built_in(), "small": built_in()["wikitext"]})
+    manifest = read_manifest(exported)
+    assert "files that were given" in said()
+    write_manifest(exported, dataclasses.replace(manifest, source={"kind": "hugging face"}))
+    assert "earlier definition" in said()
+    write_manifest(exported, dataclasses.replace(manifest, max_bytes=2_500_000, source={"streamed": True}))
     assert "MAX_MB=2.5" in said()
-    export(place)
-    # a selection lies beside the whole
+    write_manifest(exported, manifest)
+    monkeypatch.undo()  # a selection lies beside the whole
+    set_environment(place, monkeypatch)
     selection = Selection.parse("[tv]*.txt")
     export(place, select=selection)
     name = exported_name("small", selection)
