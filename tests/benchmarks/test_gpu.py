@@ -93,13 +93,12 @@ def test_a_step_that_does_not_fit_is_tried_in_microbatches(monkeypatch: pytest.M
     seconds, mfu, tokens = list(last.values())[:3]
     assert seconds.contestants == ["t5xpg"]
     assert (seconds.median("t5xpg"), seconds.reached()) == (0.1, True)
-    assert "t5xpg: 4 microbatches, 50.0 GB of the device at most, compiled in 9 s" in seconds.facts["note"]
+    assert_named(seconds.facts["note"], ["4 microbatches", "50.0 GB", "9 s"])
     base = JOBS["t5_1_1_base"]
     assert mfu.median("t5xpg") == pytest.approx(100 * base.flops() / 0.1 / 1e15)
     assert tokens.median("t5xpg") == pytest.approx(128 * (512 + 114) / 0.1)
-    assert (tokens.reached(), tokens.found.missing) == (
-        None, {COMPILED: "failed: RuntimeError: torch finds no CUDA device"}
-    )  # fmt: skip
+    assert tokens.reached() is None
+    assert list(tokens.found.missing) == [COMPILED]
     assert len(last) == 9, "three rows of each size"
 
     def planned(given: Conditions, experiment: str, microbatches: int) -> Mapping[str, Any]:
@@ -128,7 +127,6 @@ def test_the_jobs_are_the_sizes_of_gin(size: str) -> None:
 
 
 def measured(tmp_path: Path, *arguments: str) -> dict[str, Any]:
-    """The parts that `python -m benchmarks.gpu` wrote, of small sizes."""
     command = [sys.executable, "-m", "benchmarks.gpu", *arguments, "--small", f"--results={tmp_path / 'gpu.json'}"]
     done = subprocess.run(command, cwd=REPOSITORY, text=True, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr

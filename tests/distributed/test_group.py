@@ -90,16 +90,6 @@ def test_all_stop_after_the_same_update(heard_at: tuple[int, int, int]) -> None:
     assert len(set(last)) == 1
 
 
-def test_who_hears_nothing_goes_on() -> None:
-    store = Store(1)
-    stop = Processes(store, 0, 1).follow(StopRequest(), 5)
-    assert not any(stop.reached(step) for step in range(6, 10))
-    stop.receive(signal.SIGTERM)
-    stop.receive(signal.SIGTERM)
-    assert store.values == {"t5xpg/last/0": b"10"}
-    assert stop.reached(10)
-
-
 def test_a_failure_ends_the_others_with_its_message(monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
     ended: list[int] = []
 

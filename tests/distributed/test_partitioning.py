@@ -20,7 +20,6 @@ from tests.workplace import REPOSITORY
 
 @pytest.mark.process
 def test_on_eight_devices(tmp_path: Path) -> None:
-    """Every mesh, layout and accumulation computes the same, and XLA has nothing to say of it."""
     flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
     file = Path(__file__).with_name("on_eight_devices.py")
     command = [sys.executable, "-m", "pytest", "-s", "-p", "no:cacheprovider", f"--basetemp={tmp_path}", str(file)]

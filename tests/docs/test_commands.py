@@ -163,7 +163,6 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Copy:
 
 
 def write_texts(folder: Path) -> None:
-    """What the pages read."""
     train, validation = sentences(200, seed=1), sentences(40, seed=2)
     texts = {
         **dict.fromkeys(("texts/train.txt", "wiki.train.txt"), train),

@@ -368,7 +368,6 @@ OF_FILES = {
 
 
 def check_mistake(file: str, overrides: list[str], named: str) -> None:
-    """A configuration has one mistake."""
     files = [each for each in overrides if each.endswith(".gin")]
     with pytest.raises(ConfigError) as caught:
         config.load(file, [each for each in overrides if each not in files], files)

@@ -87,7 +87,6 @@ def export(place: Path, **options: Any) -> None:
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> Mock:
-    """Counts the processes that are started."""
     noted = Mock(wraps=subprocess.Popen)
     monkeypatch.setattr(subprocess, "Popen", noted)
     return noted

@@ -38,8 +38,6 @@ SENTENCE = "the a dog cat sees finds every small green house — ß 日本 by : 
 
 @dataclass(frozen=True)
 class Drawn:
-    """The files of an export with their rows, how it is made, and what is done with it."""
-
     rows: dict[str, list[str]]  # the lines of each split's file
     form: str
     options: tuple[str, ...]
@@ -51,7 +49,6 @@ class Drawn:
 
 
 def draw(number: int) -> Drawn:
-    """The experiment of a number, always the same."""
     draw = random.Random(number)
     supervised = draw.random() < 0.6
 
@@ -80,7 +77,6 @@ def draw(number: int) -> Drawn:
 
 
 def run(place: Workplace, *arguments: str) -> tuple[int, str]:
-    """A command in this process: its exit code, and what it printed on both streams."""
     said, code = place.run_here(arguments)
     assert code in (0, 1), said
     assert "Traceback" not in said, said

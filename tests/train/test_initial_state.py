@@ -52,7 +52,6 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, TrainState]
 
 @pytest.fixture
 def build(trained: tuple[Path, TrainState], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Makes the fine-tuning with some overrides and includes."""
     monkeypatch.setenv("T5XPG_RUNS_DIR", str(trained[0]))
 
     def built(*overrides: str, files: tuple[str, ...] = ()) -> Assembly:

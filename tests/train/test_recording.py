@@ -93,8 +93,6 @@ def test_batches_of_several_shapes_are_not_recorded(experiment: Path, tmp_path: 
 
 
 class MadeUpStream:
-    """Made-up batches of a dataset."""
-
     def __init__(self, dataset: DatasetConfig) -> None:
         self.spec = dataset.batch_spec(vocab_size=384)
         self._batches = iter(batches(dataset, 9))
@@ -239,7 +237,6 @@ def test_what_a_killed_recording_left_goes_with_the_next(record: Record, tmp_pat
 def test_a_recording_that_will_not_fit_is_not_begun(
     record: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is refused after some batches, instead of filling the disk first."""
     for steps in (0, 10**30):
         with refused(f"STEPS={steps}", "1,000,000,000"):
             record(tmp_path / "new", steps=steps)

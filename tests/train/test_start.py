@@ -93,7 +93,6 @@ def test_a_request_to_stop_that_came_before_it_compiles_ends_it_too(
 
 
 def test_checkpoints_that_differ_are_named(experiment: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Every host may have a run of that name."""
     started, group = dataclasses.replace(experiment, initial=InitialCheckpoint("base")), Heard()
     for host in ("one", "other"):
         checkpoint = tmp_path / host / "base" / "checkpoints" / "8"

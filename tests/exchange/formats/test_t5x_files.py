@@ -66,7 +66,6 @@ def pointing_at(path: str) -> dict[str, object]:
 
 
 def describe(folder: Path, **metadata: object) -> None:
-    """Say something else of the embedding's array."""
     file = folder / "target.token_embedder.embedding" / ".zarray"
     file.write_text(json.dumps(json.loads(file.read_text()) | metadata))
 

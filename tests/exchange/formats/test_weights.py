@@ -24,7 +24,6 @@ COPIES = {"encoder.embed_tokens.weight", "decoder.embed_tokens.weight"}
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A copy of the checkpoint in parts."""
     return Path(shutil.copytree(FAMILIES / "parts", tmp_path / "parts"))
 
 

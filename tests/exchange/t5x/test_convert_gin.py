@@ -236,7 +236,6 @@ def written(value: Any) -> str:
 
 
 def said_by(example: Mapping[str, Any]) -> str:
-    """A gin file that says what an example says."""
     lines = []
     for one in example["says"]:
         if isinstance(one, list):
@@ -353,7 +352,6 @@ def test_models_of_t5x_are_those_of_the_table() -> None:
 
 
 def test_what_is_a_users_own_and_values_of_other_types_are_named(tmp_path: Path) -> None:
-    """A network, a schedule and files that have the names of T5X's, and may say anything."""
     own = (
         "from mine import network\nfrom mine import rates\nmodels.EncoderDecoderModel.module = @network.Transformer()\n"
     )
