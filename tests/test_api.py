@@ -69,10 +69,8 @@ def test_a_run_is_trained_and_asked(workplace: Workplace, monkeypatch: pytest.Mo
             function("a")
 
     encoded = model.encode(texts)
-    lengths = [len(model.vocabulary.encode(text)) + 1 for text in texts]
-    assert [one.shape for one in encoded] == [
-        (length, experiment.load().experiment.model.config.emb_dim) for length in lengths
-    ]
+    size = experiment.load().experiment.model.config.emb_dim
+    assert [one.shape for one in encoded] == [(len(model.vocabulary.encode(text)) + 1, size) for text in texts]
     np.testing.assert_allclose(model.encode(texts[1:])[0], encoded[1], atol=1e-5)
 
     # of what the program itself predicts and measures: an example's loss is that of the example alone

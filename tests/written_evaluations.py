@@ -24,7 +24,13 @@ def write_evaluation(
     ones, as decoding="greedy"."""
     split = record.get("split", "validation")
     parts = {"checkpoint": checkpoint_text(state_of(record)), "split": split, **parts}
-    facts = {"time": next(_TIMES), "task": parts.get("task", "own"), "split": split, "parts": parts, **record}
+    facts = {
+        **record,
+        "time": next(_TIMES),
+        "task": parts.get("task", record.get("task", "own")),
+        "split": split,
+        "parts": parts,
+    }
     written = Evaluation(run.evaluations / folder_name(parts), facts)
     if split == "validation" and "task" not in parts:
         write_json(written.samples_json, [] if samples is None else samples)

@@ -1,20 +1,17 @@
 """`make bench`: rows, contestants in turn, tables and pages; and that contestants do the same job."""
 
 import dataclasses
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import jax
 import numpy as np
 import pytest
 
 from benchmarks import __main__ as program
-from benchmarks import growth, machine, own_step, page, start, step, step_plain_jax, step_products, texts
+from benchmarks import growth, machine, own_step, page, step_plain_jax, step_products
 from benchmarks.harness import (
-    PEERS,
     Found,
     Goal,
     NotMeasuredError,
@@ -25,17 +22,15 @@ from benchmarks.harness import (
     output_of,
     report_of,
 )
-from benchmarks.interop import made
-from benchmarks.interop_t5x import theirs
 from benchmarks.jobs import BYTE_OFFSET, END, JOBS, SEGMENTS, TEXT, Z_LOSS, Job
 from t5xpg.base import environment
-from t5xpg.base.errors import UserError
 from t5xpg.data.batch import BatchSpec, validate
 from t5xpg.exchange.huggingface.config import config_from_transformers
 from t5xpg.exchange.huggingface.params import params_from_transformers
-from t5xpg.experiment import assembly, prepare
+from t5xpg.experiment import assembly
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
 from t5xpg.models.losses import LossConfig, loss_and_metrics
+from tests.refusals import assert_named, refused
 
 FOUND = Found({"t5xpg": (3.0, 1.0, 2.0), "peer": (4.0, 4.0, 5.0)}, {"other": "not installed"})
 ROW = Row(name="step", what="a step", unit="ms", fixed="float32", found=FOUND, goal=Goal(at_most=2.0))
@@ -52,6 +47,7 @@ def test_a_row_says_how_its_contestants_compare() -> None:
     assert ROW.ratio("other") is None
     assert [number(value) for value in (12345.6, 99.96, 1.234, 0.01234)] == ["12,346", "100.0", "1.23", "0.0123"]
     assert dataclasses.replace(ROW, found=Found({"t5xpg": (1.0,)})).spread("t5xpg") is None
+    assert_named(page.text([ROW]), ["reached", "2.00 x", "not installed"])
 
 
 def test_goals() -> None:
@@ -90,64 +86,19 @@ def test_contestants_take_turns_and_one_that_fails_is_left_out() -> None:
 def test_a_contestant_runs_in_a_process_of_its_own(tmp_path: Path) -> None:
     code = 'import os; print("words"); print(\'{"x": "%s"}\' % os.environ.get("X"))'
     assert report_of(["-c", code], environment={"X": "1"}) == {"x": "1"}
-    with pytest.raises(NotMeasuredError, match="failed: ValueError: broken"):
-        output_of(["-c", "raise ValueError('broken')"])
     ended = "a.InductorError: C++ compile error\n\ng++ -I a b/c.h\ng++: error: b/c.h: No such file\n\nSet TORCH_LOGS=1"
-    cause = r"failed: a\.InductorError: C\+\+ compile error; g\+\+: error: b/c\.h: No such file$"
-    with pytest.raises(NotMeasuredError, match=cause):
-        output_of(["-c", f"import sys; sys.exit({ended!r})"])
-    (tmp_path / "a folder" / "bin").mkdir(parents=True)
-    (tmp_path / "a folder" / "bin" / "python").symlink_to(sys.executable)
-    printed = output_of(["-c", "import sys; print(sys.orig_argv[0])"], python=tmp_path / "a folder" / "bin" / "python")
-    assert " " not in printed
-    with pytest.raises(NotMeasuredError, match="more than"):
-        output_of(["-c", "import time; time.sleep(60)"], seconds=0.1)
-    with pytest.raises(NotMeasuredError, match="bench-peers") as raised:
-        output_of(["-c", ""], python=tmp_path / "python")
-    assert str(raised.value) == PEERS
-
-
-def test_t5x_has_to_be_where_its_variable_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(step, "report_of", Mock(side_effect=NotMeasuredError(PEERS)))
-    monkeypatch.setenv(step.T5X_PYTHON, "/no/such/python")
-    with pytest.raises(NotMeasuredError, match="in no package registry"):
-        step.t5x([])
-
-
-def test_the_python_of_another_program_may_be_older(monkeypatch: pytest.MonkeyPatch) -> None:
-    run = Mock(return_value=Mock(returncode=0))
-    monkeypatch.setattr(subprocess, "run", run)
-    made("byt5-small", Path("python"), Path("scratch"))
-    theirs("python", "answer", "folder")
-    programs = [Path(call.args[0][1]).name for call in run.call_args_list]
-    assert programs == ["interop_transformers.py", "interop_t5x_theirs.py"], "without options that it may lack"
-
-
-def test_a_start_that_fails_leaves_the_other_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("measure_start", "measure_memory"):
-        monkeypatch.setattr(start, name, Mock(side_effect=NotMeasuredError("it broke")))
-    monkeypatch.setattr(start, "measure_command", lambda words: 1.0)
-    found = [row.found for row in start.rows(1)]
-    assert [[*one.missing.values()] for one in found] == [["it broke"]] * 2 + [[]] * 2 + [["it broke"]] * 2
-
-
-def test_text_is_exported_where_it_is_missing(own_place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def export(name: str, **options: Any) -> None:
-        (own_place / "data" / name).mkdir(parents=True)
-        (own_place / "data" / name / "train.jsonl").write_text('{"text": "owls"}\n')
-
-    monkeypatch.setattr(prepare, "export_dataset", export)
-    assert [*texts.drawn("train", 7)] == ["0 owls", "1 owls"]
-
-
-def test_the_table_names_what_is_missing_and_what_is_fixed() -> None:
-    lines = page.text([ROW]).splitlines()
-    assert "a step (ms)" in lines[2]
-    assert "at most 2.00 ms: reached" in lines[2]
-    assert "2.00 x" in lines[3]
-    assert "other" in lines[4]
-    assert "not installed" in lines[4]
-    assert lines[5:] == ["    float32", "    make bench ROWS=step"]
+    for text, options, named in (
+        ("raise ValueError('broken')", {}, "failed: ValueError: broken"),
+        (
+            f"import sys; sys.exit({ended!r})",
+            {},
+            r"InductorError: C\+\+ compile error; g\+\+: error: b/c\.h: No such file$",
+        ),
+        ("import time; time.sleep(60)", {"seconds": 0.1}, "more than"),
+        ("", {"python": tmp_path / "python"}, "bench-peers"),
+    ):
+        with pytest.raises(NotMeasuredError, match=named):
+            output_of(["-c", text], **options)
 
 
 def test_results_are_the_rows_again_and_the_pages_show_them(tmp_path: Path) -> None:
@@ -162,43 +113,32 @@ def test_results_are_the_rows_again_and_the_pages_show_them(tmp_path: Path) -> N
         assert [page.from_json(one) for one in written["rows"]] == [row, ROW]
         for where, block in ((readme, page.main_block([written])), (full, page.full_block([written]))):
             assert where.read_text() == f"before\n{block}\nafter\n"
-    assert "| caching a task (ms) | 2.00; peer 4.00 (2.00 x) |" in readme.read_text()
     assert "a step" not in readme.read_text(), "it is none of the main rows"
-    found = Found({"t5xpg": (4.0,), "another": (2.0,)})
-    slower = dataclasses.replace(row, found=found, goal=Goal(at_most=1.5))  # the older measurement has not reached it
     other_kind = DESCRIBED | {"kind": "Intel | Xeon"}
-    page.publish([slower], other_kind, results=file, readme=readme, page=full)
-    assert [one["kind"] for one in page.read_machines(file)] == ["Intel | Xeon", DESCRIBED["kind"]]
-    assert "| caching a task (ms) | 4.00; another 2.00 (0.50 x) | 2.00; peer 4.00 (2.00 x) |" in readme.read_text()
-    lines = full.read_text().splitlines()
-    assert f"| what | contestant | goal | {page.escape('Intel | Xeon')} | {DESCRIBED['kind']} |" in lines
-    assert "| caching a task (ms) | t5xpg | at most 1.50 ms | 4.00, missed | 2.00, spread 100%, missed |" in lines
-    assert "|  | another |  | 2.00, 0.50 x | - |" in lines
-    assert "|  | peer |  | - | 4.00, spread 25%, 2.00 x |" in lines
-    page.publish([row, ROW], DESCRIBED, results=file, readme=readme, page=full)
-    assert [one["kind"] for one in page.read_machines(file)] == [DESCRIBED["kind"], "Intel | Xeon"]
-    written = page.read_machines(file)
+    for described in (other_kind, DESCRIBED):  # the newest comes first
+        page.publish([row], described, results=file, readme=readme, page=full)
+        assert page.read_machines(file)[0]["kind"] == described["kind"]
+        assert page.escape("Intel | Xeon") in full.read_text()
+    assert len(page.read_machines(file)) == 2
     full.write_text("a page without markers")
-    before = readme.read_text()
-    with pytest.raises(UserError, match="bench:begin"):
+    before = file.read_bytes(), readme.read_bytes()
+    with refused("bench:begin"):
         page.publish([ROW], DESCRIBED, results=file, readme=readme, page=full)
-    assert (page.read_machines(file), readme.read_text()) == (written, before)
+    assert (file.read_bytes(), readme.read_bytes()) == before
 
 
 def test_kinds_of_processors_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "cpuinfo"
-    one = "model name : AMD EPYC\ncpu family : 25\nmodel : 17\nflags : fpu avx2 avx512f avx512_bf16\n"
-    file.write_text(f"processor : 0\n{one}\nprocessor : 1\n")
-    facts, none = environment.cpu_facts(file), environment.cpu_facts(tmp_path / "none")
+    file.write_text("model name : AMD EPYC\ncpu family : 25\nmodel : 17\nflags : fpu avx2 avx512f avx512_bf16\n" * 2)
+    facts = environment.cpu_facts(file)
+    assert machine.instructions(facts) == " (AVX2, AVX-512, bf16)"
+    assert machine.instructions(environment.cpu_facts(tmp_path / "none")) == ""
     monkeypatch.setattr(environment, "cpu_facts", lambda: facts)
     here = environment.cpu_model()
     assert here == "AMD EPYC, family 25, model 17"
     # published before families were named: any of that name, as then
     published = (here, "AMD EPYC", "AMD EPYC, family 26, model 2", "AMD")
     assert [environment.is_same_cpu(one, here) for one in published] == [True, True, False, False]
-    assert environment.is_same_cpu(None, None)
-    assert machine.instructions(facts) == " (AVX2, AVX-512, bf16)"
-    assert machine.instructions(none) == ""
 
 
 def test_the_pages_show_what_was_published() -> None:

@@ -8,12 +8,11 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from benchmarks import gpu, gpu_checks, gpu_device, gpu_page, gpu_runs, gpu_speed
+from benchmarks import gpu, gpu_page, gpu_runs, gpu_speed
 from benchmarks.gpu_device import Conditions, row
 from benchmarks.harness import REPOSITORY, NotMeasuredError, Row
 from benchmarks.jobs import JOBS
@@ -22,6 +21,7 @@ from t5xpg.base.files import json_object_if_any
 from t5xpg.base.markdown import block_of
 from t5xpg.exchange.huggingface.config import config_from_transformers
 from t5xpg.experiment import config, prepare
+from tests.refusals import assert_named
 
 H100 = {
     "platform": "gpu", "kind": "NVIDIA H100 80GB HBM3", "count": 1, "memory_bytes": 78 << 30,
@@ -43,11 +43,10 @@ def test_a_part_that_fails_keeps_its_rows_and_the_other_parts(
     page.write_text(f"before\n{gpu_page.BEGIN}\nold\n{gpu_page.END}\nafter\n")
     monkeypatch.setattr(gpu_page, "RESULTS", file)
     monkeypatch.setattr(gpu_page, "PAGE", page)
-    during: list[Any] = []
 
     def good(given: Conditions) -> Iterator[Row]:
-        yield row("step", "a step", "s", 2.0, fixed="bfloat16", facts={"note": "1 microbatch"})
-        during.append(json.loads(file.read_text())[H100["kind"]]["parts"]["step"])
+        yield row("step", "a step", "s", 2.0, fixed="bfloat16")
+        assert json.loads(file.read_text())[H100["kind"]]["parts"]["step"]["missing"] == gpu.CUT
         yield row("step", "a step", "s", 1.0, fixed="bfloat16")  # takes the place of the first
 
     def bad(given: Conditions) -> Iterator[Row]:
@@ -63,26 +62,19 @@ def test_a_part_that_fails_keeps_its_rows_and_the_other_parts(
     results = json.loads(file.read_text())
     assert list(results) == [H100["kind"], "NVIDIA H200"]
     parts = results[H100["kind"]]["parts"]
-    assert during[0]["missing"] == gpu.CUT, "what is cut off here says so"
     assert [part["missing"] for part in parts.values()] == [
         None, "failed: ValueError: no plan", "not begun: the time of this part was over"
     ]  # fmt: skip
     assert [gpu_page.rows_of(part)[0].median("t5xpg") for part in parts.values() if part["rows"]] == [1.0, 3.0]
-    block = gpu_page.block(results)
-    assert page.read_text() == f"before\n{block}\nafter\n"
-    assert "**NVIDIA H100 80GB HBM3**: 78 GiB for arrays; the largest product tried reaches 400.0 in float32" in block
-    assert "| a plan (% off) | t5xpg |  | 3.00 | - |  |" in block
-    assert "not whole, failed: ValueError: no plan" in block
+    assert page.read_text() == f"before\n{gpu_page.block(results)}\nafter\n"
     assert "ValueError: no plan" in capsys.readouterr().err
 
 
 def test_parts_are_chosen_by_name(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments, message in (["unit"], "PARTS: there is no 'unit'. Did you mean units?"), (
-        ["--seconds=0"], "PART_SECONDS=0: it must be above 0."
-    ):  # fmt: skip
-        monkeypatch.setattr(sys, "argv", ["gpu", *arguments])
+    for argument, named in (("unit", "Did you mean units?"), ("--seconds=0", "PART_SECONDS=0")):
+        monkeypatch.setattr(sys, "argv", ["gpu", argument])
         assert gpu.main() == 1
-        assert capsys.readouterr().err.strip() == f"gpu: error: {message}"
+        assert_named(capsys.readouterr().err, [named])
 
 
 def test_a_step_that_does_not_fit_is_tried_in_microbatches(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,13 +93,12 @@ def test_a_step_that_does_not_fit_is_tried_in_microbatches(monkeypatch: pytest.M
     seconds, mfu, tokens = list(last.values())[:3]
     assert seconds.contestants == ["t5xpg"]
     assert (seconds.median("t5xpg"), seconds.reached()) == (0.1, True)
-    assert "t5xpg: 4 microbatches, 50.0 GB of the device at most, compiled in 9 s" in seconds.facts["note"]
+    assert_named(seconds.facts["note"], ["4 microbatches", "50.0 GB", "9 s"])
     base = JOBS["t5_1_1_base"]
     assert mfu.median("t5xpg") == pytest.approx(100 * base.flops() / 0.1 / 1e15)
     assert tokens.median("t5xpg") == pytest.approx(128 * (512 + 114) / 0.1)
-    assert (tokens.reached(), tokens.found.missing) == (
-        None, {COMPILED: "failed: RuntimeError: torch finds no CUDA device"}
-    )  # fmt: skip
+    assert tokens.reached() is None
+    assert list(tokens.found.missing) == [COMPILED]
     assert len(last) == 9, "three rows of each size"
 
     def planned(given: Conditions, experiment: str, microbatches: int) -> Mapping[str, Any]:
@@ -121,32 +112,11 @@ def test_a_step_that_does_not_fit_is_tried_in_microbatches(monkeypatch: pytest.M
         list(gpu_speed.plan(GIVEN))
 
 
-def test_what_has_no_time_is_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_device, "time", SimpleNamespace(monotonic=lambda: 100.0))
-    assert dataclasses.replace(GIVEN, ends=190.0).share(3).left == 30.0
-    with pytest.raises(NotMeasuredError, match="not begun"):
-        next(gpu_speed.step(dataclasses.replace(GIVEN, ends=100.0)))
-
-
-def test_devices_without_figures_are_not_planned() -> None:
-    given = dataclasses.replace(GIVEN, device=H100 | {"kind": "NVIDIA GeForce RTX 4090"})
-    with pytest.raises(NotMeasuredError, match="no figures of a NVIDIA GeForce RTX 4090"):
-        gpu_speed._planned(given, "t5_1_1_base_c4", 1)
-
-
 @pytest.mark.parametrize("part", [gpu_runs.resume, gpu_runs.train])
 def test_without_tensorflow_runs_need_recordings(part: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(NotMeasuredError, match="tensorflow and seqio cannot be imported here"):
         list(part(GIVEN))
-
-
-def test_verdicts_are_read_with_one_process_and_with_several() -> None:
-    for line, test, verdict in (
-        ("tests/a/test_b.py::test_c[1-x y] FAILED              [ 50%]", "tests/a/test_b.py::test_c[1-x y]", "FAILED"),
-        ("[gw0] [ 50%] PASSED tests/a/test_b.py::test_c[1-x y] ", "tests/a/test_b.py::test_c[1-x y]", "PASSED"),
-    ):
-        assert (gpu_checks.TEST.search(line)[0], gpu_checks.VERDICT.search(line)[0]) == (test, verdict)  # type: ignore[index]
 
 
 @pytest.mark.parametrize("size", ["small", "base", "large"])
@@ -157,7 +127,6 @@ def test_the_jobs_are_the_sizes_of_gin(size: str) -> None:
 
 
 def measured(tmp_path: Path, *arguments: str) -> dict[str, Any]:
-    """The parts that `python -m benchmarks.gpu` wrote, of small sizes."""
     command = [sys.executable, "-m", "benchmarks.gpu", *arguments, "--small", f"--results={tmp_path / 'gpu.json'}"]
     done = subprocess.run(command, cwd=REPOSITORY, text=True, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr

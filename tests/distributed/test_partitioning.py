@@ -11,16 +11,15 @@ import numpy as np
 import pytest
 from jax.sharding import AbstractMesh, PartitionSpec
 
-from t5xpg.base.errors import UserError
 from t5xpg.distributed import MeshConfig, check_batch_size, make_mesh, params_shardings, state_shardings
 from t5xpg.optim.optimizers import Adafactor, AdamW, AdamWScale, Muon
 from t5xpg.optim.state import TrainState
+from tests.refusals import refused
 from tests.workplace import REPOSITORY
 
 
 @pytest.mark.process
 def test_on_eight_devices(tmp_path: Path) -> None:
-    """Every mesh, layout and accumulation computes the same, and XLA has nothing to say of it."""
     flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
     file = Path(__file__).with_name("on_eight_devices.py")
     command = [sys.executable, "-m", "pytest", "-s", "-p", "no:cacheprovider", f"--basetemp={tmp_path}", str(file)]
@@ -29,27 +28,20 @@ def test_on_eight_devices(tmp_path: Path) -> None:
     assert done.stderr == ""
 
 
-def devices(count: int) -> list[SimpleNamespace]:
-    return [SimpleNamespace(platform="gpu") for _ in range(count)]
-
-
-@pytest.mark.parametrize(
-    ("sizes", "message"),
-    [
-        ({"data": 3}, r"asks for 3 devices \(data 3 x model 1\); here are 2 GPU devices"),
-        ({"model": 4}, r"asks for data as many as there are x model 4, which does not make 2 devices"),
-        ({"devices": 5}, r"asks for 5 devices"),
-        ({"data": 1, "model": 1, "devices": 2}, r"data 1 x model 1, which does not make 2 devices"),
-        ({"data": 0}, r"MeshConfig.data is 0"),
-        ({"model": -1}, r"MeshConfig.model is -1"),
-        ({"slices": 0}, r"MeshConfig.slices is 0"),
-        ({"slices": 3}, r"slices 3 x data as many as there are x model 1, which does not make 2 devices"),
-        ({"slices": 2, "data": 2}, r"asks for 4 devices \(slices 2 x data 2 x model 1\); here are 2 GPU devices"),
-    ],
-)
-def test_a_mesh_that_cannot_be_is_refused(sizes, message):
-    with pytest.raises(UserError, match=message):
-        make_mesh(MeshConfig(**sizes), devices(2))
+def test_a_mesh_that_cannot_be_is_refused():
+    for sizes, *named in (
+        ({"data": 3}, "3 devices", "data 3 x model 1", "2 GPU devices"),
+        ({"model": 4}, "model 4", "2 devices"),
+        ({"devices": 5}, "5 devices"),
+        ({"data": 1, "model": 1, "devices": 2}, "data 1 x model 1", "2 devices"),
+        ({"data": 0}, "MeshConfig.data is 0"),
+        ({"model": -1}, "MeshConfig.model is -1"),
+        ({"slices": 0}, "MeshConfig.slices is 0"),
+        ({"slices": 3}, "slices 3", "2 devices"),
+        ({"slices": 2, "data": 2}, "4 devices", "slices 2 x data 2 x model 1", "2 GPU devices"),
+    ):
+        with refused(*named):
+            make_mesh(MeshConfig(**sizes), [SimpleNamespace(platform="gpu")] * 2)
 
 
 def test_one_device_is_a_mesh():
@@ -75,7 +67,7 @@ def test_rules():
     assert spec(("embed",), (3,)) == PartitionSpec()
     assert spec(("heads", "relpos_buckets"), (4, 32)) == PartitionSpec("model")
     assert spec(("mlp", "vocab"), (8, 8)) == PartitionSpec(None, "model")  # the rule of "vocab" comes first
-    with pytest.raises(UserError, match=r"MeshConfig.rules: a mesh has no axis 'modle'. Did you mean model\?"):
+    with refused("MeshConfig.rules", "Did you mean model?"):
         MeshConfig(rules=(("heads", "modle"), ("embed", ["data", "model"])))
     rules = (("embed", "data"), ("mlp", "model"))
     assert spec(("embed", "mlp"), (4, 8), rules=rules) == PartitionSpec("data", "model")
@@ -100,17 +92,15 @@ def test_the_optimisers_arrays_lie_with_their_parameters(optimizer):
 
 
 def test_a_dimension_that_does_not_divide_is_refused():
-    with pytest.raises(UserError, match=r"layer/w has the shape \(3, 6\): its dimension 'mlp' of 6 .* the 4 devices"):
+    with refused("layer/w", "(3, 6)", "'mlp' of 6", "4 devices"):
         spec(("embed", "mlp"), (3, 6))
-    with pytest.raises(UserError, match=r"layer/w: no rule for the axis 'voacb'. Did you mean vocab\?"):
+    with refused("layer/w", "Did you mean vocab?"):
         spec(("voacb", "embed"), (8, 3))
 
 
 def test_batch_sizes():
     check_batch_size(16, mesh_of(4, 2), num_microbatches=2)
-    with pytest.raises(
-        UserError, match=r"BATCH_SIZE is 12: .* 4 data-parallel devices x 2 microbatches.* multiple of 8"
-    ):
+    with refused("BATCH_SIZE is 12", "4 data-parallel devices x 2 microbatches", "multiple of 8"):
         check_batch_size(12, mesh_of(4, 2), num_microbatches=2)
-    with pytest.raises(UserError, match="BATCH_SIZE is 0"):
+    with refused("BATCH_SIZE is 0"):
         check_batch_size(0, mesh_of(1, 1))

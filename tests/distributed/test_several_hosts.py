@@ -96,7 +96,6 @@ def arrays(run: Path) -> dict[str, np.ndarray]:
 
 
 def alone(workplace: Workplace, recording: Path, run: Path) -> None:
-    """The rest of the run, in this process and on one device."""
     loaded = config.load(str(workplace.experiment), *config.split_overrides(" ".join(SETTINGS)))
     assert training.train(loaded, run, recorded=recording) == 0
 

@@ -1,6 +1,5 @@
 """What the pages name exists, their sessions print what they say, and results pages show what was published."""
 
-import dataclasses
 import doctest
 import json
 import re
@@ -12,14 +11,11 @@ import t5xpg
 from t5xpg.base import paths
 from t5xpg.experiment import config
 from t5xpg.experiment.identity import run_identity
-from t5xpg.models import losses
 from t5xpg.models.adaptation import check_adaptable
 from t5xpg.models.adapters import PromptTuning
-from t5xpg.optim import optimizers, schedules
 from t5xpg.run import report
 from t5xpg.study import kinds, references
-from tests.docs.pages import DOCS, EXPERIMENTS, INDEX, README, commands_of, files_of
-from tests.docs.test_commands import TRIED_ELSEWHERE
+from tests.docs.pages import DOCS, EXPERIMENTS, INDEX, README, files_of
 from tests.refusals import assert_named
 from tests.workplace import REPOSITORY
 from tests.written_pages import wrong_files
@@ -34,15 +30,6 @@ NOT_RUN = {
     "byt5_small_wikitext_gpu",
     "t5_1_1_base_c4",
 }
-
-
-def test_the_readme_shows_the_tree() -> None:
-    lines = README.read_text(encoding="utf-8").splitlines()
-    top = [match[1] for line in lines if (match := re.match(r"(\w+)/ ", line))]
-    subpackages = [match[1] for line in lines if (match := re.match(r"  (\w+)/ ", line))]
-    assert all((REPOSITORY / name).is_dir() for name in top)
-    folders = {file.parent.name for file in (REPOSITORY / "t5xpg").glob("*/__init__.py")}
-    assert sorted(subpackages) == sorted(folders)
 
 
 def test_every_page_is_in_the_index() -> None:
@@ -78,13 +65,6 @@ def test_what_a_page_names_exists(page: Path) -> None:
         assert target in TARGETS
 
 
-def test_what_is_tried_by_other_tests_has_tests() -> None:
-    commands = {command for page in (README, *DOCS, *EXPERIMENTS) for command in commands_of(page.read_text("utf-8"))}
-    for pattern, where in TRIED_ELSEWHERE.items():
-        assert (REPOSITORY / where).exists(), where
-        assert pattern.startswith("make (test") or any(re.fullmatch(pattern, command) for command in commands), pattern
-
-
 @pytest.mark.parametrize(
     "page", [page for page in DOCS if SESSION.search(page.read_text("utf-8"))], ids=lambda p: p.stem
 )
@@ -100,18 +80,6 @@ def test_sessions_print_what_the_page_says(page: Path) -> None:
         runner.run(parsed, out=printed.append, clear_globs=False)
         assert runner.failures == 0, "".join(printed)
         names = parsed.globs
-
-
-def test_the_page_of_training_names_every_option() -> None:
-    text = INDEX.with_name("training.md").read_text(encoding="utf-8")
-    modules = (optimizers, schedules)
-    kinds = [
-        one for module in modules for one in vars(module).values() if getattr(one, "__module__", "") == module.__name__
-    ]
-    kinds = [losses.LossConfig, *(kind for kind in kinds if dataclasses.is_dataclass(kind))]
-    names = {f"{kind.__name__}: {field.name}": field.name for kind in kinds for field in dataclasses.fields(kind)}
-    assert len(kinds) >= 9
-    assert [name for name, option in names.items() if not re.search(rf"\b{option}`", text)] == []
 
 
 def test_what_starts_from_a_checkpoint_on_the_page_builds(tmp_path: Path) -> None:

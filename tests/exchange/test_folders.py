@@ -30,13 +30,9 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_folder(tmp_path: Path) -> None:
     found = find(str(FAMILIES / "byt5"))
     assert (found.path, found.source) == (FAMILIES / "byt5", str((FAMILIES / "byt5").resolve()))
-    assert found.name == "byt5"
-    (tmp_path / "google" / "byt5-small.2").mkdir(parents=True)
-    assert find(str(tmp_path / "google" / "byt5-small.2")).name == "byt5_small_2"
-    (tmp_path / "me@uni" / "byt5").mkdir(parents=True)
-    assert find(str(tmp_path / "me@uni" / "byt5")).name == "byt5"
-    (tmp_path / "3B").mkdir()
-    assert find(str(tmp_path / "3B")).name == "t5_3B"
+    for folder, name in (("google/byt5-small.2", "byt5_small_2"), ("me@uni/byt5", "byt5"), ("3B", "t5_3B")):
+        (tmp_path / folder).mkdir(parents=True)
+        assert find(str(tmp_path / folder)).name == name
 
 
 def test_the_cache_of_the_hub(hub: Path) -> None:

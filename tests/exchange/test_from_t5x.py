@@ -95,7 +95,6 @@ def test_records_that_are_damaged(runs: Path, tmp_path: Path) -> None:
 
 
 def test_the_optimiser_goes_on(runs: Path, tmp_path: Path) -> None:
-    """Its accumulators are compared in test_to_t5x.py."""
     run = import_checkpoint(str(unpack("t5_1_1", tmp_path)), runs, optimizer=True)
     loaded = config.load("t5_1_1", ["optimizers.Adafactor.min_dim_size_to_factor=16"])
     built = assembly.assemble(loaded.experiment)

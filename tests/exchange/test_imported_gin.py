@@ -18,7 +18,6 @@ from t5xpg.models.encoder_decoder import EncoderDecoderModel
     ],
 )
 def test_an_evaluation_has_a_task_with_the_ids(vocabulary: Vocabulary, task: str, options: tuple[str, ...]) -> None:
-    """Or a task of one's own, where no task of the table has them."""
     model = EncoderDecoderModel(T5Config(vocab_size=384))
     text, said = experiment_gin("mine", Path("runs/mine"), model, vocabulary, "a checkpoint")
     assert said.startswith("make eval EXP=mine")

@@ -34,7 +34,6 @@ SOURCE = "t5_1_1"
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A copy of a checkpoint, to be changed."""
     return Path(shutil.copytree(FAMILIES / SOURCE, tmp_path / "given"))
 
 

@@ -27,10 +27,12 @@ from t5xpg.experiment.assembly import assemble
 from t5xpg.models.config import T5Config
 from t5xpg.models.decoding import DecodingConfig
 from t5xpg.run.directory import RunDirectory
+from t5xpg.run.evaluations import RECORD
 from t5xpg.run.results import collect
-from tests.refusals import refused
+from tests.refusals import assert_named, refused
 from tests.run.test_report import make_run
 from tests.small_models import FAMILIES
+from tests.written_evaluations import write_evaluation
 
 NAMES = sorted(file.parent.name for file in FAMILIES.glob("*/answers.safetensors"))
 
@@ -66,9 +68,7 @@ def test_what_is_written_is_what_transformers_wrote(runs: Path, name: str, capsy
     ours, given = (json.loads((one / "generation_config.json").read_text()) for one in (folder, theirs))
     for key in ("decoder_start_token_id", "eos_token_id", "pad_token_id"):
         assert ours[key] == given[key]
-    card = (folder / "README.md").read_text()
-    assert card.startswith('---\nlibrary_name: "transformers"\n')
-    assert 'AutoTokenizer.from_pretrained("path/to/this/folder")' in card
+    assert (folder / "README.md").read_text().startswith('---\nlibrary_name: "transformers"\n')
     assert not (folder / "results.json").exists()
     assert transformers_check.NOT_CHECKED in capsys.readouterr().out
 
@@ -91,37 +91,30 @@ def test_an_umt5_of_bytes_is_loaded_with_the_tokenizers_name() -> None:
     assert tokenizer_type("umt5", Vocabulary()) == "byt5"
     assert tokenizer_type("t5", Vocabulary()) is None
     config = T5Config(vocab_size=384, relpos_bias_in_every_layer=True)
-    exported = Exported(SEQ2SEQ, config_to_transformers(config), {})
-    facts = {
-        "config": config,
-        "num_params": 1,
-        "vocabulary": Vocabulary(),
-        "step": 1,
-        "results": None,
-        "imported": None,
-    }
-    card = model_card("a", exported=exported, **facts)
-    assert 'AutoTokenizer.from_pretrained("path/to/this/folder", tokenizer_type="byt5")' in card
+    assert 'tokenizer_type="byt5"' in card(Exported(SEQ2SEQ, config_to_transformers(config), {}), results=None, step=1)
+
+
+def card(exported: Exported, **facts: Any) -> str:
+    config = T5Config(vocab_size=384)
+    fixed = {"config": config, "num_params": 1, "vocabulary": Vocabulary(), "imported": None}
+    return model_card("a", exported=exported, **fixed, **facts)
 
 
 def test_the_card_of_a_translation_shows_one_and_has_its_metrics(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run")
     how = {"examples": 9, "decoding": {"method": "greedy", "task_feature_lengths": {}}}
     measured = {"step": 600, "split": "dev", "metrics": {"en_de": {"bleu": 40.7}}, "predicted": {"en_de": how}}
-    write_json(run.evaluation_json, measured)
-    write_json(run.samples_json, [{"input": "translate: a dog", "prediction": "b", "target": "c"}])
-    config = T5Config(vocab_size=384)
-    exported = Exported(SEQ2SEQ, config_to_transformers(config), {}, notes=("Load it as `T5Model`, not as others",))
-    facts = {"config": config, "num_params": 1, "vocabulary": Vocabulary(), "step": 600, "imported": None}
-    card = model_card("a", exported=exported, results=collect(run), **facts)
-    assert "inputs = tokenizer('translate: a dog', return_tensors=\"pt\")" in card
-    assert "Load it as `T5Model`, not as others" in card
+    said = [{"input": "translate: a dog", "prediction": "b", "target": "c"}]
+    written = write_evaluation(run, measured, samples=said)
+    exported = Exported(SEQ2SEQ, config_to_transformers(T5Config(vocab_size=384)), {}, notes=("Load it as `T5Model`",))
+    written = card(exported, results=collect(run), step=600)
+    assert_named(written, ["tokenizer('translate: a dog'", "Load it as `T5Model`"])
     assert to_transformers._results_at(run, 600) == collect(run)
     for other in {"step": 500}, {"mean_of_checkpoints": 3}:  # the card is of the last step's parameters
-        write_json(run.evaluation_json, {**measured, **other})
+        write_json(written.folder / RECORD, {**written.record, **other})
         found = to_transformers._results_at(run, 600) or {}
         assert (found["evaluation"], found["samples"]) == (None, None)
-    (line,) = (line for line in card.splitlines() if line.startswith("model-index: "))
+    (line,) = (line for line in written.splitlines() if line.startswith("model-index: "))
     (found,) = json.loads(line.removeprefix("model-index: "))[0]["results"]
     assert found["dataset"]["split"] == "dev"
     assert found["metrics"][-1] == {"type": "bleu", "value": 40.7, "args": {"task": "en_de", **how}}
@@ -206,20 +199,20 @@ def test_a_transformers_that_fails(runs: Path, tmp_path: Path, monkeypatch: pyte
 
 
 def test_what_generate_cannot_do_is_said() -> None:
-    for settings, said in (
-        ({"method": "greedy"}, None),
-        ({"method": "beam", "length_penalty": "transformers"}, None),
-        ({"method": "beam"}, ["length penalty", "greedily"]),
-        ({"method": "beam", "length_penalty": "transformers", "extra_length": 5}, ["limit", "greedily"]),
-        ({"method": "beam", "extra_length": 5}, ["penalty", "limit", "greedily"]),
-        ({"method": "sample"}, None),
-        ({"method": "sample", "num_decodes": 4}, ["likeliest", "without"]),
-        ({"method": "greedy", "extra_length": 5}, ["limit", "without"]),
-        ({"method": "sample", "num_decodes": 4, "ranked_by": "consensus"}, ["most like the others", "without"]),
+    for named, settings in (
+        ([], {"method": "greedy"}),
+        ([], {"method": "beam", "length_penalty": "transformers"}),
+        (["penalty"], {"method": "beam"}),
+        (["limit"], {"method": "beam", "length_penalty": "transformers", "extra_length": 5}),
+        (["penalty", "limit"], {"method": "beam", "extra_length": 5}),
+        ([], {"method": "sample"}),
+        (["likeliest"], {"method": "sample", "num_decodes": 4}),
+        (["limit"], {"method": "greedy", "extra_length": 5}),
+        (["most like the others"], {"method": "sample", "num_decodes": 4, "ranked_by": "consensus"}),
     ):
         found = differences(DecodingConfig(**settings))
-        assert len(found) == (said is not None)
-        assert all(word in found[0] for word in said or ())
+        assert len(found) == bool(named)
+        assert_named(" ".join(found), named)
 
 
 def test_methods_of_decoding() -> None:

@@ -98,29 +98,40 @@ TASK = "MIXTURE_OR_TASK_NAME=pairs_translate_en_de_pairs_unigram_60"
 STREAM = DatasetConfig(TASK.partition("=")[2], {"inputs": 64, "targets": 32}, use_cached=False)
 
 
+OF_PAIRS = needs.Data("pairs", "en,de", {split: f"{split}.en {split}.de" for split in ("train", "validation")})
+PIECES = needs.Vocabulary("pairs", 60)
+MINE = needs.Data("mine", files={split: f"{split}.en" for split in ("train", "validation")})
+
+
 def write_files(place: Path) -> None:
     for split, seed in (("train", 1), ("validation", 2)):
         for language in ("en", "de"):
             (place / f"{split}.{language}").write_text(sentences(20, seed))
 
 
+def refusal(stream: DatasetConfig, *needed: needs.Need) -> str:
+    """What `prepare` refuses, which is the only problem that `make check` finds."""
+    with pytest.raises(UserError) as error:
+        prepare.prepare(stream, needed)
+    assert data_state.state_of(stream, needed, compare=True).problems == (str(error.value),)
+    return str(error.value)
+
+
 def test_files_and_a_vocabulary_are_made_into_what_the_task_reads(
     place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = write_gin(place, more=PAIRS)
-    command = (
-        'make data DATASET=pairs FIELDS=en,de FILES="train=train.en train.de validation=validation.en validation.de"'
-    )
     assert checks.check(file, [TASK], [], None, as_json=True) == 1
     found = json.loads(capsys.readouterr().out)
     assert not found["can_be_trained"]
-    (problem,) = [one["text"] for one in found["findings"] if one["problem"]]
-    assert "train.en" in problem
+    assert "train.en" in "".join(one["text"] for one in found["findings"] if one["problem"])
     write_files(place)
     assert checks.check(file, [TASK], [], None) == 0
     printed = capsys.readouterr().out
-    assert f"{command}, make vocab DATASET=pairs SIZE=60, make cache" in printed
-    assert "at most 160" in printed
+    assert_named(
+        printed,
+        ["make data DATASET=pairs FIELDS=en,de FILES=", "make vocab DATASET=pairs SIZE=60, make cache", "at most 160"],
+    )
     needed = config.load(file, [TASK]).experiment.needs
     found = prepare.prepare(STREAM, needed)
     assert (found.data["dataset"], set(found.data["sha256"])) == ("pairs", {"train", "validation"})
@@ -133,49 +144,42 @@ def test_files_and_a_vocabulary_are_made_into_what_the_task_reads(
 
 def test_a_vocabulary_of_other_settings_is_refused(place: Path) -> None:
     write_files(place)
-    data = needs.Data("pairs", "en,de", {split: f"{split}.en {split}.de" for split in ("train", "validation")})
-    prepare.prepare(STREAM, (data, needs.Vocabulary("pairs", 60)))
-    other = (data, needs.Vocabulary("pairs", 60, character_coverage=1.0))
-    with pytest.raises(UserError) as error:
-        prepare.prepare(STREAM, other)
-    assert_named(str(error.value), ["0.9995", "CHARACTER_COVERAGE=1.0 FORCE=1"])
-    assert data_state.state_of(STREAM, other).problems == (str(error.value),)
+    prepare.prepare(STREAM, (OF_PAIRS, PIECES))
+    said = refusal(STREAM, OF_PAIRS, dataclasses.replace(PIECES, character_coverage=1.0))
+    assert_named(said, ["0.9995", "CHARACTER_COVERAGE=1.0 FORCE=1"])
 
 
 def test_another_text_is_refused(place: Path) -> None:
     write_files(place)
-    files = {split: f"{split}.en {split}.de" for split in ("train", "validation")}
-    data, vocabulary = needs.Data("pairs", "en,de", files, published="a page"), needs.Vocabulary("pairs", 60)
-    sha256 = prepare.prepare(STREAM, (data, vocabulary)).data["sha256"]
-    assert data_state.state_of(STREAM, (dataclasses.replace(data, sha256=sha256), vocabulary)).ready
-    other = dataclasses.replace(data, sha256={**sha256, "validation": "0" * 64})
-    with pytest.raises(UserError) as error:
-        prepare.prepare(STREAM, (other, vocabulary))
+    sha256 = prepare.prepare(STREAM, (OF_PAIRS, PIECES)).data["sha256"]
+    assert data_state.state_of(STREAM, (dataclasses.replace(OF_PAIRS, sha256=sha256), PIECES)).ready
+    other = dataclasses.replace(OF_PAIRS, sha256={**sha256, "validation": "0" * 64}, published="a page")
     named = ["validation", "000000000000…", "a page", "make data DATASET=pairs ", "--gin.needs.Data.sha256=None"]
-    assert_named(str(error.value), named)
-    assert data_state.state_of(STREAM, (other, vocabulary)).problems == (str(error.value),)
+    assert_named(refusal(STREAM, other, PIECES), named)
     shutil.rmtree(place / "data")
     with refused("validation"):
-        prepare.prepare(STREAM, (other, vocabulary))
+        prepare.prepare(STREAM, (other, PIECES))
 
 
-def test_a_copied_vocabulary_waits_for_its_file(place: Path) -> None:
-    write_files(place)
-    data = needs.Data("mine", files={split: f"{split}.en" for split in ("train", "validation")})
-    vocabulary = needs.Vocabulary("mine", tokenizer="their.model", name="theirs")
-    stream = DatasetConfig("mine_lm_mine_theirs", {"targets": 64}, use_cached=False)
-    state = data_state.state_of(stream, (data, vocabulary))
-    assert state.missing == (data.command, "make vocab DATASET=mine TOKENIZER=their.model VOCAB=theirs")
+def test_commands_are_typed_as_they_are_written() -> None:
     quoted = needs.Data("mine", files={"train": '"a b.txt"', "validation": "v$1.txt"})
     assert quoted.command == """make data DATASET=mine FILES='train="a b.txt" validation=v$1.txt'"""
     words = needs.Vocabulary("mine", size=60, extra_ids=0, byte_fallback=True)
     assert words.command == "make vocab DATASET=mine SIZE=60 EXTRA_IDS=0 BYTE_FALLBACK=1"
+
+
+def test_a_copied_vocabulary_waits_for_its_file(place: Path) -> None:
+    write_files(place)
+    vocabulary = needs.Vocabulary("mine", tokenizer="their.model", name="theirs")
+    stream = DatasetConfig("mine_lm_mine_theirs", {"targets": 64}, use_cached=False)
+    state = data_state.state_of(stream, (MINE, vocabulary))
+    assert state.missing == (MINE.command, "make vocab DATASET=mine TOKENIZER=their.model VOCAB=theirs")
     assert_named(state.problems[0], ["mine_theirs", "their.model"])
-    prepare.prepare(DatasetConfig("mine_lm", {"targets": 64}, use_cached=False), (data,))
+    prepare.prepare(DatasetConfig("mine_lm", {"targets": 64}, use_cached=False), (MINE,))
     prepare.train_vocabulary("mine", needs.Vocabulary("mine", 60).settings)
     (place / "data" / "mine" / "vocabularies" / "unigram_60" / "sentencepiece.model").rename(place / "their.model")
-    assert data_state.state_of(stream, (data, vocabulary)).row.vocabulary.size <= 160
-    prepare.prepare(stream, (data, vocabulary))
+    assert data_state.state_of(stream, (MINE, vocabulary)).row.vocabulary.size <= 160
+    prepare.prepare(stream, (MINE, vocabulary))
     record = read_record(find_vocabularies(place / "data")["mine_theirs"])
     assert record.source["kind"] == "file"
 
@@ -199,14 +203,11 @@ def test_needs_make_no_other_run() -> None:
 
 
 @pytest.mark.process
-def test_a_stale_cache_is_one_for_the_check_too(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_stale_cache_is_one_for_the_check_too(place: Path) -> None:
     """A cache whose files and text are as they were, of a task that was another one."""
     write_files(place)
-    data = needs.Data("mine", files={split: f"{split}.en" for split in ("train", "validation")})
     stream = DatasetConfig("mine_span_corruption", {"inputs": 64, "targets": 32})
-    prepare.prepare(stream, (data,))
-    file = write_gin(place)
-    assert checks.check(file, ["MIXTURE_OR_TASK_NAME=mine_span_corruption"], [], None) == 0
+    prepare.prepare(stream, (MINE,))
     identity = place / "cache" / "mine_span_corruption" / "t5xpg_identity.json"
     record = read_json(identity)
     record["definition"]["features"]["targets"]["add_eos"] = "another"
@@ -214,11 +215,4 @@ def test_a_stale_cache_is_one_for_the_check_too(place: Path, capsys: pytest.Capt
     for known in (place / "cache" / ".t5xpg").glob("known-*"):
         known.unlink()  # as where something changed that the task is made of
     assert data_state.state_of(stream).ready, "without TensorFlow nothing is to be seen"
-    with pytest.raises(UserError) as error:
-        prepare.prepare(stream)
-    assert_named(str(error.value), ["make cache TASK=mine_span_corruption FORCE=1"])
-    capsys.readouterr()
-    overrides = ["MIXTURE_OR_TASK_NAME=mine_span_corruption", "train_eval/spec.DatasetConfig.use_cached=False"]
-    assert checks.check(file, overrides, [], None, as_json=True) == 1
-    found = json.loads(capsys.readouterr().out)["findings"]
-    assert [one["text"] for one in found if one["problem"]] == [str(error.value)]
+    assert_named(refusal(stream), ["make cache TASK=mine_span_corruption FORCE=1"])

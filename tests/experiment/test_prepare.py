@@ -87,7 +87,6 @@ def export(place: Path, **options: Any) -> None:
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> Mock:
-    """Counts the processes that are started."""
     noted = Mock(wraps=subprocess.Popen)
     monkeypatch.setattr(subprocess, "Popen", noted)
     return noted
@@ -207,17 +206,15 @@ def test_a_part_of_a_text_is_used_and_said(
     assert_named(said(), ["LIMIT=5", "make data DATASET=small FILES="])
     export(place)
     # a name of the table
-    known = {**built_in(), "small": built_in()["wikitext"]}
-    monkeypatch.setattr(prepare, "built_in", lambda: known)
-    assert "files that were given" in said()
+    monkeypatch.setattr(prepare, "built_in", lambda: {**built_in(), "small": built_in()["wikitext"]})
     manifest = read_manifest(exported)
+    assert "files that were given" in said()
     write_manifest(exported, dataclasses.replace(manifest, source={"kind": "hugging face"}))
     assert "earlier definition" in said()
     write_manifest(exported, dataclasses.replace(manifest, max_bytes=2_500_000, source={"streamed": True}))
     assert "MAX_MB=2.5" in said()
     write_manifest(exported, manifest)
-    # a selection lies beside the whole
-    monkeypatch.undo()
+    monkeypatch.undo()  # a selection lies beside the whole
     set_environment(place, monkeypatch)
     selection = Selection.parse("[tv]*.txt")
     export(place, select=selection)

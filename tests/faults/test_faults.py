@@ -21,6 +21,7 @@ from t5xpg.experiment import config
 from t5xpg.run.batch_trail import read_trail
 from t5xpg.run.checkpoint.folders import saved_steps
 from t5xpg.train import training
+from tests.refusals import assert_named
 from tests.workplace import PATIENCE, Workplace, assert_same_run, wait_until
 
 pytestmark = pytest.mark.process
@@ -33,7 +34,6 @@ LITTER = re.compile(r"\.tmp\b|\.old\b|orbax-checkpoint-tmp|\.unfinished|\.remove
 
 @pytest.fixture(scope="module")
 def unbroken(workplace: Workplace) -> Path:
-    """A run that nothing happened to."""
     workplace.run("train", str(workplace.experiment), *LONG, "--run=long")
     return workplace.folder / "runs" / "long"
 
@@ -78,11 +78,9 @@ def test_a_run_goes_on_after_its_data_process_was_killed_and_from_the_last_good_
         process.send_signal(signal.SIGCONT)
         printed, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 1, printed
-    assert "was ended by signal 9" in printed
-    assert re.search(r"Step \d+ is saved: once that is mended, the same command goes on from there\.", printed)
-    assert "Traceback" not in printed
     assert litter(workplace, "damaged") == []
     saved = saved_steps(run / "checkpoints")[-1]
+    assert_named(printed, ["signal 9", f"Step {saved} is saved"])
     assert saved < 80
     with workplace.start(*command, held_at=80) as process:
         wait_until(process, lambda: saved_steps(run / "checkpoints")[-1] > saved)
@@ -122,9 +120,7 @@ def test_the_second_trainer_is_told_of_the_first_and_a_second_interrupt_stops_at
     metrics = workplace.folder / "runs" / "twice" / "metrics.jsonl"
     with workplace.start("train", str(workplace.experiment), *long) as process:
         wait_until(process, lambda: metrics.exists() and metrics.stat().st_size)
-        said = workplace.refused("train", str(workplace.experiment), *long)
-        assert f"Process {process.pid} is working in" in said
-        assert "RUN=" in said
+        workplace.refused("train", str(workplace.experiment), *long, words=[f"Process {process.pid}", "RUN="])
         os.kill(data_process_of(process), signal.SIGSTOP)  # what is saved includes the position in the data
         process.send_signal(signal.SIGINT)
         line_with(process, "stopping after this step; once more stops at once")
@@ -132,8 +128,7 @@ def test_the_second_trainer_is_told_of_the_first_and_a_second_interrupt_stops_at
         process.send_signal(signal.SIGINT)
         printed, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 128 + signal.SIGINT, printed
-    assert printed.endswith("t5xpg: interrupted\n")
-    assert "Traceback" not in printed
+    assert_named(printed, ["t5xpg: interrupted\n"])
     assert litter(workplace, "twice") == []
 
 
@@ -146,18 +141,14 @@ def test_a_run_that_leaves_the_finite_numbers_says_where_and_keeps_the_batch(wor
     assert found is not None, printed
     step = int(found[1])
     assert "gradients of decoder/" in found[3]
-    assert "Traceback" not in printed
-    assert "Lower LEARNING_RATE" in printed
+    assert_named(printed, ["LEARNING_RATE", f"Step {step - 1} is saved"])
     assert saved_steps(run / "checkpoints")[-1] == step - 1
-    assert f"Step {step - 1} is saved" in printed
     kept = run / "nonfinite" / f"step_{step:08d}"
     with np.load(kept / "batch.npz", allow_pickle=False) as arrays:
         assert hash_batch(dict(arrays)) == read_trail(run / "batches.sha256")[step - 1]
     record = json.loads((kept / "step.json").read_text())
     assert record["parameters"]
     assert litter(workplace, "not finite") == []
-    assert "skipped, 1 of 2" in printed
-    assert "skipped, 2 of 2" in printed
-    assert "SKIP_NONFINITE=2 such steps were passed over before it" in printed
+    assert_named(printed, ["skipped, 1 of 2", "skipped, 2 of 2", "SKIP_NONFINITE=2"])
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines if line["split"] == "skipped"] == [step - 2, step - 1]

@@ -1,14 +1,8 @@
 """What must hold of any experiment, tried on small ones that are drawn at random.
 
-Each is drawn from its number: files of a random form with rows of all lengths, some of which an export leaves out; a
-task of them, lengths of its features, a way of decoding, and whether the run is stopped and continued. Whatever is
-drawn, the following holds:
-
-- rows in = rows out + rows that were left out, each under a reason;
-- `check` and `train` agree whether the experiment can be trained;
-- a run that is continued has the records of one that was not stopped;
-- predicted metrics say how they were decoded, and the page of the report says so, too;
-- what is refused is refused in words.
+Rows in are rows out and rows that were left out, each under a reason; `check` and `train` agree whether the experiment
+can be trained; a run that is continued has the records of one that was not stopped; predicted metrics say how they were
+decoded; what is refused is refused in words.
 """
 
 import itertools
@@ -38,18 +32,12 @@ EVAL_PERIOD = 2
 CHECKPOINT_PERIOD = 2
 USE_CACHED_TASKS = {cached}
 """
-DECODING = {
-    "greedy": (),
-    "beam": ("num_decodes=2", "alpha=0.0"),
-    "sample": ("temperature=0.5", "seed=3"),
-}
+DECODING = {"greedy": (), "beam": ("num_decodes=2", "alpha=0.0"), "sample": ("temperature=0.5", "seed=3")}
 SENTENCE = "the a dog cat sees finds every small green house — ß 日本 by : <extra_id_0> 12 %"
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """The files of an export with their rows, how it is made, and what is done with it."""
-
     rows: dict[str, list[str]]  # the lines of each split's file
     form: str
     options: tuple[str, ...]
@@ -61,7 +49,6 @@ class Drawn:
 
 
 def draw(number: int) -> Drawn:
-    """The experiment of a number, always the same."""
     draw = random.Random(number)
     supervised = draw.random() < 0.6
 
@@ -90,7 +77,6 @@ def draw(number: int) -> Drawn:
 
 
 def run(place: Workplace, *arguments: str) -> tuple[int, str]:
-    """A command in this process: its exit code, and what it printed on both streams."""
     said, code = place.run_here(arguments)
     assert code in (0, 1), said
     assert "Traceback" not in said, said
@@ -152,8 +138,6 @@ def try_number(number: int, folder: Path) -> str:
         for option in DECODING[drawn.decoding]:
             name, _, value = option.partition("=")
             assert found["decoding"][name] == json.loads(value)
-        page = (folder / "odd" / "README.md").read_text(encoding="utf-8")
-        assert f"\nDecoding: {drawn.decoding}, " in page, page
     return f"trained {task}, {drawn.decoding}{', continued' if drawn.stopped else ''}"
 
 

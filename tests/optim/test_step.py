@@ -90,7 +90,6 @@ def updated(model, optimizer, loss_config, batches, **options):
 
 
 def distance(a, b) -> float:
-    """Relative L2 distance of two trees."""
     pairs = zip(*(map(np.float64, jax.tree.leaves(tree)) for tree in (a, b)), strict=True)
     squares = np.asarray([(np.sum((x - y) ** 2), np.sum(y**2)) for x, y in pairs]).sum(0)
     return np.sqrt(squares[0] / squares[1])

@@ -1,23 +1,24 @@
 """Predicted metrics say how they were predicted, from the record of an evaluation to the page of a report."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from t5xpg.base.files import write_json
 from t5xpg.run.records import JsonlWriter
 from t5xpg.run.report import PAGE, write_report
 from t5xpg.run.results import collect
 from t5xpg.run.results_page import pictures
 from tests.refusals import assert_named
 from tests.run.test_report import make_run
+from tests.written_evaluations import write_evaluation
 
 LENGTHS = {"inputs": 128, "targets": 80}
 GREEDY = {"method": "greedy", "max_decode_length": 80, "task_feature_lengths": LENGTHS}
 BEAM = {"method": "beam", "max_decode_length": 80, "num_decodes": 4, "alpha": 0.6, "task_feature_lengths": LENGTHS}
 
 
-def evaluation(decoding: dict[str, object], bleu: float, examples: int = 1014) -> dict[str, object]:
+def evaluation(decoding: dict[str, object], bleu: float, examples: int = 1014) -> dict[str, Any]:
     predicted = {"en_de": {"examples": examples, "decoding": decoding}}
     return {"step": 600, "predicted": predicted, "metrics": {"en_de": {"bleu": bleu}}}
 
@@ -27,14 +28,14 @@ def test_a_figure_is_not_replaced_by_one_made_otherwise_without_a_word(
 ) -> None:
     run, folder = make_run(tmp_path / "run"), tmp_path / "report"
     folder.mkdir()
-    write_json(run.evaluation_json, evaluation(BEAM, 40.73))
-    write_json(run.evaluation / "test" / "evaluation.json", evaluation(BEAM, 39.5, 1000) | {"split": "test"})
+    write_evaluation(run, evaluation(BEAM, 40.73))
+    write_evaluation(run, evaluation(BEAM, 39.5, 1000) | {"split": "test"})
     readme = write_report(run, folder).read_text()
     how = "beam, max_decode_length 80, num_decodes 4, alpha 0.6, inputs 128, targets 80"
     assert_named(readme, ["| validation | 40.73 | 1,014 |\n", "| test | 39.5 | 1,000 |\n", how])
     assert readme.count(how) == 1
     assert "->" not in capsys.readouterr().out
-    write_json(run.evaluation_json, evaluation(GREEDY, 38.44))
+    write_evaluation(run, evaluation(GREEDY, 38.44))
     readme = write_report(run, folder).read_text()
     printed = capsys.readouterr().out
     assert_named(printed, ["bleu 40.73 -> 38.44", "decoding.method beam -> greedy"])
@@ -46,8 +47,8 @@ def test_what_needs_no_model_stands_beside_it(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run")
     trivial = {"trivial": {"en_de": {"copy": {"bleu": 3.25}, "majority": {"bleu": 0.5}}}, "encoder_use": 1.25}
     trivial["blanks"] = {"word": {"exact_match": 12.5, "exchanged": 0.0, "unigram": 3.125, "examples": 256}}
-    write_json(run.evaluation_json, evaluation(GREEDY, 38.44) | trivial)
-    write_json(run.evaluation / "test" / "evaluation.json", evaluation(GREEDY, 39.5, 1000) | {"split": "test"})
+    write_evaluation(run, evaluation(GREEDY, 38.44) | trivial)
+    write_evaluation(run, evaluation(GREEDY, 39.5, 1000) | {"split": "test"})
     page = PAGE.block(collect(run))
     assert_named(page, ["| validation | 38.44 | 3.25 | 0.5 | 1,014 |", "| test | 39.5 | - | - | 1,000 |"])
     assert_named(page, ["| word | 12.5 | 0 | 3.125 | 256 |", "| 1.250 |"])

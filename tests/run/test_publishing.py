@@ -17,6 +17,7 @@ from t5xpg.study import references
 from tests.refusals import assert_named, refused
 from tests.run.test_report import make_run, measures
 from tests.workplace import contents
+from tests.written_evaluations import write_evaluation
 from tests.written_pages import wrong_files
 
 A, B = ({"commit": letter * 40, "clean": True} for letter in "ab")
@@ -62,8 +63,7 @@ def predicting(path: Path, seed: int, bleu: float, **more: Any) -> RunDirectory:
     settings = {"train_dataset.batch_size": 16, "train_dataset.pack": False, "train_dataset.seed": seed}
     changed(run, seed=seed, settings=settings)
     evaluation = {**BLEU, **WAY, "git": environment.git_state(), "metrics": {"t": {"bleu": bleu, "note": "x"}}, **more}
-    (run.evaluation / "test").mkdir(parents=True)
-    write_json(run.evaluation / "test" / "evaluation.json", evaluation)
+    write_evaluation(run, evaluation)
     return run
 
 
@@ -72,14 +72,14 @@ def test_a_mean_over_fewer_seeds_says_so() -> None:
     assert comparison_tables._spread(("t", "bleu", "test"), [40.0, 41.0], 3) == "40.5 (40 to 41), of 2 seeds"
 
 
-def test_an_evaluation_of_another_task_or_of_other_parameters_is_no_split(tmp_path: Path) -> None:
+def test_an_evaluation_is_named_by_what_it_has_otherwise(tmp_path: Path) -> None:
     run = predicting(tmp_path / "run", 7, 40.0)
-    of_split = run.evaluation / "test" / "evaluation.json"
-    (run.evaluation / "other_task").mkdir()
-    write_json(run.evaluation / "other_task" / "evaluation.json", {**read_json(of_split), "split": "validation"})
-    assert list(collect(run)["other_splits"]) == ["test"]
-    write_json(run.evaluation_json, {**read_json(of_split), "split": "validation", "mean_of_checkpoints": 3})
-    assert "other_splits" not in collect(run), "of a single checkpoint"
+    write_evaluation(run, {**BLEU, **WAY, "metrics": {"t": {"bleu": 30.0}}}, task="other_task")
+    assert list(collect(run)["other_splits"]) == ["test", "test, other_task"]
+    write_evaluation(run, {"step": 100, "mean_of_checkpoints": 3})
+    names = ["test, step 100", "test, step 100, other_task", "validation, step 100"]
+    assert list(collect(run)["other_splits"]) == names
+    assert "| bleu | test, step 100, other_task | 30 |" in PAGE.block(collect(run))
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_only_the_code_of_a_commit_is_published(
 ) -> None:
     run = make_run(tmp_path / "run", steps=100, starts=len(starts))
     changed(run, starts=starts)
-    write_json(run.evaluation_json, {"step": 100, "git": evaluated})
+    write_evaluation(run, {"step": 100, "git": evaluated})
     with refused(str(run.path), *reasons, "ALLOW_CHANGED=1"):
         publish(run, home)
     assert list(home.iterdir()) == []
@@ -107,7 +107,7 @@ def test_only_the_code_of_a_commit_is_published(
 def test_an_evaluation_may_be_of_a_later_commit(tmp_path: Path, home: Path) -> None:
     run = make_run(tmp_path / "run", steps=100, starts=2)
     changed(run, starts=[A, A])
-    write_json(run.evaluation_json, {"step": 100, "git": B})
+    write_evaluation(run, {"step": 100, "git": B})
     text = publish(run, home).read_text(encoding="utf-8")
     assert_named(text, ["aaaaaaaaaaaa", "bbbbbbbbbbbb"])
     assert "Not the code" not in text

@@ -1,5 +1,6 @@
 import json
 import math
+import shutil
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import pytest
 
 from t5xpg.base import environment
-from t5xpg.base.files import read_json, write_json
+from t5xpg.base.files import read_json
 from t5xpg.base.markdown import escape
 from t5xpg.run.directory import RunDirectory
 from t5xpg.run.records import JsonlWriter
@@ -15,6 +16,7 @@ from t5xpg.run.report import PAGE, publish, write_report
 from t5xpg.run.results import collect, read_results
 from tests.refusals import assert_named, refused
 from tests.workplace import contents
+from tests.written_evaluations import write_evaluation
 from tests.written_pages import wrong_files
 
 BEGIN, END = PAGE.markers
@@ -63,8 +65,7 @@ def make_run(path: Path, *, steps: int = 600, experiment: str = "tiny", starts: 
                 timing.write({"step": step, "time": started + step, **speed})
             if step % 100 == 0:
                 metrics.write({"step": step, "split": "validation", **measures(2.1 + 80 / (20 + step))})
-    write_json(run.samples_json, SAMPLES)
-    write_json(run.evaluation_json, {"step": steps, "git": environment.git_state()})
+    write_evaluation(run, {"step": steps, "git": environment.git_state()}, samples=SAMPLES)
     return run
 
 
@@ -151,10 +152,10 @@ def test_the_evaluation_is_shown(tmp_path: Path) -> None:
     predicted = {"squad": {"examples": 8, "decoding": {"method": "greedy", "max_decode_length": 80}}}
     metrics = {"metrics": {"squad": {"f1": 0.5, "table": [1]}}, "predicted": predicted}
     summary = {"nats_per_byte": 2.5, "target_tokens": 12345, **metrics}
-    write_json(run.evaluation_json, {"step": 100, "split": "validation", "data": {"sha256": "x"}, **summary})
+    write_evaluation(run, {"step": 100, "split": "validation", "data": {"sha256": "x"}, **summary})
     text = PAGE.block(collect(run))
     rows = text[text.index("| evaluation |") :].split("\n\n")[0].splitlines()[2:]
-    assert [row.split(" | ")[-1] for row in rows] == ["100 |", "validation |", "2.500 |", "12,345 |"]
+    assert [row.split(" | ")[-1] for row in rows] == ["100 |", "validation |", "2.500 |", "12,345 |", "own |"]
     assert "| f1 | validation | 0.5 | 8 |" in text
 
 
@@ -163,22 +164,16 @@ def test_an_evaluation_of_another_step_is_left_out(tmp_path: Path, capsys: pytes
     run = make_run(tmp_path / "mine", steps=400)
     (run.checkpoints / "400").mkdir(parents=True)
     command = f"make eval EXP=tiny RUN={run.path}"
-    for evaluation, said in (
-        ({"step": 400}, []),
-        ({"step": 200}, ["step 200", "at 400", command]),
-        ([], ["unknown", command]),  # damaged
-        (None, [command]),
-    ):
-        if evaluation is None:
-            run.evaluation_json.unlink()
-        else:
-            write_json(run.evaluation_json, evaluation)
+    for step, said in ((400, []), (200, ["step 200", "at 400", command]), (None, [command])):
+        shutil.rmtree(run.evaluations)
+        if step is not None:
+            write_evaluation(run, {"step": step}, samples=SAMPLES)
         write_report(run, folder)
         printed = capsys.readouterr().out
         assert_named(printed, [*said, *map(str, folder.iterdir())])
         assert ("make eval" in printed) == bool(said)
         results = read_results(folder / "results.json")
-        assert results["evaluation"] == (None if said else evaluation)
+        assert (results["evaluation"] is None) == bool(said)
         assert results["samples"] == (None if said else SAMPLES)
     (run.checkpoints / "400").rename(run.checkpoints / "420")  # stopped between two records
     write_report(run, folder)

@@ -9,19 +9,21 @@ from t5xpg.base.files import write_json
 from t5xpg.run.results import at_steps, collect, read_results, thinned
 from tests.refusals import refused
 from tests.run.test_report import SAMPLES, make_run, measures, short_run
+from tests.written_evaluations import write_evaluation
 
 
 def test_results_are_those_of_the_records(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run")
     evaluation = {"step": 600, "metrics": {"pydocs_span_corruption": {"accuracy": 0.25}}}
-    write_json(run.evaluation_json, evaluation)
+    write_evaluation(run, evaluation, samples=SAMPLES)
     results, record = collect(run), run.read()
     start = record["starts"][0]
     devices = {"platform": "cpu", "kind": "cpu", "count": 1}
     expected = {
         "command": "make train EXP=tiny", "identity": record["identity"], "versions": start["versions"],
         "hardware": {**start["host"], "devices": devices, "xla_flags": start["xla_flags"]},
-        "steps": 600, "target_tokens": 300 * 500, "examples": 600 * 16, "samples": SAMPLES, "evaluation": evaluation,
+        "steps": 600, "target_tokens": 300 * 500, "examples": 600 * 16, "samples": SAMPLES,
+        "evaluation": {**evaluation, "task": "own", "split": "validation"},
         "best_validation": results["final"]["validation"],
     }  # fmt: skip
     assert {name: results[name] for name in expected} == expected

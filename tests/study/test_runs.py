@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from t5xpg.base.files import write_json
 from t5xpg.study.runs import Outcome, Run, check_same_text, outcome
 from t5xpg.study.sweep import judged_tasks
 from tests.refusals import refused
+from tests.written_evaluations import write_evaluation
 
 
 def test_a_run_has_diverged_where_more_updates_were_not_finite_than_are_passed_over(tmp_path: Path) -> None:
@@ -32,7 +32,6 @@ def test_runs_of_different_text_are_not_compared(tmp_path: Path) -> None:
 def test_a_mean_of_checkpoints_is_not_the_last_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run, found = Run("tiny", tmp_path, "final", {}, []), {"task": "a", "step": 4}
     monkeypatch.setattr(judged_tasks, "outcome", lambda run: Outcome(4))
-    write_json(run.directory.evaluation_json, found)
-    assert judged_tasks.evaluation_on(run, "a") == found
-    write_json(run.directory.evaluation_json, {**found, "mean_of_checkpoints": 2})
+    write_evaluation(run.directory, {**found, "mean_of_checkpoints": 2})
     assert judged_tasks.evaluation_on(run, "a") is None
+    assert judged_tasks.evaluation_on(run, "a") == write_evaluation(run.directory, found).record

@@ -1,13 +1,12 @@
 """The files that hand a batch on, from its source to the update: as many as CONTRIBUTING.md names, in that order."""
 
+import contextlib
 import os
 import re
-import shutil
-import signal
+import socket
 import sys
-import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType, SimpleNamespace
 from typing import Any
@@ -85,35 +84,25 @@ class Way:
 
 
 @pytest.fixture
-def data_process_in_this_one(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def data_process_in_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """The data process as a thread, so that one profile sees both sides of the socket."""
-    started, ended = threading.Event(), threading.Event()
+
+    def answer(connection: socket.socket) -> None:
+        with connection, contextlib.suppress(EOFError):
+            data_process.receive(connection)  # where modules are
+            answers = worker.Answers()
+            while True:
+                message = data_process.receive(connection)
+                data_process.send(connection, getattr(answers, message.pop("call"))(**message))
 
     def start(command: list[str], *, pass_fds: list[int], **_: Any) -> Any:
-        started.set()
-        monkeypatch.setattr(sys, "argv", ["worker", str(os.dup(pass_fds[0]))])
-        threading.Thread(target=worker.main, daemon=True).start()
+        connection = socket.socket(fileno=os.dup(pass_fds[0]))
+        threading.Thread(target=answer, args=(connection,), daemon=True).start()
         return SimpleNamespace(pid=0, poll=lambda: None, wait=lambda timeout=None: 0)
 
     monkeypatch.setattr(data_process, "subprocess", SimpleNamespace(Popen=start, DEVNULL=None))
     for name in ("set_intra_op_parallelism_threads", "set_inter_op_parallelism_threads"):
         monkeypatch.setattr(tf.config.threading, name, lambda count: None)  # it may be in use here
-    monkeypatch.setattr(signal, "signal", lambda *_: None)  # of the main thread alone
-    monkeypatch.setattr(tempfile, "tempdir", tempfile.gettempdir())  # the worker sets and removes its own
-
-    def end(code: int) -> None:
-        ended.set()
-        threading.Event().wait()  # a daemon thread that has nothing to do
-
-    def remove(_: str, command: list[str]) -> None:
-        shutil.rmtree(command[-1])
-        raise OSError("nothing else runs in place of this process")
-
-    monkeypatch.setattr(os, "_exit", end)
-    monkeypatch.setattr(os, "execvp", remove)
-    yield
-    if started.is_set():  # it would end this process once os._exit is itself again
-        ended.wait()
 
 
 @pytest.mark.usefixtures("data_process_in_this_one")

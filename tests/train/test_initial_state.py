@@ -52,7 +52,6 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, TrainState]
 
 @pytest.fixture
 def build(trained: tuple[Path, TrainState], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Makes the fine-tuning with some overrides and includes."""
     monkeypatch.setenv("T5XPG_RUNS_DIR", str(trained[0]))
 
     def built(*overrides: str, files: tuple[str, ...] = ()) -> Assembly:
@@ -135,10 +134,8 @@ def test_the_rows_of_ngrams_are_not_those_of_the_vocabulary(trained: tuple[Path,
 
 def test_an_optimiser_of_another_kind(build: Any) -> None:
     files = ("gin/optimizers/adafactor.gin",)
-    with pytest.raises(UserError) as caught:
+    with refused("RESET_OPTIMIZER=True"):
         initial_state.begin(build("RESET_OPTIMIZER=False", files=files))
-    assert "RESET_OPTIMIZER=True" in str(caught.value)
-    assert "params/" not in str(caught.value)
     initial_state.begin(build(files=files))
 
 
@@ -155,9 +152,6 @@ def test_a_decoder_alone(build: Any, tmp_path: Path, monkeypatch: pytest.MonkeyP
         initial_state.begin(build(named))
     causal = "decoder_only.DecoderOnlyModel.inputs_bidirectional_attention=False"
     assert initial_state.begin(build(named, "TASK_FEATURE_LENGTHS={'targets': 64}", causal, files=alone)).origin
-    otherwise = {"settings": {"inputs_bidirectional_attention": False}}  # of a teacher
-    (said,) = initial_state._other_settings(otherwise, before.experiment.model, None)
-    assert "inputs_bidirectional_attention False" in said
     wider = build(named, "TASK_FEATURE_LENGTHS={'targets': 64}", "encoder_decoder.T5Config.mlp_dim=24", files=alone)
     with refused("T5Config.mlp_dim"):
         initial_state.begin(wider)
@@ -171,9 +165,6 @@ def test_a_decoder_alone(build: Any, tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert same(start.state.params["decoder_token_embedder"], state.params["token_embedder"])
     assert start.origin is not None
     assert start.origin["sha256"] == sha256_of_arrays({"params": state.params})
-    loaded = config.load(str(tmp_path / "tuned.gin"), (named, "ADAPT_DECODER=True"))
-    (said,) = start_findings(loaded, RunDirectory(tmp_path / "tuned"), None, data=False)
-    assert_named(said.text, ["decoder after step 5", "encoder/layers_*/mlp", "decoder/layers_*/mlp"])
     with refused("ADAPT_DECODER"):
         build(named, "ADAPT_DECODER=True", "RESET_OPTIMIZER=False")
 
@@ -194,15 +185,11 @@ def test_a_teacher(trained: tuple[Path, TrainState], build: Any, tmp_path: Path)
     other = {**start.origins[TEACHER], "sha256": "0" * 64}
     with refused("TEACHER_CHECKPOINT=small"):
         frozen_parameters(built, other)
-    loaded = config.load(str(tmp_path / "tuned.gin"), smaller, teaching)
-    (said,) = start_findings(loaded, RunDirectory(tmp_path / "tuned"), None, data=False)
-    assert "small after step 5" in said.text
     loaded = config.load(str(tmp_path / "tuned.gin"), smaller[:-1], teaching)
     (said,) = start_findings(loaded, RunDirectory(tmp_path / "tuned"), None, data=False)
     assert said.problem
-    assert_named(
-        said.text, ["mlp/wi_0/kernel", "float32[32, 64]", "float32[32, 16]", "teacher/encoder_decoder.T5Config"]
-    )
+    named = ["mlp/wi_0/kernel", "float32[32, 64]", "float32[32, 16]", "teacher/encoder_decoder.T5Config"]
+    assert_named(said.text, named)
     with refused("TEACHER_CHECKPOINT", "/smal"):
         initial_state.begin(build(*alone, "TEACHER_CHECKPOINT=smal", files=teaching))
     goes_on = ("RESET_OPTIMIZER=False", "optimizers.Adafactor.step_offset=5", "TEACHER_CHECKPOINT=small")

@@ -206,12 +206,3 @@ def test_updates_that_are_not_finite_do_not_count() -> None:
     with refused("step 2", "w"):
         noted.train(skip=1)  # this update changes nothing of what is not finite: its parameters are lost
     assert ("skipped", 2) in noted.events
-
-
-def test_what_a_measurement_leaves_free_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    noted = Noted()
-    monkeypatch.setattr("t5xpg.base.malloc.release_unused", lambda: noted.events.append(("released",)))
-    noted.train(predict_period=4, until=4)
-    measured = [at for at, event in enumerate(noted.events) if event[0] in ("measure", "predict")]
-    assert len(measured) == 3  # the state before the first update, and after the fourth
-    assert all(noted.events[at + 1] == ("released",) for at in measured)

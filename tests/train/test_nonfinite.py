@@ -1,6 +1,7 @@
 """Updates that are not finite: found, named, kept, and passed over without a trace in the parameters."""
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +16,7 @@ from t5xpg.optim.state import TrainState, of_parameters
 from t5xpg.optim.step import make_train_step
 from t5xpg.train import nonfinite
 from tests.refusals import assert_named
+from tests.small_models import seq2seq
 
 V, B, S, T = 16, 4, 6, 5
 MODEL = EncoderDecoderModel(
@@ -30,13 +32,12 @@ def new_state(optimizer: Optimizer) -> TrainState:
 
 def batch(seed: int) -> dict[str, np.ndarray]:
     generator = np.random.default_rng(seed)
-    targets = generator.integers(1, V, (B, T)).astype(np.int32)
-    return {
-        "encoder_input_tokens": generator.integers(1, V, (B, S)).astype(np.int32),
-        "decoder_target_tokens": targets,
-        "decoder_input_tokens": np.pad(targets, ((0, 0), (1, 0)))[:, :-1],
-        "decoder_loss_weights": np.ones_like(targets),
-    }
+    inputs, targets = (generator.integers(1, V, (B, length)).astype(np.int32) for length in (S, T))
+    return seq2seq(inputs, targets) | {"decoder_loss_weights": np.ones_like(targets)}
+
+
+def assert_same(ours: Any, theirs: Any) -> None:
+    jax.tree.map(np.testing.assert_array_equal, ours, theirs)
 
 
 def broken(state: TrainState, name: str, value: float) -> TrainState:
@@ -72,9 +73,7 @@ def test_what_is_not_finite_is_named() -> None:
     assert found is not None
     assert "decoder/logits_dense/kernel" in found.parameters
     assert_named(str(found), ["cross entropy", "gradient norm", "step 3"])
-
-
-def test_one_gradient_alone_is_named_alone() -> None:
+    # one gradient alone
     squares = np.ones(len(NAMES), np.float32)
     squares[NAMES.index("encoder/layers_0/mlp/wo/kernel")] = np.inf
     found = nonfinite.find(9, {"cross_entropy": 1.0, "gradient_norm": np.inf, "gradient_squares": squares}, PARAMS)
@@ -91,21 +90,15 @@ def test_a_skipped_update_changes_counts_alone(optimizer: Adafactor | AdamW) -> 
     after, metrics = update(bad, batch(1))
     assert not np.isfinite(metrics["gradient_norm"])
     assert int(after.step) == int(bad.step) + 1
-    for new, old in zip(
-        jax.tree.leaves((after.params, after.opt_state)), jax.tree.leaves((bad.params, bad.opt_state)), strict=True
-    ):
-        counts = jnp.issubdtype(old.dtype, jnp.integer)  # of the schedule, whose rate is recorded by the step
-        np.testing.assert_array_equal(new, old + 1 if counts else old)
+    # counts are those of the schedule, whose rate is recorded by the step
+    expected = jax.tree.map(lambda old: old + jnp.issubdtype(old.dtype, jnp.integer), bad.opt_state)
+    assert_same((after.params, after.opt_state), (bad.params, expected))
 
 
 def test_skipping_changes_nothing_where_all_is_finite() -> None:
     optimizer = AdamW(0.1)
     state = new_state(optimizer)
-    with_it, without = step_of(optimizer, True), step_of(optimizer, False)
-    for ours, theirs in zip(
-        jax.tree.leaves(with_it(state, batch(0))), jax.tree.leaves(without(state, batch(0))), strict=True
-    ):
-        np.testing.assert_array_equal(ours, theirs)
+    assert_same(step_of(optimizer, True)(state, batch(0)), step_of(optimizer, False)(state, batch(0)))
 
 
 def test_parameters_that_are_not_finite_are_named() -> None:

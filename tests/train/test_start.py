@@ -41,16 +41,11 @@ def experiment(own_place: Path) -> Any:
     return config.load(str(own_place / "small.gin")).experiment
 
 
-def test_the_same_is_the_same(experiment: Any) -> None:
+def test_what_differs_is_named(experiment: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     require_same(ALONE, experiment, DATA)
     group = Heard()
     require_same(group, experiment, DATA)
     require_same(group, dataclasses.replace(experiment), {**DATA, "seed": 3})
-
-
-def test_what_differs_is_named(experiment: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    group = Heard()
-    require_same(group, experiment, DATA)
     other = dataclasses.replace(experiment, eval_period=7)
     with refused("Process 1", "settings.eval_period  6", "data.sha256.train  ab"):
         require_same(group, other, {**DATA, "data": {"task": "t", "sha256": {"train": "cd"}}})
@@ -98,7 +93,6 @@ def test_a_request_to_stop_that_came_before_it_compiles_ends_it_too(
 
 
 def test_checkpoints_that_differ_are_named(experiment: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Every host may have a run of that name."""
     started, group = dataclasses.replace(experiment, initial=InitialCheckpoint("base")), Heard()
     for host in ("one", "other"):
         checkpoint = tmp_path / host / "base" / "checkpoints" / "8"

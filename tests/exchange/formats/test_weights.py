@@ -24,7 +24,6 @@ COPIES = {"encoder.embed_tokens.weight", "decoder.embed_tokens.weight"}
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A copy of the checkpoint in parts."""
     return Path(shutil.copytree(FAMILIES / "parts", tmp_path / "parts"))
 
 
@@ -138,9 +137,6 @@ def test_what_is_no_dict_of_tensors(tmp_path: Path) -> None:
             TorchFile(archive(tmp_path / "a.bin", value))
 
 
-DOUBLED = b"\x80\x02)" + b"".join(b"q%ch%c\x86" % (number, number) for number in range(200))
-
-
 def test_descriptions_that_would_take_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def check(described: bytes, named: str) -> None:
         (tmp_path / "stream.bin").write_bytes(described)
@@ -150,8 +146,9 @@ def test_descriptions_that_would_take_for_ever(tmp_path: Path, monkeypatch: pyte
             with refused(named):
                 TorchFile(tmp_path / name)
 
-    check(DOUBLED + b"}h\xc7K\x01s.", "a tuple")  # {t: 1}, t = (t', t'), 200 times
-    check(DOUBLED + b"h\xc7\x93.", "a tuple")
+    doubled = b"\x80\x02)" + b"".join(b"q%ch%c\x86" % (number, number) for number in range(200))
+    check(doubled + b"}h\xc7K\x01s.", "a tuple")  # {t: 1}, t = (t', t'), 200 times
+    check(doubled + b"h\xc7\x93.", "a tuple")
     monkeypatch.setattr(torch_files, "_MOST_INSTRUCTIONS", 100)
     check(b"\x80\x02" + 101 * b"]" + b".", "more than 100")
 
@@ -162,8 +159,7 @@ def test_tensors_stay_in_their_numbers() -> None:
     for offset, shape, strides in ((0, (2, 2), (2, 1)), (0, (2, 2), (1, 2)), (3, (1,), (1,))):
         expected = np.lib.stride_tricks.as_strided(numbers[offset:], shape, [4 * stride for stride in strides])
         np.testing.assert_array_equal(torch_files._Tensor(storage, offset, shape, strides).view(numbers), expected)
-    for beyond in ((1, (4,), (1,)), (0, (2, 2), (4, 1)), (0, (1 << 40, 1), (0, 0)), (-1, (1,), (1,)), (0, (2,), (-1,))):
+    beyond = [(1, (4,), (1,)), (0, (2, 2), (4, 1)), (0, (1 << 40, 1), (0, 0)), (-1, (1,), (1,)), (0, (2,), (-1,))]
+    for offset, shape, strides in (*beyond, (0, (2, 2), (1,))):
         with pytest.raises(ValueError, match=r"impossible shape|reaches beyond its numbers"):
-            torch_files._Tensor(storage, *beyond).view(numbers)
-    with pytest.raises(ValueError, match="impossible shape"):
-        torch_files._Tensor(storage, 0, (2, 2), (1,)).view(numbers)
+            torch_files._Tensor(storage, offset, shape, strides).view(numbers)

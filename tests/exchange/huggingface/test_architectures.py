@@ -25,7 +25,6 @@ every_kind = pytest.mark.parametrize("every_layer", [False, True], ids=["t5", "u
 
 
 def made(kind: type[Model], every_layer: bool = False, tied: bool = False) -> tuple[Model, Any]:
-    """A small model, with position biases that count."""
     model = kind(
         T5Config(
             vocab_size=390, emb_dim=16, num_heads=2, head_dim=8, mlp_dim=24, num_encoder_layers=2, num_decoder_layers=2,

@@ -127,7 +127,6 @@ def test_options_that_t5x_does_not_take(own_place: Path) -> None:
 
 @pytest.mark.process
 def test_tasks_are_registered_as_the_experiment_has_them(workplace: Workplace) -> None:
-    """What T5X's process imports, in a process of its own."""
     objective = SpanCorruption(noise_density=0.5, mean_noise_span_length=4.0)
     config = DatasetConfig("small_span_corruption", {"inputs": 32, "targets": 32}, objective=objective)
     program = (

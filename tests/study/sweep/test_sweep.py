@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from t5xpg.base.files import read_json, write_json
+from t5xpg.run.evaluations import find
 from t5xpg.study import runs
 from t5xpg.study.sweep import judged_tasks
 from t5xpg.study.sweep.sweep import Sweep
@@ -147,7 +148,9 @@ def test_what_is_missing_is_left_out(done: Done, tmp_path: Path) -> None:
     shutil.copytree(done[1].folder, tmp_path / "runs")
     sweep = Sweep(done[1].experiment, tmp_path / "runs")
     searched, _, spans, prefix_lm = sweep.runs()
-    shutil.rmtree(spans.directory.evaluation / JUDGED[0])
+    measured = find(spans.directory, task=JUDGED[0])
+    assert measured is not None
+    shutil.rmtree(measured.folder)
     spans.file_beside("text.json").unlink()
     board = sweep.collect(sweep.runs())
     found = board["judged"]["recipes"]["spans"]
