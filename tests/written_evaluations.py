@@ -24,16 +24,11 @@ def write_evaluation(
     ones, as decoding="greedy"."""
     split = record.get("split", "validation")
     parts = {"checkpoint": checkpoint_text(state_of(record)), "split": split, **parts}
-    facts = {
-        **record,
-        "time": next(_TIMES),
-        "task": parts.get("task", record.get("task", "own")),
-        "split": split,
-        "parts": parts,
-    }
+    task = parts.get("task", record.get("task", "own"))
+    facts = {**record, "time": next(_TIMES), "task": task, "split": split, "parts": parts}
     written = Evaluation(run.evaluations / folder_name(parts), facts)
-    if split == "validation" and "task" not in parts:
-        write_json(written.samples_json, [] if samples is None else samples)
+    if samples is not None or (split == "validation" and "task" not in parts):
+        write_json(written.samples_json, samples or [])
     for task, lines in (predictions or {}).items():
         written.predictions(task).parent.mkdir(parents=True, exist_ok=True)
         written.predictions(task).write_text("".join(json.dumps(line) + "\n" for line in lines))

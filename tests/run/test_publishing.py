@@ -11,7 +11,7 @@ from t5xpg.base.files import read_json, write_json
 from t5xpg.run import comparison_tables, provenance, seed_summary
 from t5xpg.run.directory import RunDirectory
 from t5xpg.run.records import JsonlWriter
-from t5xpg.run.report import publish
+from t5xpg.run.report import PAGE, publish
 from t5xpg.run.results import collect
 from t5xpg.study import references
 from tests.refusals import assert_named, refused

@@ -34,4 +34,5 @@ def test_a_mean_of_checkpoints_is_not_the_last_one(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(judged_tasks, "outcome", lambda run: Outcome(4))
     write_evaluation(run.directory, {**found, "mean_of_checkpoints": 2})
     assert judged_tasks.evaluation_on(run, "a") is None
-    assert judged_tasks.evaluation_on(run, "a") == write_evaluation(run.directory, found).record
+    measured = write_evaluation(run.directory, found).record
+    assert judged_tasks.evaluation_on(run, "a") == measured
