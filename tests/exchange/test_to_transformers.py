@@ -105,13 +105,13 @@ def test_the_card_of_a_translation_shows_one_and_has_its_metrics(tmp_path: Path)
     how = {"examples": 9, "decoding": {"method": "greedy", "task_feature_lengths": {}}}
     measured = {"step": 600, "split": "dev", "metrics": {"en_de": {"bleu": 40.7}}, "predicted": {"en_de": how}}
     said = [{"input": "translate: a dog", "prediction": "b", "target": "c"}]
-    written = write_evaluation(run, measured, samples=said)
+    evaluated = write_evaluation(run, measured, samples=said)
     exported = Exported(SEQ2SEQ, config_to_transformers(T5Config(vocab_size=384)), {}, notes=("Load it as `T5Model`",))
     written = card(exported, results=collect(run), step=600)
     assert_named(written, ["tokenizer('translate: a dog'", "Load it as `T5Model`"])
     assert to_transformers._results_at(run, 600) == collect(run)
     for other in {"step": 500}, {"mean_of_checkpoints": 3}:  # the card is of the last step's parameters
-        write_json(written.folder / RECORD, {**written.record, **other})
+        write_json(evaluated.folder / RECORD, {**evaluated.record, **other})
         found = to_transformers._results_at(run, 600) or {}
         assert (found["evaluation"], found["samples"]) == (None, None)
     (line,) = (line for line in written.splitlines() if line.startswith("model-index: "))
