@@ -181,7 +181,7 @@ def _plan(options: Namespace) -> int:
 def _train(options: Namespace) -> int:
     from t5xpg import distributed
     from t5xpg.check import checks
-    from t5xpg.run.command_options import options_of
+    from t5xpg.run.command_options import options_for
     from t5xpg.run.directory import RunDirectory
     from t5xpg.run.results import ended_early
     from t5xpg.train import training
@@ -201,7 +201,7 @@ def _train(options: Namespace) -> int:
     if code == 0 and group.first:
         best = loaded.experiment.checkpoints.best.keep and ended_early(RunDirectory(path))
         step = " STEP=best" if best else ""
-        print(f"evaluate it: make eval {options_of(RunDirectory(path))}{step}", flush=True)
+        print(f"evaluate it: make eval {options_for(loaded.name_or_file, path)}{step}", flush=True)
     return code
 
 

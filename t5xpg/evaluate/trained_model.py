@@ -24,6 +24,7 @@ from t5xpg.models.model import Params
 from t5xpg.run.checkpoint.checkpoint_items import sha256_of_arrays
 from t5xpg.run.checkpoint.checkpointer import Checkpointer
 from t5xpg.run.checkpoint.initial_checkpoint import find_checkpoint
+from t5xpg.run.command_options import overrides_of
 from t5xpg.run.directory import RunDirectory, differing
 
 Step = int | str | None  # of a checkpoint, "best", "mean:N" (the mean of the last N), or None: the last one
@@ -37,9 +38,13 @@ Origin = Mapping[str, Any]  # {"named": INITIAL_CHECKPOINT, "experiment", "step"
 def load_run(path: Path, overrides: Sequence[str] = (), gin_files: Sequence[str] = ()) -> LoadedConfig:
     """The experiment of a run as the run was made, whatever its gin files hold today, with overrides of its evaluation.
 
-    Raises UserError where there is no run, or where its configuration or an override cannot be read.
+    Overrides and gin files that the run was made with are in it already, and may be given again. Raises UserError where
+    there is no run, or where its configuration or an override cannot be read.
     """
     record = RunDirectory(path).read()
+    bindings, files = config.split_overrides(" ".join(overrides_of(record["starts"][-1]["command"])))
+    overrides = [one for one in overrides if one not in bindings]
+    gin_files = [one for one in gin_files if one not in files]
     own = path / f"{path.name}.gin"  # an imported run has one
     # config.gin also has bindings that nothing reads
     loaded = config.load(str(own if own.exists() else RunDirectory(path).operative_gin), overrides, gin_files)

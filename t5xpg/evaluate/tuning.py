@@ -24,7 +24,7 @@ from t5xpg.experiment.config import LoadedConfig
 from t5xpg.experiment.identity import data_config
 from t5xpg.models.decoding import DecodingConfig
 from t5xpg.run.best import MAX, MIN, BestMetric
-from t5xpg.run.command_options import options_for
+from t5xpg.run.command_options import experiment_of, options_for
 from t5xpg.run.directory import RunDirectory
 from t5xpg.run.records import to_json
 
@@ -91,7 +91,7 @@ def tune(
     print(f"{loaded.name} after step {checkpoint_step:,} on {config.split}:")
     print("\n".join(aligned([*_TUNED, *names], rows)))
     of_step = "" if step is None else f" STEP={step}"
-    command = f"make eval {options_for(loaded.name_or_file, path, gin_of(best, *typed))}{of_step}"
+    command = f"make eval {options_for(experiment_of(directory), path, gin_of(best, *typed))}{of_step}"
     print(f"best by the {'lowest' if mode == MIN else 'highest'} {by}: {command}")
     print(f"written to {paths.shown(directory.path / 'tuning.json')}", flush=True)
     return result

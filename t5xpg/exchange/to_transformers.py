@@ -21,7 +21,6 @@ from t5xpg.experiment import assembly
 from t5xpg.experiment.config import LoadedConfig
 from t5xpg.experiment.experiment import Experiment
 from t5xpg.run.directory import RunDirectory
-from t5xpg.run.evaluations import state_of
 from t5xpg.run.results import collect, write_results
 from t5xpg.run.results_page import pictures
 
@@ -95,17 +94,9 @@ def _results_at(directory: RunDirectory, step: int) -> dict[str, Any] | None:
     """The results of a run, with only those evaluations that are of the parameters after `step`; None for a run
     without measurements."""
     try:
-        results = collect(directory)
+        return collect(directory, state=(step, None))
     except UserError:
         return None
-    others = {name: one for name, one in results.get("other_splits", {}).items() if state_of(one) == (step, None)}
-    sections = {name: one for name, one in results.items() if name != "other_splits"} | (
-        {"other_splits": others} if others else {}
-    )
-    if results["evaluation"] is None or state_of(results["evaluation"]) == (step, None):
-        return sections
-    sections = {name: one for name, one in sections.items() if name not in ("significance", "attention")}
-    return {**sections, "evaluation": None, "samples": None}
 
 
 def push(folder: Path, name: str) -> None:

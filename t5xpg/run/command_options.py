@@ -11,11 +11,16 @@ from t5xpg.run.directory import RunDirectory
 
 def options_of(run: RunDirectory, gin: str = "") -> str:
     """The options for a run, such as `EXP=mine RUN=seed_1 GIN=--gin.RANDOM_SEED=1`. gin: further overrides."""
+    command = run.read()["starts"][-1]["command"]
+    return options_for(experiment_of(run), run.path, " ".join([*overrides_of(command), *([gin] if gin else [])]))
+
+
+def experiment_of(run: RunDirectory) -> str:
+    """The experiment of a run, as it was named at its last start: a name, or a gin file."""
     record = run.read()
-    command = record["starts"][-1]["command"]
-    file = next((word for word in shlex.split(command) if word.endswith(".gin") and not word.startswith("-")), None)
-    overrides = " ".join([*overrides_of(command), *([gin] if gin else [])])
-    return options_for(file or record["experiment"], run.path, overrides)
+    words = shlex.split(record["starts"][-1]["command"])
+    file = next((word for word in words if word.endswith(".gin") and not word.startswith("-")), None)
+    return str(file or record["experiment"])
 
 
 def options_for(experiment: str, path: Path, gin: str = "") -> str:

@@ -20,7 +20,7 @@ from t5xpg.base.markdown import cell
 from t5xpg.run.best import Best, BestMetric
 from t5xpg.run.command_options import options_of
 from t5xpg.run.directory import RunDirectory, differing
-from t5xpg.run.evaluations import Evaluation, all_of, label
+from t5xpg.run.evaluations import Evaluation, State, all_of, label, state_of
 from t5xpg.run.provenance import counting_starts
 from t5xpg.run.records import read_jsonl, records_of_split
 
@@ -123,11 +123,12 @@ def replaced_metrics(before: Record, after: Record) -> list[str]:
     return lines
 
 
-def collect(run: RunDirectory, *, train_points: Sequence[int] | None = None) -> Results:
+def collect(run: RunDirectory, *, train_points: Sequence[int] | None = None, state: State | None = None) -> Results:
     """The results of a run, from its records alone.
 
     train_points: the steps of another run's training curve. The curve of this run then has its points at those of them
-    that it has reached. Raises UserError if there is no run, no validation loss yet, or a file is unreadable.
+    that it has reached. state: only its evaluations are taken. Raises UserError if there is no run, no validation loss
+    yet, or a file is unreadable.
     """
     record = run.read()
     metrics = read_jsonl(run.metrics_jsonl)
@@ -140,7 +141,7 @@ def collect(run: RunDirectory, *, train_points: Sequence[int] | None = None) -> 
     starts = counting_starts(record)
     steps = max(line["step"] for line in metrics)
     selected = _selected(metrics, starts[-1], steps)
-    main, others = _evaluations(run, {steps, (selected or {}).get("step")})
+    main, others = _evaluations(run, {steps, (selected or {}).get("step")}, state)
     labelled = {label(one.record, None if main is None else main.record): one for one in others}
     evaluated = None if main is None else _published(main.record)
     shown = [one for one in (main, *labelled.values()) if one is not None]
@@ -174,10 +175,12 @@ def collect(run: RunDirectory, *, train_points: Sequence[int] | None = None) -> 
     }
 
 
-def _evaluations(run: RunDirectory, steps: Set[int | None]) -> tuple[Evaluation | None, list[Evaluation]]:
+def _evaluations(
+    run: RunDirectory, steps: Set[int | None], state: State | None
+) -> tuple[Evaluation | None, list[Evaluation]]:
     """The newest evaluation on the run's own validation split, of checkpoints or means up to these steps, and all
-    others: of other states, tasks, splits, decodings and lengths."""
-    found = [one for one in all_of(run) if one.record["step"] in steps]
+    others: of other states, tasks, splits, decodings and lengths. state: the only one that is taken; None: all."""
+    found = [one for one in all_of(run) if one.record["step"] in steps and state in (None, state_of(one.record))]
     main = next((one for one in found if one.samples_json.exists()), None)
     return main, sorted((one for one in found if one is not main), key=lambda one: label(one.record))
 

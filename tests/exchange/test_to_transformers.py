@@ -11,7 +11,6 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import load_file
 
-from t5xpg.base.files import write_json
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.evaluate.trained_model import parameters_and_vocabulary
 from t5xpg.exchange import to_transformers
@@ -27,7 +26,6 @@ from t5xpg.experiment.assembly import assemble
 from t5xpg.models.config import T5Config
 from t5xpg.models.decoding import DecodingConfig
 from t5xpg.run.directory import RunDirectory
-from t5xpg.run.evaluations import RECORD
 from t5xpg.run.results import collect
 from tests.refusals import assert_named, refused
 from tests.run.test_report import make_run
@@ -105,15 +103,14 @@ def test_the_card_of_a_translation_shows_one_and_has_its_metrics(tmp_path: Path)
     how = {"examples": 9, "decoding": {"method": "greedy", "task_feature_lengths": {}}}
     measured = {"step": 600, "split": "dev", "metrics": {"en_de": {"bleu": 40.7}}, "predicted": {"en_de": how}}
     said = [{"input": "translate: a dog", "prediction": "b", "target": "c"}]
-    evaluated = write_evaluation(run, measured, samples=said)
+    write_evaluation(run, measured, samples=said)
     exported = Exported(SEQ2SEQ, config_to_transformers(T5Config(vocab_size=384)), {}, notes=("Load it as `T5Model`",))
     written = card(exported, results=collect(run), step=600)
     assert_named(written, ["tokenizer('translate: a dog'", "Load it as `T5Model`"])
     assert to_transformers._results_at(run, 600) == collect(run)
-    for other in {"step": 500}, {"mean_of_checkpoints": 3}:  # the card is of the last step's parameters
-        write_json(evaluated.folder / RECORD, {**evaluated.record, **other})
-        found = to_transformers._results_at(run, 600) or {}
-        assert (found["evaluation"], found["samples"]) == (None, None)
+    write_evaluation(run, {"step": 600, "mean_of_checkpoints": 3})  # the card is of the last step's parameters
+    found = to_transformers._results_at(run, 600) or {}
+    assert (found["evaluation"]["split"], found["samples"]) == ("dev", said)
     (line,) = (line for line in written.splitlines() if line.startswith("model-index: "))
     (found,) = json.loads(line.removeprefix("model-index: "))[0]["results"]
     assert found["dataset"]["split"] == "dev"
