@@ -193,7 +193,7 @@ def _print_result(subject: str, result: Mapping[str, Any], measured: Sequence[Ta
     print(f"{subject}: {metrics.format_line(result)}, {result['target_tokens']:,} target tokens")
     if (unigram := result.get("unigram")) and unigram["loss"] is not None:
         loss, accuracy = unigram["loss"], unigram["accuracy"]
-        print(f"  the frequencies of tokens alone: loss {loss:.3f} nats per target token, accuracy {accuracy:.3f}")
+        print(f"  the frequencies of tokens alone: loss {loss:.3f} nats per target token, token accuracy {accuracy:.3f}")
     tables = [*_losses_table(result.get("tasks", {})), *_metrics_table(measured, result.get("trivial", {}))]
     for line in [*aligned(*filled_rows(result), numbers_from=1), *tables]:
         print(f"  {line}")
@@ -249,7 +249,8 @@ def _write_tensorboard(
 def _losses_table(by_task: Mapping[str, Summary]) -> list[str]:
     names = ("loss", "nats_per_byte", "bits_per_byte", "accuracy", "target_tokens")
     rows = [[task, *(metric_values.format_value(values[name]) for name in names)] for task, values in by_task.items()]
-    return aligned(["task", *(name.replace("_", " ") for name in names)], rows, numbers_from=1)
+    titles = ["loss", "nats per byte", "bits per byte", "token accuracy", "target tokens"]
+    return aligned(["task", *titles], rows, numbers_from=1)
 
 
 def _metrics_table(measured: Sequence[TaskMetrics], trivial: Mapping[str, Trivial]) -> list[str]:

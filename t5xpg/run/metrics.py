@@ -68,7 +68,7 @@ def format_line(summary: Mapping[str, float | int]) -> str:
     per_byte = f"{summary['nats_per_byte']:.3f} nats and {summary['bits_per_byte']:.3f} bits per target byte, "
     return (
         f"loss {summary['loss']:.3f} nats per target token{use}, {per_byte if summary['target_bytes'] else ''}"
-        f"accuracy {summary['accuracy']:.3f}"
+        f"token accuracy {summary['accuracy']:.3f}"
     )
 
 

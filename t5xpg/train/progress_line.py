@@ -73,7 +73,7 @@ class ProgressLine:
             return
         tokens = max(metrics["weights"], 1.0)
         loss, accuracy = metrics["cross_entropy"] / tokens, metrics["correct"] / tokens
-        self._update = f"loss {loss:.3f}  accuracy {accuracy:.3f}{self._rates()}"
+        self._update = f"loss {loss:.3f}  token accuracy {accuracy:.3f}{self._rates()}"
         self._line.advance(1, self._note())
 
     def validated(self, summary: Mapping[str, Any]) -> None:

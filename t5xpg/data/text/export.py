@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from t5xpg.base.digests import MEMORY
 from t5xpg.base.errors import UserError, nearest
-from t5xpg.base.files import directory_atomically, remove_abandoned, room_for
+from t5xpg.base.files import directory_atomically, json_object_if_any, remove_abandoned, room_for
 from t5xpg.data.text.datasets import Dataset, built_in
 from t5xpg.data.text.labelled import TEXT
 from t5xpg.data.text.lines import LeftOut
@@ -241,7 +241,8 @@ def _destination(data_dir: Path, name: str) -> Path:
 
 def _carry_over(old: Path, new: Path) -> None:
     """Copy the other contents of the folder that is being replaced: files, folders, and links as links."""
-    exported = {MANIFEST, MEMORY, *(split_path(old, split).name for split in SPLITS)}
+    splits = json_object_if_any(old / MANIFEST).get("splits", SPLITS)
+    exported = {MANIFEST, MEMORY, *(split_path(old, split).name for split in splits)}
     for path in sorted(old.iterdir()) if old.is_dir() else []:
         if path.name in exported:
             continue

@@ -1,6 +1,7 @@
 """The user's files: found by FILES=, unpacked, and read by lines or by rows of parquet."""
 
 import bz2
+import difflib
 import glob
 import gzip
 import io
@@ -19,7 +20,8 @@ from t5xpg.data.text.lines import LONGEST_LINE, bounded_lines
 from t5xpg.data.text.manifest import SPLITS
 
 _EXAMPLE = 'FILES="train=texts/*.jsonl.gz validation=valid.txt test=test.txt"'
-_PREFIX = re.compile(r"([A-Za-z_]+)=(.*)", re.DOTALL)
+_PREFIX = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL | re.ASCII)
+_NUMBERED = re.compile(rf"({'|'.join(SPLITS)})[_0-9]")
 JSON_LINES = (".jsonl", ".json", ".ndjson")
 PARQUET = ".parquet"
 _BATCH = 2**30  # most bytes of parquet texts that are held at once, unless a single one is larger
@@ -47,8 +49,8 @@ def parse_files(option: str | Sequence[str]) -> dict[str | None, list[Path]]:
     """The files of `FILES=`: split to paths, in their order; the key None for files without a split.
 
     option: words, or a shell's line of them: `train=a.txt b.txt test=c.txt`. A file without a split belongs to the
-    split before it. Patterns (`*`, `?`, `**`) give sorted files. Raises UserError for a file that is missing or named
-    twice, and a wrong split.
+    split before it; any name can be that of a split. Patterns (`*`, `?`, `**`) give sorted files. Raises UserError for
+    a file that is missing or named twice, and for a split whose name is almost that of another.
     """
     try:
         words = shlex.split(option) if isinstance(option, str) else list(option)
@@ -61,8 +63,11 @@ def parse_files(option: str | Sequence[str]) -> dict[str | None, list[Path]]:
         match = _PREFIX.fullmatch(word)
         if match and not os.path.exists(word) and (match[1] in SPLITS or not glob.glob(word)):
             split, pattern = match.groups()
-            if split not in SPLITS:
-                raise UserError(f"FILES: {split!r} is not a split.{nearest(split, SPLITS)} Expected {_EXAMPLE}.")
+            if split not in SPLITS and difflib.get_close_matches(split, SPLITS) and not _NUMBERED.match(split):
+                raise UserError(
+                    f"FILES: the split {split!r} is named almost as another one.{nearest(split, SPLITS)} Names of "
+                    f"other splits are free, as test_2016. Expected {_EXAMPLE}."
+                )
             if None in files:
                 raise UserError(f"FILES: {files[None][0]} comes before the first split. Expected {_EXAMPLE}.")
         if pattern:

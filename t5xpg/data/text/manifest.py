@@ -74,7 +74,7 @@ class Manifest:
             raise ValueError(f"format {value['format']}")
         entries = _checked(value, _KINDS | {name: kind for name, kind in _OPTIONAL.items() if name in value})
         splits, fields = entries["splits"], tuple(entries.get("fields", TEXT))
-        if not splits or not set(splits) <= set(SPLITS):
+        if not splits or not all(isinstance(split, str) and split.isidentifier() for split in splits):
             raise ValueError(f"splits are {', '.join(map(repr, splits)) or 'none'}")
         if not fields or not all(isinstance(field, str) and field.isidentifier() for field in fields):
             raise ValueError(f"fields is {str(fields)[:_SHOWN]!r}")
@@ -162,6 +162,11 @@ def _encoded(line: str) -> bytes:
         return line.encode("utf-8")
     except UnicodeEncodeError:
         return _SURROGATE.sub("\ufffd", line).encode("utf-8")
+
+
+def split_order(split: str | None) -> int:
+    """The place of a split among those of an export: the usual ones first, others as they were named."""
+    return SPLITS.index(split) if split in SPLITS else len(SPLITS)
 
 
 def split_path(folder: Path, split: str) -> Path:

@@ -16,7 +16,7 @@ from t5xpg.data.text.held_out import HeldOut, content_hash
 from t5xpg.data.text.labelled import TEXT
 from t5xpg.data.text.lines import LeftOut
 from t5xpg.data.text.local_records import parts_of, records
-from t5xpg.data.text.manifest import SPLITS
+from t5xpg.data.text.manifest import SPLITS, split_order
 from t5xpg.data.text.wheels import SourceFile, Wheel, source_files, wheels_directory
 
 BUILT_IN_MIN_CHARACTERS = 101  # of the texts of datasets that are known by name
@@ -129,8 +129,8 @@ class LocalFiles:
     def read(self) -> Iterator[Rows]:
         names, left_out = tuple(self.fields.values()), self.left_out
         parts = {split: parts_of(paths, names) for split, paths in self.files.items()}
-        for split in (None, *SPLITS):
-            if split_parts := parts.get(split):
+        for split in sorted(parts, key=split_order):
+            if split_parts := parts[split]:
                 rows = (record for part in split_parts for record in records(part, names, left_out))
                 yield Rows(split, (text for (text,) in rows) if names == TEXT else rows)
 

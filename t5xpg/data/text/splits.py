@@ -20,6 +20,7 @@ from t5xpg.data.text.manifest import (
     SplitRecord,
     canonical_line,
     canonical_record,
+    split_order,
     split_path,
 )
 from t5xpg.data.text.sources import Row, Rows, Source
@@ -66,13 +67,13 @@ def write_splits(requested: Manifest, source: Source, folder: Path, left_out: Le
             else:
                 splits[rows.split] = _write_split(folder, rows.split, filtered(rows, progress), fields)
     empty = [split for split, record in splits.items() if not record.documents]
-    if empty or "train" not in splits:
+    if empty or not splits:
         kind = "document" if tuple(fields) == TEXT else "record"
         raise UserError(
-            f"{requested.name} would have no {kind} in {' and '.join(empty or ['train'])}: "
+            f"{requested.name} would have no {kind} in {' and '.join(empty or ['any split'])}: "
             f"{_num_read(splits, left_out)} rows were read. {' '.join(left_out.summary().split()[:40])}"
         )
-    in_order = {split: splits[split] for split in SPLITS if split in splits}
+    in_order = {split: splits[split] for split in sorted(splits, key=split_order)}
     return dataclasses.replace(requested, rows_read=_num_read(splits, left_out), splits=in_order)
 
 

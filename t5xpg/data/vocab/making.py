@@ -110,6 +110,8 @@ def train_vocabulary(
     manifest = read_manifest(data_dir / dataset)
     manifest.check_files(data_dir / dataset)
     name = settings.name if name is None else name
+    if "train" not in manifest.splits:
+        raise UserError(f"DATASET={dataset} has no train split, which a vocabulary is trained on: name another.")
     source = {"kind": "export", "dataset": dataset, "sha256": manifest.splits["train"].sha256}
     wanted = VocabularyRecord(dataset, name, _MODEL_FILES["sentencepiece"], {}, source, settings.to_json(), {}, {})
     if (record := _there(wanted, data_dir, force, log)) is not None:

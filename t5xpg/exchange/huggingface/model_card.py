@@ -109,8 +109,9 @@ def _front_matter(name: str, exported: Exported, results: Mapping[str, Any] | No
     """The YAML that the hub reads, with values in JSON: numbers of the evaluation, or else of the last validation."""
     values: dict[str, Any] = {"library_name": "transformers", "tags": ["t5xpg", exported.config["model_type"]]}
     measured = (results["evaluation"] or results["final"]["validation"] or {}) if results else {}
-    names = ("loss", "bits_per_byte", "accuracy")
-    metrics = [{"type": name, "value": measured[name]} for name in names if isinstance(measured.get(name), float)]
+    names = {"loss": "loss", "bits_per_byte": "bits_per_byte", "token_accuracy": "accuracy"}
+    numbers = {kind: measured.get(name) for kind, name in names.items()}
+    metrics = [{"type": kind, "value": value} for kind, value in numbers.items() if isinstance(value, float)]
     for task_name, values_of_task in measured.get("metrics", {}).items():
         arguments = {"task": task_name, **measured.get("predicted", {}).get(task_name, {})}
         numbers = {one: value for one, value in values_of_task.items() if isinstance(value, int | float)}

@@ -152,7 +152,7 @@ def summary(line: str, means: int | None) -> str | None:
     trains = values.get("collection") == "train"
     what, nats = "train" if trains else "validation", float(loss) / (means if trains and means else 1)
     rate = f"  learning rate {values['learning_rate']}" if "learning_rate" in values else ""
-    return f"step {int(match[1]):,}  {what}  loss {nats:.4f}  accuracy {float(values['accuracy']):.4f}{rate}"
+    return f"step {int(match[1]):,}  {what}  loss {nats:.4f}  token accuracy {float(values['accuracy']):.4f}{rate}"
 
 
 def _reason(lines: Iterable[str]) -> str:

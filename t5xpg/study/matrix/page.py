@@ -130,7 +130,7 @@ def _cells(board: Board) -> str:
     ]
     header = ["architecture", "objective", "vocabulary", "parameters", "rows x lengths", "steps", "target tokens"]
     header += ["held-out target tokens", "of text", "loss", "unigram", "loss of text", "unigram", "bits a byte"]
-    header += ["unigram", "accuracy", "most frequent token", "learned"]
+    header += ["unigram", "token accuracy", "most frequent token", "learned"]
     return table(header, rows, numbers_from=3) if rows else ""
 
 
