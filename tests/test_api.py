@@ -61,7 +61,18 @@ def test_a_run_is_trained_and_asked(workplace: Workplace, monkeypatch: pytest.Mo
     texts = ["the <extra_id_0> is closed", "a <extra_id_0>"]
     assert len(model.generate(texts, max_decode_length=8)) == 2
     assert len(model.generate(texts, num_beams=2, max_decode_length=8, alpha=1.0)) == 2
-    for options, named in (({"method": "bream"}, "method"), ({"num_beams": 0}, "num_decodes")):
+    assert model.generate(texts, max_new_tokens=3) == model.generate(texts, max_decode_length=3)
+    drawn = model.answers(texts, method="sample", num_decodes=3, seed=1, max_decode_length=8)
+    assert [(len(one.texts), len(one.scores or ())) for one in drawn] == [(3, 3)] * 2
+    assert [one.texts[0] for one in drawn] == model.generate(
+        texts, method="sample", num_decodes=3, seed=1, max_decode_length=8
+    )
+    for function in (model.generate, model.encode, lambda texts: model.loss(texts, texts)):
+        with refused("Text 1", "tokens"):
+            function(["a", "a" * 100])
+    for options, named in (
+        ({"method": "bream"}, "method"), ({"num_beams": 0}, "num_decodes"), ({"max_new_token": 3}, "max_new_tokens"),
+    ):  # fmt: skip
         with refused(named):
             model.generate(texts, **options)
     for function in (model.generate, model.encode):

@@ -193,7 +193,7 @@ def _print_result(subject: str, result: Mapping[str, Any], measured: Sequence[Ta
     print(f"{subject}: {metrics.format_line(result)}, {result['target_tokens']:,} target tokens")
     if (unigram := result.get("unigram")) and unigram["loss"] is not None:
         loss, accuracy = unigram["loss"], unigram["accuracy"]
-        print(f"  the frequencies of tokens alone: loss {loss:.3f} nats per target token, token accuracy {accuracy:.3f}")
+        print(f"  the frequencies of tokens: loss {loss:.3f} nats per target token, token accuracy {accuracy:.3f}")
     tables = [*_losses_table(result.get("tasks", {})), *_metrics_table(measured, result.get("trivial", {}))]
     for line in [*aligned(*filled_rows(result), numbers_from=1), *tables]:
         print(f"  {line}")

@@ -74,8 +74,8 @@ def predict(
     pairs: tuple[np.ndarray, np.ndarray],
     step: int,
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The contents of an evaluation's samples.json and attention.json: predictions for NUM_SAMPLES rows by the checkpoint of `step` and
-    by some earlier ones, and the attention over the encoder (`attention.of_examples`).
+    """The contents of an evaluation's samples.json and attention.json: predictions for NUM_SAMPLES rows by the
+    checkpoint of `step` and by some earlier ones, and the attention over the encoder (`attention.of_examples`).
 
     params: of the checkpoint. pairs: inputs int32 [B, S] and targets int32 [B, T].
     """
