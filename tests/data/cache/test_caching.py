@@ -214,20 +214,19 @@ def test_what_killed_processes_left_is_removed(tmp_path: Path, worker: Callable[
 @pytest.mark.process
 def test_the_second_of_two_waits_for_the_first(tmp_path: Path, worker: Callable[[str], None]) -> None:
     worker("cached = plan()\nassert cached == ['t']\nreport(count=3)")
-    lock = tmp_path / "cache" / last_check.FOLDER / "t.lock"
     said: list[str] = []
+    first, place = contextlib.ExitStack(), tmp_path / "cache" / "t"
+    lock = tmp_path / "cache" / last_check.FOLDER / "t.lock"
+    first.enter_context(locks.hold(lock, doing="caching t in cache", instead=""))
 
     def note(line: str) -> None:
         said.append(line)
         if "Waiting" in line:  # the first one finishes
-            place = tmp_path / "cache" / "t"
             place.mkdir()
             (place / "COMPLETED").touch()
             record.Record({"task": "t"}, {}, {}, {}).write(place)
             first.close()
 
-    first = contextlib.ExitStack()
-    first.enter_context(locks.hold(lock, doing="caching t in cache", instead=""))
     cache_task("t", cache_dir=tmp_path / "cache", data_dir=tmp_path, log=note)
     assert_named(said[0], [str(os.getpid()), "caching t in cache"])
     assert visible(tmp_path / "cache") == ["t"]

@@ -18,7 +18,11 @@ def dataset_of(documents: Iterable[Any]) -> tf.data.Dataset:
 
 
 def examples_of(
-    documents: Iterable[Any], objective: Objective, vocabulary: seqio.Vocabulary, mode: str | None = None, **lengths: int
+    documents: Iterable[Any],
+    objective: Objective,
+    vocabulary: seqio.Vocabulary,
+    mode: str | None = None,
+    **lengths: int,
 ) -> list[dict[str, np.ndarray]]:
     """In the order of the documents."""
     dataset, features = dataset_of(documents), steps.output_features(objective, vocabulary)

@@ -19,10 +19,6 @@ from t5xpg.data.text.manifest import Manifest, read_manifest
 from t5xpg.data.text.sources import HuggingFace
 from tests.refusals import refused
 
-CONFIGURATION = "wikitext-103-raw-v1"
-SHARDS = {"train": 2, "validation": 1, "test": 1}
-ROWS = ["", " = Heading = \n", " " + "A sentence of the article . " * 6 + "\n", "", " Short one . \n"]
-
 
 @pytest.fixture(autouse=True)
 def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -31,45 +27,20 @@ def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hugging_face, "_reachable", lambda endpoint: False)
 
 
-Columns = dict[str, list[Any]]
-
-
-def write_hub(folder: Path, configuration: str, pattern: str, files: dict[str, list[Columns]]) -> Path:
-    """A dataset as the hub has it: a card that names the files, and tables in parquet. pattern: of a split's files."""
-    card = ["---", "configs:", f"- config_name: {configuration}", "  data_files:"]
-    for split, tables in files.items():
-        card += [f"  - split: {split}", f"    path: {pattern.format(split)}*"]
-        for number, table in enumerate(tables):
-            path = folder / f"{pattern.format(split)}{number:05}.parquet"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            pyarrow.parquet.write_table(pyarrow.table(table), path, row_group_size=7)
-    (folder / "README.md").write_text("\n".join([*card, "---", ""]))
-    return folder
-
-
-@pytest.fixture
-def copy(tmp_path: Path) -> Path:
-    """A folder laid out like Salesforce/wikitext."""
-
-    def table(split: str, number: int) -> Columns:
-        return {"text": [row.replace("article", f"{split} article {number}") for row in ROWS]}
-
-    files = {split: [table(split, number) for number in range(count)] for split, count in SHARDS.items()}
-    return write_hub(tmp_path / "wikitext", CONFIGURATION, f"{CONFIGURATION}/{{}}-", files)
-
-
-def test_exports_the_three_splits(copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert built_in()["wikitext"].source == HuggingFace(
-        "Salesforce/wikitext", CONFIGURATION, "b08601e04326c79dfdd32d625aee71d232d685c3"
-    )
-    local = Dataset(HuggingFace(str(copy), CONFIGURATION, "main"))
+def test_exports_its_splits(fineweb: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pinned = "b08601e04326c79dfdd32d625aee71d232d685c3"
+    assert built_in()["wikitext"].source == HuggingFace("Salesforce/wikitext", "wikitext-103-raw-v1", pinned)
+    card = fineweb / "README.md"
+    three = "\n  - split: validation\n    path: data/nob_Latn/test/*\n---\n"
+    card.write_text(card.read_text().replace("\n---\n", three))
+    local = Dataset(HuggingFace(str(fineweb), "nob_Latn", "main"))
     monkeypatch.setattr(export_module, "built_in", lambda: {"wikitext": local})
     manifest = export_dataset("wikitext", data_dir=tmp_path / "data", log=lambda line: None)
-    assert {split: record.documents for split, record in manifest.splits.items()} == SHARDS
-    assert manifest.rows_read == 4 * len(ROWS)
-    (line,) = (tmp_path / "data" / "wikitext" / "validation.jsonl").read_text().splitlines()
-    assert json.loads(line) == {"text": ROWS[2].replace("article", "validation article 0")}
-    assert manifest.source["revision"] == "main"
+    documents = {split: record.documents for split, record in manifest.splits.items()}
+    assert documents == {"train": 120, "validation": 40, "test": 40}
+    assert (manifest.rows_read, manifest.source["revision"]) == (5 * 41, "main")
+    first, *_ = (tmp_path / "data" / "wikitext" / "test.jsonl").read_text().splitlines()
+    assert json.loads(first) == {"text": f"test 0 0 {'og noen ord til ' * 10}"}
 
 
 def test_without_a_network_it_says_so_with_two_ways_on(tmp_path: Path) -> None:
@@ -86,23 +57,29 @@ def test_a_proxy_is_a_network(monkeypatch: pytest.MonkeyPatch) -> None:
     assert _reachable("https://nowhere.invalid")
 
 
-def test_says_which_columns_are_missing(copy: Path) -> None:
-    for path in (copy / CONFIGURATION).glob("*.parquet"):
+def test_says_which_columns_are_missing(fineweb: Path) -> None:
+    for path in fineweb.rglob("*.parquet"):
         pyarrow.parquet.write_table(pyarrow.table({"content": ["a"]}), path)
     with refused('"text"', "content"):
-        hugging_face.splits(str(copy), CONFIGURATION, None)
+        hugging_face.splits(str(fineweb), "nob_Latn", None)
 
 
 @pytest.fixture
 def fineweb(tmp_path: Path) -> Path:
-    """A folder laid out like HuggingFaceFW/fineweb-2: a language has train and test, of several files and columns."""
-
-    def table(split: str, number: int) -> Columns:
-        texts = [f"{split} {number} {row} {'og noen ord til ' * 10}" for row in range(40)]
-        return {"text": ["For kort.", *texts], "language_score": [0.5] * 41}
-
-    files = {split: [table(split, number) for number in range(count)] for split, count in (("train", 3), ("test", 1))}
-    return write_hub(tmp_path / "fineweb-2", "nob_Latn", "data/nob_Latn/{}/000_", files)
+    """A folder laid out like HuggingFaceFW/fineweb-2: a card that names the files, and tables in parquet; a language
+    has train and test, of several files and columns."""
+    folder = tmp_path / "fineweb-2"
+    card = ["---", "configs:", "- config_name: nob_Latn", "  data_files:"]
+    for split, count in (("train", 3), ("test", 1)):
+        place = folder / "data" / "nob_Latn" / split
+        place.mkdir(parents=True)
+        card += [f"  - split: {split}", f"    path: data/nob_Latn/{split}/*"]
+        for number in range(count):
+            texts = [f"{split} {number} {row} {'og noen ord til ' * 10}" for row in range(40)]
+            table = pyarrow.table({"text": ["For kort.", *texts], "language_score": [0.5] * 41})
+            pyarrow.parquet.write_table(table, place / f"000_{number:05}.parquet", row_group_size=7)
+    (folder / "README.md").write_text("\n".join([*card, "---", ""]))
+    return folder
 
 
 def exported(folder: Path, hub: HuggingFace, **options: Any) -> Manifest:
