@@ -68,8 +68,7 @@ def opened(name: str, **values: Any) -> ShardedBatches:
 
 
 def files_of(name: str) -> SourceFiles:
-    settings = config(name)
-    return SourceFiles(providers.find_provider(settings), settings)
+    return SourceFiles(providers.find_provider(config(name)), config(name))
 
 
 def file_of(name: str, folder: Path, split: str = "train", number: int = 1) -> Path:
