@@ -26,6 +26,8 @@ from t5xpg.data.text.manifest import Manifest, SplitRecord, canonical_line
 from tests.refusals import refused
 from tests.workplace import PATIENCE, REPOSITORY
 
+pytestmark = pytest.mark.process
+
 LENGTHS = {"inputs": 40, "targets": 24}
 
 
@@ -50,7 +52,6 @@ def config(name: str = "sample_one", **values: Any) -> DatasetConfig:
     return DatasetConfig(name, **(settings | {"module_import": ("sample_tasks",)} | values))
 
 
-@pytest.mark.process
 @pytest.mark.parametrize(
     "settings",
     [
@@ -78,7 +79,6 @@ def test_a_fresh_process_goes_on_with_the_same_batches(
         one.close()
 
 
-@pytest.mark.process
 def test_positions_of_processes_make_up_that_of_the_whole(first: DataService, second: DataService) -> None:
     settings = config("sample_plain", num_virtual_shards=3, batch_size=3)
     low, high = first.open(settings, (0, 1)), second.open(settings, (2,))
@@ -100,7 +100,6 @@ def test_positions_of_processes_make_up_that_of_the_whole(first: DataService, se
         high.restore(low.state())
 
 
-@pytest.mark.process
 def test_position_at_the_start_and_at_the_end(first: DataService) -> None:
     stream = first.open(config("sample_plain", split="validation", num_epochs=1, shuffle=False))
     start = stream.state()
@@ -115,7 +114,6 @@ def test_position_at_the_start_and_at_the_end(first: DataService) -> None:
     assert list(stream) == []
 
 
-@pytest.mark.process
 def test_a_position_of_other_settings_is_refused(first: DataService) -> None:
     stream = first.open(config("sample_plain"))
     other = first.open(config("sample_plain", batch_size=4, seed=1))
@@ -133,7 +131,6 @@ def export(folder: Path, name: str, content: bytes) -> DatasetConfig:
     return config(f"{name}_span_corruption", task_feature_lengths=lengths, module_import=())
 
 
-@pytest.mark.process
 def test_an_export_made_since_the_start_is_found_and_its_broken_line_shown(
     first: DataService, sample_folder: Path
 ) -> None:
@@ -143,7 +140,6 @@ def test_an_export_made_since_the_start_is_found_and_its_broken_line_shown(
             use()
 
 
-@pytest.mark.process
 @pytest.mark.parametrize("way", ["killed", "failed"])
 def test_a_dying_data_process_is_named_with_its_last_lines(sample_tasks: Path, tmp_path: Path, way: str) -> None:
     log, settings = tmp_path / "folder" / "data process.log", config("sample_plain")
@@ -165,7 +161,6 @@ def test_a_dying_data_process_is_named_with_its_last_lines(sample_tasks: Path, t
     assert ("ValueError: not a frame" in log.read_text()) == (way == "failed")
 
 
-@pytest.mark.process
 def test_a_file_that_disappears_is_named_as_the_user_knows_it(first: DataService, sample_folder: Path) -> None:
     lines = [canonical_line(f"{number} " + "words and more words " * 5) for number in range(40)]
     stream = first.open(export(sample_folder, "vanishing", b"".join(lines)))
@@ -193,7 +188,6 @@ def test_who_waits_for_a_batch_can_give_up() -> None:
     stream.close()
 
 
-@pytest.mark.process
 @pytest.mark.skipif(sys.platform != "linux", reason="the system does not say so")
 def test_a_data_process_that_is_stopped_is_named(first: DataService, monkeypatch: pytest.MonkeyPatch) -> None:
     let_it_go_on = Mock(side_effect=lambda line, **options: os.kill(first.pid, signal.SIGCONT))
@@ -204,7 +198,6 @@ def test_a_data_process_that_is_stopped_is_named(first: DataService, monkeypatch
     assert f"kill -CONT {first.pid}" in let_it_go_on.call_args_list[0].args[0]
 
 
-@pytest.mark.process
 def test_interrupts_do_not_reach_the_data_process(first: DataService) -> None:
     stream = first.open(config("sample_plain"))
     os.kill(first.pid, signal.SIGINT)
@@ -212,7 +205,6 @@ def test_interrupts_do_not_reach_the_data_process(first: DataService) -> None:
     assert os.getpgid(first.pid) != os.getpgid(0)
 
 
-@pytest.mark.process
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="the system does not say when the child of a child ends")
 def test_the_data_process_ends_when_its_parent_is_killed_and_leaves_no_files(
     sample_folder: Path, tmp_path: Path
@@ -239,7 +231,6 @@ def test_the_data_process_ends_when_its_parent_is_killed_and_leaves_no_files(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.process
 def test_the_data_process_ends_amid_answers_that_nobody_reads_and_leaves_no_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -182,7 +182,7 @@ def test_the_end_of_a_file_that_was_cut_short_is_not_the_end_of_the_stream(folde
     stream = opened(name, split="validation", num_epochs=1, shuffle=False)
     path = file_of(name, folder, "validation")
     path.write_bytes(b"")
-    with refused(path, "0 bytes", name):
+    with refused(path, "has 0 bytes", name):
         list(iter(stream.next, None))
 
 

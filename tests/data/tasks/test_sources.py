@@ -27,7 +27,7 @@ from t5xpg.data.tasks import providers
 from tests.refusals import refused
 from tests.workplace import make_hub
 
-pytestmark = pytest.mark.process  # a process caches
+pytestmark = [pytest.mark.process, pytest.mark.usefixtures("folder")]  # a process caches
 
 LENGTHS = {"inputs": 40, "targets": 24}
 SPLITS = ("train", "validation")
@@ -163,7 +163,6 @@ def stream(settings: DatasetConfig) -> ShardedBatches:
     return ShardedBatches(provider, settings, [0])
 
 
-@pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize(
     ("name", "use_cached"),
     [*((name, False) for name in ("lines", "tfds", "operations")), ("hub_copied", True)],
@@ -191,7 +190,6 @@ def texts_of(name: str, cached: bool = False) -> set[bytes]:
     return found
 
 
-@pytest.mark.usefixtures("folder")
 def test_every_source_gives_the_same_text() -> None:
     expected = texts_of("lines")
     assert len(expected) == 41
@@ -202,7 +200,6 @@ def test_every_source_gives_the_same_text() -> None:
     assert texts_of("python", cached=True) < expected
 
 
-@pytest.mark.usefixtures("folder")
 def test_a_function_whose_place_cannot_be_saved_trains_from_a_cache_alone() -> None:
     for name, *names in (
         (
@@ -226,7 +223,6 @@ def test_a_function_whose_place_cannot_be_saved_trains_from_a_cache_alone() -> N
         worker._plan_task(seqio.TaskRegistry.get("source_without_seed"), request, print)
 
 
-@pytest.mark.usefixtures("folder")
 def test_what_is_cached_to_the_end_is_read_as_it_is() -> None:
     name = "lines_i40_t24"
     for one in (name, "required"):

@@ -104,8 +104,9 @@ def test_json_gives_the_same_vocabulary_back(model_file: str) -> None:
     for vocabulary in (BYTES, ORIGINAL, HUGGING_FACE, NAMED, pieces):
         assert Vocabulary.from_json(json.loads(json.dumps(vocabulary.to_json()))) == vocabulary
     assert "named_tokens" not in BYTES.to_json()
-    for other in ({"model_sha256": "0" * 64}, {"model_file": str(Path(model_file).with_name("gone.model"))}):
-        with refused(".model"):
+    gone = str(Path(model_file).with_name("gone.model"))
+    for other, named in (({"model_sha256": "0" * 64}, model_file), ({"model_file": gone}, gone)):
+        with refused(named):
             Vocabulary.from_json(pieces.to_json() | other)
 
 
@@ -176,7 +177,7 @@ def test_ids_that_are_no_text() -> None:
     assert to_seqio(ids) == seqio.PassThroughVocabulary(50, eos_id=1)
     assert from_seqio(to_seqio(ids)) == ids
     for text in ("7 seven", "50", "-1", "<extra_id_0>"):
-        with refused("id", "vocabulary"):
+        with refused(text.split()[-1]):
             ids.encode(text)
     with refused("eos_id"):
         from_seqio(seqio.PassThroughVocabulary(10))
