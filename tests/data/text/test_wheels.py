@@ -1,23 +1,12 @@
 """Which files the embedded text is read from."""
 
-import hashlib
-import zipfile
 from pathlib import Path
 
 import pytest
 
 from t5xpg.data.text.package_documents import documentation_documents
-from t5xpg.data.text.wheels import DOCUMENTATION_WHEELS, SourceFile, Wheel, source_files
+from t5xpg.data.text.wheels import DOCUMENTATION_WHEELS, SourceFile, source_files
 from tests.refusals import refused
-
-
-def make_wheel(folder: Path, name: str, files: dict[str, bytes]) -> Wheel:
-    """A wheel of version 1.0 in a folder of wheels."""
-    file = folder / f"{name}-1.0.whl"
-    with zipfile.ZipFile(file, "w") as archive:
-        for path, data in files.items():
-            archive.writestr(path, data)
-    return Wheel(name, "1.0", hashlib.sha256(file.read_bytes()).hexdigest())
 
 
 @pytest.mark.process
