@@ -26,15 +26,13 @@ from t5.evaluation import metrics
 
 assert metrics.bleu(["a b c d"], ["a b c d"])["bleu"] > 99
 assert metrics.mean_multiclass_f1(2)([0, 1], [0, 1]) == {"mean_2class_f1": 100.0}
-assert tf.keras.layers.Dense(2)(tf.zeros([1, 3])).shape == (1, 2)
 from tensorflow.keras import layers
-assert layers.Dense is tf.keras.layers.Dense
+assert tf.keras.layers.Dense(2)(tf.zeros([1, 3])).shape == (1, 2) and layers.Dense is tf.keras.layers.Dense
 import pyglove, seqio, seqio.evaluation
 datasets = seqio.dataset_providers.tfds
 assert datasets.Split.TEST == "test" and issubclass(datasets.core.GeneratorBasedBuilder, datasets.core.DatasetBuilder)
 assert seqio.PyGloveTunableMixture("searched", [("pydocs_span_corruption", pyglove.floatv(0.0, 1.0))]).tasks
-logger = seqio.JSONLogger
-assert issubclass(logger, seqio.loggers.Logger) and logger is seqio.loggers.JSONLogger
+assert seqio.JSONLogger is seqio.loggers.JSONLogger
 assert seqio.Evaluator is seqio.evaluation.Evaluator
 assert isinstance(seqio.metrics.Scalar(1), seqio.metrics.MetricValue)
 assert not hasattr(seqio, "Evaluators")

@@ -18,6 +18,8 @@ from t5xpg.data.text.manifest import read_manifest
 from tests.refusals import assert_named, refused
 from tests.workplace import left_by
 
+pytestmark = pytest.mark.process
+
 TASK = "mine_span_corruption"
 
 
@@ -38,7 +40,6 @@ def no_child(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subprocess, "Popen", Mock(side_effect=AssertionError("a process was started")))
 
 
-@pytest.mark.process
 @pytest.mark.usefixtures("no_child")
 def test_an_up_to_date_cache_is_not_made_again(folder: Path) -> None:
     said: list[str] = []
@@ -55,7 +56,6 @@ def test_an_up_to_date_cache_is_not_made_again(folder: Path) -> None:
     assert {split: files[0]["sha256"] for split, files in identity["source"]["splits"].items()} == manifest.identity
 
 
-@pytest.mark.process
 @pytest.mark.usefixtures("no_child")
 @pytest.mark.parametrize("change", ["force", "text", "completed", "code", "module", "version", "made again", "folder"])
 def test_what_changed_is_looked_at_again(
@@ -87,7 +87,6 @@ def test_what_changed_is_looked_at_again(
         path.write_bytes(content)
 
 
-@pytest.mark.process
 @pytest.mark.usefixtures("no_child")
 @pytest.mark.parametrize("damage", ["flipped", "gone", "another record"])
 def test_a_damaged_cache_is_named(folder: Path, damage: str) -> None:
@@ -108,7 +107,6 @@ def test_a_damaged_cache_is_named(folder: Path, damage: str) -> None:
     assert caching.problem(cache, export, "") is None
 
 
-@pytest.mark.process
 def test_a_cache_of_other_versions_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record, "versions", lambda: {"seqio": "9.0", "beam": "9.0"})
     export = read_manifest(folder / "data" / "mine").identity
@@ -139,7 +137,6 @@ def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], N
     return write
 
 
-@pytest.mark.process
 @pytest.mark.parametrize(
     ("body", "names"),
     [
@@ -162,7 +159,6 @@ def visible(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir() if path.name != last_check.FOLDER)
 
 
-@pytest.mark.process
 def test_an_earlier_cache_stays_until_the_new_one_is_whole(tmp_path: Path, worker: Callable[[str], None]) -> None:
     where: dict[str, Any] = {"cache_dir": tmp_path / "cache", "data_dir": tmp_path, "log": lambda line: None}
 
@@ -180,7 +176,6 @@ def test_an_earlier_cache_stays_until_the_new_one_is_whole(tmp_path: Path, worke
     assert files() == ["COMPLETED", "second", "t5xpg_identity.json"]
 
 
-@pytest.mark.process
 def test_an_interruption_ends_the_process_and_cleans_up(
     tmp_path: Path, worker: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -200,7 +195,6 @@ def test_an_interruption_ends_the_process_and_cleans_up(
     assert visible(tmp_path / "cache") == ["t.log"]
 
 
-@pytest.mark.process
 def test_what_killed_processes_left_is_removed(tmp_path: Path, worker: Callable[[str], None]) -> None:
     cache = tmp_path / "cache"
     ours = left_by("t.caching", process=os.getpid())
@@ -211,23 +205,21 @@ def test_what_killed_processes_left_is_removed(tmp_path: Path, worker: Callable[
     assert visible(cache) == sorted([ours, ".t.elsewhere-1.abc.tmp", "t", "t.log"])
 
 
-@pytest.mark.process
 def test_the_second_of_two_waits_for_the_first(tmp_path: Path, worker: Callable[[str], None]) -> None:
     worker("cached = plan()\nassert cached == ['t']\nreport(count=3)")
-    lock = tmp_path / "cache" / last_check.FOLDER / "t.lock"
     said: list[str] = []
+    first, place = contextlib.ExitStack(), tmp_path / "cache" / "t"
+    lock = tmp_path / "cache" / last_check.FOLDER / "t.lock"
+    first.enter_context(locks.hold(lock, doing="caching t in cache", instead=""))
 
     def note(line: str) -> None:
         said.append(line)
         if "Waiting" in line:  # the first one finishes
-            place = tmp_path / "cache" / "t"
             place.mkdir()
             (place / "COMPLETED").touch()
             record.Record({"task": "t"}, {}, {}, {}).write(place)
             first.close()
 
-    first = contextlib.ExitStack()
-    first.enter_context(locks.hold(lock, doing="caching t in cache", instead=""))
     cache_task("t", cache_dir=tmp_path / "cache", data_dir=tmp_path, log=note)
     assert_named(said[0], [str(os.getpid()), "caching t in cache"])
     assert visible(tmp_path / "cache") == ["t"]

@@ -12,7 +12,7 @@ import tensorflow as tf
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from t5xpg.data.cache.local_format import Column, Stats, applies, columns, names_in_order, parts, serialise
+from t5xpg.data.cache.local_format import Column, applies, columns, names_in_order, parts, serialise
 from t5xpg.data.preprocessors import parse_jsonl
 from t5xpg.data.tasks.seqio_vocabularies import to_seqio
 from t5xpg.data.tasks.table import register_tasks
@@ -131,19 +131,3 @@ def test_examples_are_those_of_protocol_buffers(rows: list[dict[str, Any]], valu
     assert [record for count, piece in pieces for record in serialise(piece, count)] == expected
     for count, piece in pieces:
         assert count == 1 or sum(len(column.values) for column in piece.values()) <= values
-
-
-def test_tokens_are_counted_as_seqio_counts_them() -> None:
-    stats = Stats({"é": [1, 0], "a": [], "b": [0], "é.": [0], "missing": [0]})
-    rows = [{"é": [5, 1, 0, 0, 7, 8], "a": [0, 1], "é.": [b"text"], "b": 0}, {"é": [], "a": [3], "é.": [], "b": 4}]
-    for row in rows:
-        stats.add(batch_of([row]), 1)
-    together = Stats(stats.special_ids)
-    together.add(batch_of(rows), 2)
-    assert stats == together
-    counts = {"é_tokens": 3, "é_max_tokens": 3, "a_tokens": 3, "a_max_tokens": 2, "b_tokens": 1, "b_max_tokens": 1}
-    assert stats.to_json() == {"examples": 2, **counts}
-    named = Stats({"tokens": []}, 1, {"tokens": 4}, {"tokens": 4}).to_json()
-    assert named == {"examples": 1, "tokens_tokens": 4, "max_tokens_max_tokens": 4}
-    with pytest.raises(ValueError, match="the same name in SeqIO's stats: x_max_tokens"):
-        Stats({}, 1, {"x": 1, "x_max": 1}, {"x": 1, "x_max": 1}).to_json()

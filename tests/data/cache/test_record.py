@@ -58,11 +58,7 @@ def changed(path: tuple[str | int, ...], value: Any) -> dict[str, Any]:
         (("source", "splits", "other"), "wiki/en:2.0 split=train", "split other|wiki/en:1.0|wiki/en:2.0"),
         (("source", "splits", "new"), [], "split new|none|[]"),
         (("preprocessors", 1, "arguments", 0, "copy"), True, "copy of|seqio.preprocessors.tokenize|false|true"),
-        (
-            ("preprocessors", 2, "arguments", 1, "by", "function"),
-            "mine.letters",
-            "2.by of|mine.cut|mine.words|mine.letters",
-        ),
+        (("preprocessors", 2, "arguments", 1, "by", "function"), "mine.abc", "2.by|mine.cut: mine.words, now mine.abc"),
         (("preprocessors", 2), None, "mine.parse, seqio.preprocessors.tokenize, mine.cut|now mine.parse"),
         (("features", "targets", "vocabulary", "extra_ids"), 100, "targets (vocabulary.extra_ids)|125|100"),
         (("features", "targets", "add_eos"), False, "targets (add_eos)|true|false"),

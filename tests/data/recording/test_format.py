@@ -137,16 +137,6 @@ def test_every_flipped_bit_is_found(tmp_path: Path) -> None:
     assert harmless < len(in_arrays) / 100
 
 
-def test_a_file_cut_off_while_it_is_read(tmp_path: Path) -> None:
-    spec = BatchSpec(64, {"inputs": 200, "targets": 200})  # more than a read buffer
-    write(tmp_path, [make_batch(spec, seed) for seed in range(5)], spec)
-    with StreamReader(tmp_path, "train", 5) as reader:
-        reader.read(0, spec)
-        os.truncate(stream_path(tmp_path, "train"), 20)
-        with refused("train.npz, batch 2 of 5"):
-            reader.read(1, spec)
-
-
 def saved(array: np.ndarray) -> bytes:
     file = io.BytesIO()
     np.save(file, array, allow_pickle=True)

@@ -2,16 +2,16 @@
 
 import itertools
 import os
+import select
 import signal
-import socket
 import subprocess
 import sys
 import textwrap
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -25,6 +25,8 @@ from t5xpg.data.stream.data_process import DataProcessError
 from t5xpg.data.text.manifest import Manifest, SplitRecord, canonical_line
 from tests.refusals import refused
 from tests.workplace import PATIENCE, REPOSITORY
+
+pytestmark = pytest.mark.process
 
 LENGTHS = {"inputs": 40, "targets": 24}
 
@@ -50,7 +52,6 @@ def config(name: str = "sample_one", **values: Any) -> DatasetConfig:
     return DatasetConfig(name, **(settings | {"module_import": ("sample_tasks",)} | values))
 
 
-@pytest.mark.process
 @pytest.mark.parametrize(
     "settings",
     [
@@ -62,6 +63,7 @@ def config(name: str = "sample_one", **values: Any) -> DatasetConfig:
 def test_a_fresh_process_goes_on_with_the_same_batches(
     first: DataService, second: DataService, settings: DatasetConfig
 ) -> None:
+    assert first.describe(settings).cached == settings.use_cached
     stream, resumed = first.open(settings, prefetch=3), second.open(settings, prefetch=1)
     for _ in range(2):
         next(stream)
@@ -77,7 +79,6 @@ def test_a_fresh_process_goes_on_with_the_same_batches(
         one.close()
 
 
-@pytest.mark.process
 def test_positions_of_processes_make_up_that_of_the_whole(first: DataService, second: DataService) -> None:
     settings = config("sample_plain", num_virtual_shards=3, batch_size=3)
     low, high = first.open(settings, (0, 1)), second.open(settings, (2,))
@@ -99,7 +100,6 @@ def test_positions_of_processes_make_up_that_of_the_whole(first: DataService, se
         high.restore(low.state())
 
 
-@pytest.mark.process
 def test_position_at_the_start_and_at_the_end(first: DataService) -> None:
     stream = first.open(config("sample_plain", split="validation", num_epochs=1, shuffle=False))
     start = stream.state()
@@ -114,24 +114,11 @@ def test_position_at_the_start_and_at_the_end(first: DataService) -> None:
     assert list(stream) == []
 
 
-@pytest.mark.process
 def test_a_position_of_other_settings_is_refused(first: DataService) -> None:
     stream = first.open(config("sample_plain"))
     other = first.open(config("sample_plain", batch_size=4, seed=1))
     with refused("sample_plain", "batch_size was 4, is 8", "seed was 1, is 0"):
         stream.restore(other.state())
-
-
-@pytest.mark.process
-def test_description(first: DataService) -> None:
-    described = first.describe(config("sample_mixture"))
-    assert described.tasks == ("sample_cached", "sample_one")
-    assert described.splits == ("train", "validation")
-    assert described.vocabulary.size == 384
-    assert described.objective is not None
-    assert (described.objective.target_tokens <= 24, described.objective.mean_noise_span_length) == (True, 5.0)
-    assert (described.cached, first.describe(config("sample_cached", use_cached=True)).cached) == (False, True)
-    assert first.describe(config("sample_plain")).objective is None
 
 
 def export(folder: Path, name: str, content: bytes) -> DatasetConfig:
@@ -144,7 +131,6 @@ def export(folder: Path, name: str, content: bytes) -> DatasetConfig:
     return config(f"{name}_span_corruption", task_feature_lengths=lengths, module_import=())
 
 
-@pytest.mark.process
 def test_an_export_made_since_the_start_is_found_and_its_broken_line_shown(
     first: DataService, sample_folder: Path
 ) -> None:
@@ -154,7 +140,6 @@ def test_an_export_made_since_the_start_is_found_and_its_broken_line_shown(
             use()
 
 
-@pytest.mark.process
 @pytest.mark.parametrize("way", ["killed", "failed"])
 def test_a_dying_data_process_is_named_with_its_last_lines(sample_tasks: Path, tmp_path: Path, way: str) -> None:
     log, settings = tmp_path / "folder" / "data process.log", config("sample_plain")
@@ -176,7 +161,6 @@ def test_a_dying_data_process_is_named_with_its_last_lines(sample_tasks: Path, t
     assert ("ValueError: not a frame" in log.read_text()) == (way == "failed")
 
 
-@pytest.mark.process
 def test_a_file_that_disappears_is_named_as_the_user_knows_it(first: DataService, sample_folder: Path) -> None:
     lines = [canonical_line(f"{number} " + "words and more words " * 5) for number in range(40)]
     stream = first.open(export(sample_folder, "vanishing", b"".join(lines)))
@@ -204,43 +188,16 @@ def test_who_waits_for_a_batch_can_give_up() -> None:
     stream.close()
 
 
-def test_waiting_is_noticed_in_the_middle_of_a_frame(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a data process is stopped while it sends, or while it is sent a position."""
-    monkeypatch.setattr(data_process, "_PATIENCE", 0.01)
-    ours, theirs = socket.socketpair()
-    ours.settimeout(PATIENCE)
-    with ours, theirs:
-        data_process.send(theirs, {"number": 1, "row": np.arange(4)})
-        frame = ours.recv(1000)
-        for cut in (0, 3, 12, len(frame) - 1):  # before the frame, and in its prefix, header and array
-            rest = [frame[cut:]]
-            theirs.sendall(frame[:cut])
-            message = data_process.receive(ours, lambda rest=rest: theirs.sendall(rest.pop()))
-            assert (message["number"], message["row"].tolist(), rest) == (1, [0, 1, 2, 3], [])
-        row, taken = np.arange(1_000_000), []
-        receiving = threading.Thread(target=lambda: taken.append(data_process.receive(theirs)))
-        data_process.send(ours, {"row": row}, lambda: receiving.ident or receiving.start())
-        receiving.join(timeout=PATIENCE)
-        assert np.array_equal(taken[0]["row"], row)
-
-
-@pytest.mark.process
 @pytest.mark.skipif(sys.platform != "linux", reason="the system does not say so")
 def test_a_data_process_that_is_stopped_is_named(first: DataService, monkeypatch: pytest.MonkeyPatch) -> None:
-    printed: list[str] = []
-
-    def let_it_go_on(line: str, **options: Any) -> None:
-        printed.append(line)
-        os.kill(first.pid, signal.SIGCONT)
-
+    let_it_go_on = Mock(side_effect=lambda line, **options: os.kill(first.pid, signal.SIGCONT))
     monkeypatch.setattr(data_process, "_PATIENCE", 0.2)
     monkeypatch.setattr(data_process, "print", let_it_go_on, raising=False)
     os.kill(first.pid, signal.SIGSTOP)
     assert first.describe(config()).name == "sample_one"
-    assert f"kill -CONT {first.pid}" in printed[0]
+    assert f"kill -CONT {first.pid}" in let_it_go_on.call_args_list[0].args[0]
 
 
-@pytest.mark.process
 def test_interrupts_do_not_reach_the_data_process(first: DataService) -> None:
     stream = first.open(config("sample_plain"))
     os.kill(first.pid, signal.SIGINT)
@@ -248,7 +205,7 @@ def test_interrupts_do_not_reach_the_data_process(first: DataService) -> None:
     assert os.getpgid(first.pid) != os.getpgid(0)
 
 
-@pytest.mark.process
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="the system does not say when the child of a child ends")
 def test_the_data_process_ends_when_its_parent_is_killed_and_leaves_no_files(
     sample_folder: Path, tmp_path: Path
 ) -> None:
@@ -263,24 +220,17 @@ def test_the_data_process_ends_when_its_parent_is_killed_and_leaves_no_files(
         time.sleep(600)
     """
     environment = os.environ | {"PYTHONPATH": f"{REPOSITORY}:{sample_folder}", "TMPDIR": str(tmp_path)}
-    parent = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(program)],
-        stdout=subprocess.PIPE, text=True, cwd=sample_folder, env=environment,
-    )  # fmt: skip
-    assert parent.stdout is not None
-    worker = int(parent.stdout.readline())
-    assert any(path.name.startswith("__autograph_generated_file") for path in tmp_path.rglob("*.py"))
-    parent.kill()
-    parent.wait()
-    parent.stdout.close()
-    deadline = time.monotonic() + PATIENCE
-    while _runs(worker) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not _runs(worker)
+    command = [sys.executable, "-c", textwrap.dedent(program)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=sample_folder, env=environment) as parent:
+        assert parent.stdout is not None
+        worker = os.pidfd_open(int(parent.stdout.readline()))
+        assert any(path.name.startswith("__autograph_generated_file") for path in tmp_path.rglob("*.py"))
+        parent.kill()
+    assert select.select([worker], [], [], PATIENCE)[0]
+    os.close(worker)
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.process
 def test_the_data_process_ends_amid_answers_that_nobody_reads_and_leaves_no_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -296,38 +246,3 @@ def test_the_data_process_ends_amid_answers_that_nobody_reads_and_leaves_no_file
     assert [path.name for path in tmp_path.iterdir()] == ["log"]
     assert (tmp_path / "log").read_text() == ""
     process.wait()
-
-
-def _runs(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    # An orphan that nobody waits for stays in the table as a zombie. So does, for a moment, the first thread of a
-    # process while another one starts a program in its place.
-    threads, status = list(Path("/proc").glob(f"{pid}/task/*")), Path(f"/proc/{pid}/stat")
-    return len(threads) != 1 or not (status.exists() and status.read_text().rpartition(")")[2].split()[0] == "Z")
-
-
-def test_frames_carry_messages_and_arrays() -> None:
-    here, there = socket.socketpair()
-    arrays = {
-        "empty": np.zeros((0, 3), np.int32),
-        "scalar": np.array(7, np.int64),
-        "rows": np.arange(6, dtype=np.int32).reshape(2, 3).T,
-    }
-    with here, there:
-        data_process.send(here, {"call": "next", "text": "é\n", "inside": [arrays]})
-        message = data_process.receive(there)
-        (received,) = message.pop("inside")
-        assert message == {"call": "next", "text": "é\n"}
-        assert received.keys() == arrays.keys()
-        for name, array in arrays.items():
-            np.testing.assert_array_equal(received[name], array, strict=True)
-        here.sendall(b"no frame, by any means")
-        with pytest.raises(ValueError, match="not a frame"):
-            data_process.receive(there)
-        here.close()
-        there.recv(100)
-        with pytest.raises(EOFError):
-            data_process.receive(there)

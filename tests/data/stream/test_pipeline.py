@@ -13,8 +13,7 @@ from t5xpg.data.batch import BatchSpec, validate
 from t5xpg.data.cache import worker as cache_worker
 from t5xpg.data.spec import DatasetConfig, SpanCorruption
 from t5xpg.data.stream import pipeline, worker
-from t5xpg.data.stream.pipeline import ShardedBatches, _shard_seed, stream_identity, without_autograph
-from t5xpg.data.stream.source_files import SourceFiles
+from t5xpg.data.stream.pipeline import ShardedBatches, _shard_seed, without_autograph
 from t5xpg.data.tasks import providers
 from tests.refusals import refused
 
@@ -186,11 +185,13 @@ def test_objective_replaces_the_arguments_of_span_corruption() -> None:
         ({"task_feature_lengths": {"targets": 20}}, "'targets'|{'inputs': …, 'targets': …}"),
         ({"task_feature_lengths": {"inputs": 256, "targets": 20}}, "{'inputs': 256, 'targets': 5"),
         ({"name": "sample_plain", "objective": SpanCorruption()}, "no step t5.data.preprocessors.span_corruption"),
+        ({"module_import": ("no_such_module.tasks",)}, "MODULE_IMPORT|no_such_module.tasks"),
     ],
 )
 def test_checks_before_reading(values: dict[str, Any], names: str) -> None:
     settings = config(**values)
     with refused(*names.split("|")):
+        providers.import_modules(settings.module_import)
         providers.check(providers.find_provider(settings), settings)
 
 
@@ -209,24 +210,3 @@ def test_the_number_of_examples_of_some_splits_alone(tmp_path: Path) -> None:
     assert [worker._examples(task, split) for split in splits] == [40, None]
     request = {"caches": str(tmp_path), "data_dir": "", "module_import": [], "only_missing": False, "force": True}
     assert cache_worker._plan_task(task, request, print)["examples"] is None
-
-
-def test_a_module_that_is_not_there() -> None:
-    with refused("MODULE_IMPORT", "no_such_module.tasks"):
-        providers.import_modules(["no_such_module.tasks"])
-
-
-def test_identity_knows_settings_and_files(sample_folder: Path) -> None:
-    def identity(**values: Any) -> dict[str, Any]:
-        settings = config("sample_three", **values)
-        return stream_identity(settings, SourceFiles(providers.find_provider(settings), settings))
-
-    first = identity()
-    assert first == identity(max_batches=3)
-    assert first != identity(seed=1)
-    file = sample_folder / "text" / "train-2.txt"
-    before = file.read_bytes()
-    file.write_bytes(before + b"one more line\n")
-    changed = identity()
-    file.write_bytes(before)
-    assert first != changed

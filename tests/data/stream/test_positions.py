@@ -4,7 +4,6 @@ import random
 import shutil
 import statistics
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -70,10 +69,10 @@ def test_any_position_leads_to_the_same_batches(kind: str) -> None:
     parts = [opened(config(kind, 2), [shard]) for shard in range(2)]
 
     def check_parts(place: int) -> None:
-        if rows := [rows_of(part) for part in parts]:
-            whole = {name: np.concatenate([own[name] for own in rows]) for name in rows[0]}
-            assert hash_batch(whole) == expected[place], place
-            assert len(np.unique(whole["encoder_input_tokens"], axis=0)) == 4
+        low, high = map(rows_of, parts)
+        whole = {name: np.concatenate([low[name], high[name]]) for name in low}
+        assert hash_batch(whole) == expected[place], place
+        assert len(np.unique(whole["encoder_input_tokens"], axis=0)) == 4
 
     check_parts(0)
     for place in places:
@@ -100,46 +99,31 @@ def test_positions_do_not_grow(kind: str) -> None:
     assert statistics.median(sizes_in_next_100()) < 1.5 * max(early)
 
 
-LINE, LINES = 8000, 1000
-
-
-@pytest.fixture
-def large_file(tmp_path: Path) -> Iterator[Path]:
-    """A file of eight million characters, as a cache has it, which the task "large_file" reads."""
-    draw = np.random.default_rng(3)
-    path = tmp_path / "train.tfrecord"
+def test_a_position_is_put_back_without_reading_up_to_it(tmp_path: Path) -> None:
+    """In a file of eight million characters, as a cache has it."""
+    draw, path, count = np.random.default_rng(3), tmp_path / "train.tfrecord", 1000
     with tf.io.TFRecordWriter(str(path)) as writer:
-        for _ in range(LINES):
-            line = draw.bytes(LINE)
+        for line in (draw.bytes(8000) for _ in range(count)):
             writer.write(seqio.dict_to_tfexample({"inputs": line, "targets": line[:9]}).SerializeToString())
     text = dict.fromkeys(LENGTHS, tf.io.FixedLenFeature([], tf.string))
-    seqio.TaskRegistry.add(
-        "large_file",
-        source=seqio.TFExampleDataSource({"train": str(path)}, text),
-        preprocessors=[seqio.preprocessors.tokenize, seqio.preprocessors.append_eos_after_trim],
-        output_features=dict.fromkeys(LENGTHS, seqio.Feature(seqio.ByteVocabulary(extra_ids=125))),
-        shuffle_buffer_size=4,
-    )
-    yield path
-    seqio.TaskRegistry.remove("large_file")
-
-
-def test_a_position_is_put_back_without_reading_up_to_it(large_file: Path) -> None:
-    stream = opened(DatasetConfig("large_file", LENGTHS, batch_size=4))
-    hashes(stream, LINES // 4 - 30)
+    features = dict.fromkeys(LENGTHS, seqio.Feature(seqio.ByteVocabulary(extra_ids=125)))
+    steps = [seqio.preprocessors.tokenize, seqio.preprocessors.append_eos_after_trim]
+    source = seqio.TFExampleDataSource({"train": str(path)}, text)
+    task = seqio.Task("large_file", source, features, steps, shuffle_buffer_size=4)
+    stream = ShardedBatches(task, DatasetConfig("large_file", LENGTHS, batch_size=4), [0])
+    hashes(stream, count // 4 - 30)
     position = stream.save()
     expected = hashes(stream, 2)
-    is_counted = sys.platform == "linux"  # other systems do not tell what was read
-    before = bytes_read() if is_counted else 0
+
+    def bytes_read() -> int:
+        """Of files, by this process; other systems do not tell."""
+        return int(Path("/proc/self/io").read_text().split()[1]) if sys.platform == "linux" else 0
+
+    before = bytes_read()
     stream.restore(position)
     assert hashes(stream, 2) == expected
-    if is_counted:  # the position itself is read from a file; of the text, only what comes next
-        assert 0 < bytes_read() - before - size(position) < large_file.stat().st_size / 3
-
-
-def bytes_read() -> int:
-    """What this process has read of files so far."""
-    return int(Path("/proc/self/io").read_text().split()[1])
+    # the position itself is read from a file; of the text, only what comes next
+    assert bytes_read() - before - size(position) < path.stat().st_size / 3
 
 
 @settings(max_examples=30)

@@ -19,7 +19,7 @@ from tests import refusals
 from tests.data.stream import test_positions
 from tests.data.stream.test_positions import hashes
 
-TEXT, CACHED = "watched_text", "watched_cached"
+TEXT, CACHED = "sample_three", "sample_cached"
 TASKS = (TEXT, CACHED)
 NEVER = 1e9  # seconds between looks in passing
 
@@ -31,35 +31,19 @@ def _rare_checks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def folder(sample_folder: Path, tmp_path: Path) -> Iterator[Path]:
-    """Two tasks on files of their own: three files of text, and a cache of three shards."""
-    shutil.copytree(sample_folder / "text", tmp_path / "text")
-    shutil.copytree(sample_folder / "cache" / "sample_cached", tmp_path / "cache" / CACHED)
-    earlier = seqio.utils.get_global_cache_dirs()
-    seqio.set_global_cache_dirs([str(tmp_path / "cache")])
-    for name in TASKS:
-        add_task(name, {split: str(tmp_path / "text" / f"{split}-*.txt") for split in ("train", "validation")})
-    yield tmp_path
-    for name in TASKS:
-        seqio.TaskRegistry.remove(name)
-    seqio.set_global_cache_dirs(earlier)
-
-
-def add_task(name: str, patterns: dict[str, str]) -> None:
-    steps = [
-        lambda dataset: dataset.map(lambda line: {"targets": line}),
-        seqio.preprocessors.tokenize,
-        seqio.CacheDatasetPlaceholder(),
-        lambda dataset: dataset.map(lambda example: {**example, "inputs": example["targets"]}),
-        seqio.preprocessors.append_eos_after_trim,
-    ]
-    features = dict.fromkeys(("inputs", "targets"), seqio.Feature(seqio.ByteVocabulary(extra_ids=125)))
-    source = seqio.TextLineDataSource(patterns)
-    seqio.TaskRegistry.add(name, source, preprocessors=steps, output_features=features, shuffle_buffer_size=10)
+def folder(sample_tasks: Path, tmp_path: Path) -> Iterator[Path]:
+    """Three files of text, and a cache of three shards, which are put back at the end."""
+    for name in ("text", "cache"):
+        shutil.copytree(sample_tasks / name, tmp_path / name)
+    yield sample_tasks
+    for name in ("text", "cache"):
+        shutil.rmtree(sample_tasks / name)
+        shutil.copytree(tmp_path / name, sample_tasks / name)
+    seqio.utils._list_files_for_glob.cache_clear()  # SeqIO remembers what it has listed in this process
 
 
 def config(name: str, **values: Any) -> DatasetConfig:
-    lengths = {"inputs": 30, "targets": 30}
+    lengths = {"inputs": 40, "targets": 24}
     return DatasetConfig(name, lengths, batch_size=4, use_cached=name == CACHED, **values)
 
 
@@ -68,8 +52,7 @@ def opened(name: str, **values: Any) -> ShardedBatches:
 
 
 def files_of(name: str) -> SourceFiles:
-    settings = config(name)
-    return SourceFiles(providers.find_provider(settings), settings)
+    return SourceFiles(providers.find_provider(config(name)), config(name))
 
 
 def file_of(name: str, folder: Path, split: str = "train", number: int = 1) -> Path:
@@ -157,24 +140,24 @@ def test_a_file_that_was_added_is_named(folder: Path) -> None:
     position = files_of(TEXT).to_array()
     added = folder / "text" / "train-3.txt"
     added.write_text("one more line\n")
-    seqio.utils._list_files_for_glob.cache_clear()  # SeqIO remembers what it has listed in this process
+    seqio.utils._list_files_for_glob.cache_clear()
     with refused(added, "was not there then", TEXT):
         files_of(TEXT).compare(position)
 
 
-def test_files_of_one_name_in_two_folders_are_two(folder: Path) -> None:
-    for name in ("one", "other"):
-        (folder / "text" / name).mkdir()
-        shutil.copy(file_of(TEXT, folder), folder / "text" / name / "part.txt")
-    seqio.TaskRegistry.remove(TEXT)
-    add_task(TEXT, {"train": str(folder / "text" / "o*" / "part.txt")})
-    position = files_of(TEXT).to_array()
-    for name in ("one", "other"):
-        path = folder / "text" / name / "part.txt"
+def test_files_of_one_name_in_two_folders_are_two(folder: Path, tmp_path: Path) -> None:
+    paths = [tmp_path / name / "part.txt" for name in ("one", "other")]
+    for path in paths:
+        path.parent.mkdir()
+        shutil.copy(file_of(TEXT, folder), path)
+    source = seqio.TextLineDataSource({"train": str(tmp_path / "o*" / "part.txt")})
+    task, settings = seqio.TaskRegistry.get(TEXT).replace(source=source), config(TEXT)
+    position = SourceFiles(task, settings).to_array()
+    for path in paths:
         before = path.read_bytes()
         write_over(path)
         with refused(path, SAME_SIZE, TEXT):
-            files_of(TEXT).compare(position)
+            SourceFiles(task, settings).compare(position)
         path.write_bytes(before)
 
 
@@ -183,7 +166,7 @@ def test_the_end_of_a_file_that_was_cut_short_is_not_the_end_of_the_stream(folde
     stream = opened(name, split="validation", num_epochs=1, shuffle=False)
     path = file_of(name, folder, "validation")
     path.write_bytes(b"")
-    with refused(path, "0 bytes", name):
+    with refused(path, "has 0 bytes", name):
         list(iter(stream.next, None))
 
 

@@ -23,6 +23,8 @@ from t5xpg.data.text.export import export_dataset
 from t5xpg.data.text.labelled import TFDS_TASKS
 from tests.refusals import refused
 
+pytestmark = pytest.mark.usefixtures("folder")
+
 LENGTHS = {"inputs": 128, "targets": 64}
 CONTEXT = "Tom Baker was born in Liverpool, England. He moved to London in 1956."
 ANSWERS = [["Liverpool"], ["London", "to London"], ["1956", "in 1956", "1956"]]
@@ -108,7 +110,6 @@ def texts(name: str, split: str = "validation") -> list[tuple[str, str]]:
     return [(decoded(task, one["inputs"]), decoded(task, one["targets"])) for one in examples]
 
 
-@pytest.mark.usefixtures("folder")
 def test_the_prompts_of_tasks_are_known_without_their_text() -> None:
     rows = [row_of(name, name.partition("_")[0]) for name in ("pairs_translate_de_en", "classes_classify")]
     for row in [*rows, *(row for row in tfds_rows() if row.name in ("wmt19_ende", "trivia_qa_open"))]:
@@ -121,7 +122,6 @@ def decoded(task: seqio.Task, ids: np.ndarray) -> str:
     return str(task.output_features["inputs"].vocabulary.decode(ids.tolist()))
 
 
-@pytest.mark.usefixtures("folder")
 def test_records() -> None:
     assert texts("pairs_translate_en_de")[1] == ("translate English to German: A \\ dog 1.", "Ein Hund 1 ßo.")
     assert texts("pairs_translate_de_en_bytes640")[1] == ("translate German to English: Ein Hund 1 ßo.", "A \\ dog 1.")
@@ -131,7 +131,6 @@ def test_records() -> None:
     assert seqio.TaskRegistry.get("quiz_text_to_text").num_input_examples("train") == 8
 
 
-@pytest.mark.usefixtures("folder")
 def test_records_of_tensorflow_datasets() -> None:
     pair = sentence(3)
     assert (f"translate English to German: {pair['en']}", pair["de"]) in texts("wmt19_ende")
@@ -169,7 +168,6 @@ def measured(name: str, predictions: Mapping[str, str], split: str = "validation
     return evaluator.measure({name: {"prediction": np.stack(answers)}}, step=1)[name]
 
 
-@pytest.mark.usefixtures("folder")
 def test_an_answer_is_right_if_it_is_one_of_the_aliases() -> None:
     answers = {"number 0?": "the Big  Smoke!", "number 1?": "london, U.K.", "number 2?": "Berlin smoke"}
     found = measured("trivia_qa_open", answers, "test")
@@ -178,7 +176,6 @@ def test_an_answer_is_right_if_it_is_one_of_the_aliases() -> None:
     assert found == pytest.approx(t5.evaluation.metrics.trivia_qa(targets, list(answers.values())))
 
 
-@pytest.mark.usefixtures("folder")
 def test_translations_and_classes() -> None:
     found = measured("pairs_translate_en_de", {f"dog {n}.": f"Ein Hund {n} ßo." for n in range(5)})
     assert "tok:intl" in found.pop("bleu_signature")
@@ -190,7 +187,6 @@ def test_translations_and_classes() -> None:
     assert set(found) == {"exact_match", "token_f1", "edit_similarity"}
 
 
-@pytest.mark.usefixtures("folder")
 def test_an_experiment_chooses_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "own_metrics.py").write_text(
         "def length(targets, predictions):\n    return {'length': len(targets)}\n"
@@ -207,7 +203,6 @@ def test_an_experiment_chooses_metrics(tmp_path: Path, monkeypatch: pytest.Monke
             providers.find_provider(config("quiz_text_to_text", metrics=(name,)))
 
 
-@pytest.mark.usefixtures("folder")
 def test_answers_without_a_model() -> None:
     """The inputs without their prompt, and the most frequent target, measured as predictions are."""
     found = {}

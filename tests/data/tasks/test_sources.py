@@ -2,7 +2,7 @@
 
 import importlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -25,12 +25,12 @@ from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.stream.pipeline import ShardedBatches
 from t5xpg.data.tasks import providers
 from tests.refusals import refused
+from tests.workplace import make_hub
 
-pytestmark = pytest.mark.process  # a process caches
+pytestmark = [pytest.mark.process, pytest.mark.usefixtures("folder")]  # a process caches
 
 LENGTHS = {"inputs": 40, "targets": 24}
 SPLITS = ("train", "validation")
-FILES = 2  # of each split
 
 MODULE = """
 import json
@@ -102,14 +102,9 @@ def add(name, source, *first, placeholder=seqio.CacheDatasetPlaceholder()):
     )
 
 
-def pattern(folder, ending):
-    return {split: str(HERE / folder / f"{split}-*{ending}") for split in SPLITS}
-
-
 if "source_lines" not in seqio.TaskRegistry.names():
-    add("source_lines", seqio.TextLineDataSource(pattern("lines", ".txt")), to_text)
-    text = {"text": tf.io.FixedLenFeature([], tf.string)}
-    add("source_examples", seqio.TFExampleDataSource(pattern("examples", ".tfrecord"), text))
+    source = seqio.TextLineDataSource({split: str(HERE / "lines" / f"{split}-*.txt") for split in SPLITS})
+    add("source_lines", source, to_text)
     SmallProse(data_dir=str(HERE / "tfds")).download_and_prepare()
     add("source_tfds", seqio.TfdsDataSource("small_prose:1.0.0", tfds_data_dir=str(HERE / "tfds"), splits=SPLITS))
     add("source_operations", seqio.FunctionDataSource(from_operations, SPLITS))
@@ -118,40 +113,31 @@ if "source_lines" not in seqio.TaskRegistry.names():
     add("source_without_seed", seqio.FunctionDataSource(without_seed, SPLITS))
     for name, streaming in (("copied", False), ("streamed", True)):
         add(f"source_hub_{name}", hugging_face_source(str(HERE / "hub"), "prose", splits=SPLITS, streaming=streaming))
-    required = seqio.CacheDatasetPlaceholder(required=True)
-    add("source_required", seqio.TextLineDataSource(pattern("lines", ".txt")), to_text, placeholder=required)
+    add("source_required", source, to_text, placeholder=seqio.CacheDatasetPlaceholder(required=True))
     seqio.experimental.add_fully_cached_task("source_lines", {"inputs": 40, "targets": 24})
     cached = ["python", "hub_copied", "hub_streamed", "tfds", "required", "lines_i40_t24"]
     seqio.MixtureRegistry.add("source_cached", [f"source_{name}" for name in cached], default_rate=1.0)
 """
 
 
-def write_sources(folder: Path, texts: Sequence[str]) -> None:
-    """Write texts, of one line each, in every format below `folder`, and the module."""
+def write_sources(folder: Path) -> None:
+    """Write the same texts, of one line each, in every format below `folder`, and the module."""
     (folder / "source_tasks.py").write_text(MODULE)
-    for name in ("lines", "examples", "hub/prose"):
-        (folder / name).mkdir(parents=True)
-    parts = {split: texts[number :: len(SPLITS)] for number, split in enumerate(SPLITS)}
-    for split, part in parts.items():
-        for number in range(FILES):
-            rows = part[number::FILES]
-            (folder / "lines" / f"{split}-{number}.txt").write_text("".join(f"{row}\n" for row in rows))
-            with tf.io.TFRecordWriter(str(folder / "examples" / f"{split}-{number}.tfrecord")) as writer:
-                for row in rows:
-                    writer.write(seqio.dict_to_tfexample({"text": row.encode()}).SerializeToString())
-            name = f"{split}-{number:05}-of-{FILES:05}.parquet"
-            pyarrow.parquet.write_table(pyarrow.table({"text": list(rows)}), folder / "hub" / "prose" / name)
-    files = "".join(f"  - split: {split}\n    path: prose/{split}-*\n" for split in SPLITS)
-    (folder / "hub" / "README.md").write_text(f"---\nconfigs:\n- config_name: prose\n  data_files:\n{files}---\n")
-    (folder / "texts.json").write_text(json.dumps(parts))
+    hub = make_hub(folder / "hub", "prose", train=20, validation=21)
+    tables = {split: pyarrow.parquet.read_table(hub / "prose" / split / "00000.parquet") for split in SPLITS}
+    texts = {split: table["text"].to_pylist() for split, table in tables.items()}
+    (folder / "texts.json").write_text(json.dumps(texts))
+    (folder / "lines").mkdir()
+    for split, rows in texts.items():
+        for number in range(2):
+            (folder / "lines" / f"{split}-{number}.txt").write_text("".join(f"{row}\n" for row in rows[number::2]))
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory, real_texts: list[str]) -> Iterator[Path]:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The sources, their module imported, and the caches of some."""
     folder = tmp_path_factory.mktemp("sources")
-    texts = [" ".join(text.split())[:600] for text in real_texts[:40]]
-    write_sources(folder, texts)
+    write_sources(folder)
     earlier = seqio.utils.get_global_cache_dirs()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(folder))
@@ -177,10 +163,9 @@ def stream(settings: DatasetConfig) -> ShardedBatches:
     return ShardedBatches(provider, settings, [0])
 
 
-@pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize(
     ("name", "use_cached"),
-    [*((name, False) for name in ("lines", "examples", "tfds", "operations")), ("hub_copied", True)],
+    [*((name, False) for name in ("lines", "tfds", "operations")), ("hub_copied", True)],
 )
 def test_it_is_read_and_put_back(name: str, use_cached: bool) -> None:
     settings = config(name, use_cached=use_cached)
@@ -205,18 +190,16 @@ def texts_of(name: str, cached: bool = False) -> set[bytes]:
     return found
 
 
-@pytest.mark.usefixtures("folder")
 def test_every_source_gives_the_same_text() -> None:
     expected = texts_of("lines")
-    assert len(expected) == 40
-    assert texts_of("examples") == texts_of("tfds") == expected
+    assert len(expected) == 41
+    assert texts_of("tfds") == expected
     for name in ("hub_copied", "hub_streamed", "tfds", "required"):
         assert texts_of(name, cached=True) == expected
     # that of functions is the half that their file holds
     assert texts_of("python", cached=True) < expected
 
 
-@pytest.mark.usefixtures("folder")
 def test_a_function_whose_place_cannot_be_saved_trains_from_a_cache_alone() -> None:
     for name, *names in (
         (
@@ -240,7 +223,6 @@ def test_a_function_whose_place_cannot_be_saved_trains_from_a_cache_alone() -> N
         worker._plan_task(seqio.TaskRegistry.get("source_without_seed"), request, print)
 
 
-@pytest.mark.usefixtures("folder")
 def test_what_is_cached_to_the_end_is_read_as_it_is() -> None:
     name = "lines_i40_t24"
     for one in (name, "required"):

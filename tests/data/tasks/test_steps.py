@@ -27,42 +27,26 @@ FEATURES = objective_steps.output_features(PrefixLM(), VOCABULARY)
 # The text of inputs and targets: from the papers, in plain Python over lists of ids, with no code of the program.
 
 
-def restored(inputs: Sequence[int], targets: Sequence[int], first_sentinel: int, sentinels: int) -> list[int]:
-    """The text that was corrupted to these. Raises ValueError where there is none, or sentinels are not in order."""
-    shown, hidden = (_runs(side, first_sentinel, sentinels) for side in (inputs, targets))
-    text: list[int] = []
-    # a side begins with a sentinel where the text begins with a run of the other
-    turns = [hidden, shown] if inputs and _is_sentinel(inputs[0], first_sentinel, sentinels) else [shown, hidden]
-    for place in itertools.count():
-        runs = turns[place % 2]
-        if not runs:
-            break
-        text += runs.pop(0)
-    if shown or hidden:
-        raise ValueError(f"{len(shown)} runs of the inputs and {len(hidden)} of the targets are left over")
-    return text
+def restored(inputs: Sequence[int], targets: Sequence[int]) -> list[int]:
+    """The text that was corrupted to these: their runs in turn, of which none between two others is empty."""
+    shown, hidden = map(_runs, (inputs, targets))
+    first, second = (shown, hidden) if shown[0] else (hidden, shown)
+    assert second[0] == []
+    runs = [run for turn in itertools.zip_longest(first, second[1:], fillvalue=[]) for run in turn]
+    assert sorted(runs, key=bool, reverse=True) == runs
+    return [token for run in runs for token in run]
 
 
-def _runs(side: Sequence[int], first_sentinel: int, sentinels: int) -> list[list[int]]:
-    runs: list[list[int]] = []
-    used = 0
-    last_was_text = False
+def _runs(side: Sequence[int]) -> list[list[int]]:
+    """What stands before, between and behind the sentinels, which count down from the first."""
+    runs: list[list[int]] = [[]]
     for token in side:
-        if _is_sentinel(token, first_sentinel, sentinels):
-            if token != first_sentinel - used or (used and not last_was_text):
-                raise ValueError(f"sentinel {token} where {first_sentinel - used} belongs")
-            used += 1
-            last_was_text = False
-        elif last_was_text:
-            runs[-1].append(token)
+        if FIRST - SENTINELS < token <= FIRST:
+            assert token == FIRST - len(runs) + 1
+            runs.append([])
         else:
-            runs.append([token])
-            last_was_text = True
+            runs[-1].append(token)
     return runs
-
-
-def _is_sentinel(token: int, first_sentinel: int, sentinels: int) -> bool:
-    return first_sentinel - sentinels < token <= first_sentinel
 
 
 @pytest.mark.parametrize(
@@ -76,7 +60,7 @@ def _is_sentinel(token: int, first_sentinel: int, sentinels: int) -> bool:
 def test_fixed_masks(masked: str, inputs: list[int], targets: list[int]) -> None:
     """By hand and by t5; the reference restores the text."""
     tokens, mask = list(range(10, 18)), [mark == "#" for mark in masked]
-    assert restored(inputs, targets, FIRST, SENTINELS) == tokens
+    assert restored(inputs, targets) == tokens
     functions = (t5.noise_span_to_unique_sentinel, t5.nonnoise_span_to_unique_sentinel)
     given = (tf.constant(tokens), tf.constant(mask), VOCABULARY, None)
     assert [function(*given).numpy().tolist() for function in functions] == [inputs, targets]
@@ -94,7 +78,7 @@ def text_of(example: dict[str, np.ndarray], mode: int) -> list[int]:
     assert inputs.pop() == targets.pop() == 1
     assert not set(inputs + targets) & {0, 1, 2, *range(259, 264)}
     if max(inputs + targets) > 258:
-        return restored(inputs, targets, FIRST, SENTINELS)
+        return restored(inputs, targets)
     return inputs + targets
 
 

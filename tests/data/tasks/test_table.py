@@ -14,8 +14,6 @@ from t5xpg.data.text.export import export_dataset
 from t5xpg.data.text.labelled import TEXT, TFDS_TASKS
 from tests.workplace import run_python
 
-LENGTHS = {"inputs": 64, "targets": 32}
-
 
 @pytest.fixture(scope="module")
 def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -27,16 +25,12 @@ def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "data"
 
 
-@pytest.fixture
-def task(data_dir: Path) -> seqio.Task:
+def test_knows_the_export(data_dir: Path) -> None:
     names = register_tasks(data_dir)
     datasets = {name: dataset.fields for name, dataset in built_in().items()} | {"mine": TEXT}
     of_exports = [row.name for dataset, fields in datasets.items() for row in rows(dataset, fields=fields)]
     assert names == [*(row.name for row in tfds_rows()), *of_exports]
-    return seqio.TaskRegistry.get("mine_span_corruption")
-
-
-def test_knows_the_export(task: seqio.Task, data_dir: Path) -> None:
+    task = seqio.TaskRegistry.get("mine_span_corruption")
     examples = {split: task.num_input_examples(split) for split in task.splits}
     assert examples == {"train": 184, "validation": 8, "test": 8}
     assert set(task.output_features) == {"inputs", "targets"}

@@ -99,7 +99,4 @@ def test_the_command_makes_the_same_export_again(tmp_path: Path) -> None:
         assert words[:3] == ["make", "data", "DATASET=mine"]
         assert words[4:] == ["MIN_CHARACTERS=101", "LIMIT=7", "FORCE=1"]
         assert parse_files(words[3].removeprefix("FILES=")) == files
-    source = LocalFiles({"train": paths[2:]}, LeftOut(), {"text": "text"}).describe()
-    plain = dataclasses.replace(MANIFEST, source=source)
-    assert plain.command() == f'make data DATASET=mine FILES="train={paths[2]}" MIN_CHARACTERS=101'
     assert MANIFEST.command() == "make data DATASET=mine MIN_CHARACTERS=101"

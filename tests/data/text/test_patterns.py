@@ -1,7 +1,9 @@
 """Pieces of a corpus, chosen by the names of its files."""
 
+import hashlib
 import json
 import shlex
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ from t5xpg.data.text.local_files import parse_files
 from t5xpg.data.text.manifest import SPLITS, Manifest
 from t5xpg.data.text.package_documents import code_documents
 from t5xpg.data.text.sources import PackageText, Selection
-from tests.data.text.test_wheels import make_wheel
+from t5xpg.data.text.wheels import Wheel
 from tests.refusals import refused
 
 
@@ -43,6 +45,15 @@ def test_no_two_selections_have_one_name() -> None:
     suffixes = [Selection.parse(one).suffix.lower() for one in given]
     assert len(set(suffixes)) == len(given)
     assert Selection.parse("b* a*") == Selection.parse("a* b* a*")
+
+
+def make_wheel(folder: Path, name: str, files: dict[str, bytes]) -> Wheel:
+    """A wheel of version 1.0 in a folder of wheels."""
+    file = folder / f"{name}-1.0.whl"
+    with zipfile.ZipFile(file, "w") as archive:
+        for path, data in files.items():
+            archive.writestr(path, data)
+    return Wheel(name, "1.0", hashlib.sha256(file.read_bytes()).hexdigest())
 
 
 @pytest.fixture

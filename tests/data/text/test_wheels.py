@@ -1,34 +1,12 @@
 """Which files the embedded text is read from."""
 
-import hashlib
-import zipfile
 from pathlib import Path
 
 import pytest
 
 from t5xpg.data.text.package_documents import documentation_documents
-from t5xpg.data.text.wheels import DOCUMENTATION_WHEELS, SourceFile, Wheel, source_files
+from t5xpg.data.text.wheels import DOCUMENTATION_WHEELS, SourceFile, source_files
 from tests.refusals import refused
-
-
-def make_wheel(folder: Path, name: str, files: dict[str, bytes]) -> Wheel:
-    """A wheel of version 1.0 in a folder of wheels."""
-    file = folder / f"{name}-1.0.whl"
-    with zipfile.ZipFile(file, "w") as archive:
-        for path, data in files.items():
-            archive.writestr(path, data)
-    return Wheel(name, "1.0", hashlib.sha256(file.read_bytes()).hexdigest())
-
-
-def test_reads_the_python_files_in_one_order(tmp_path: Path) -> None:
-    others = ("data.txt", "tests/x.py", "x_test.py", "_vendor/x.py", "x_pb2.py")
-    contents = {"b.py": b"b\r\n", "a.py": "ä\n".encode(), "latin.py": b"\xe4\n", **dict.fromkeys(others, b"no")}
-    wheels = {
-        "some-package": make_wheel(tmp_path, "some-package", {f"some/{name}": data for name, data in contents.items()}),
-        "another": make_wheel(tmp_path, "another", {"another.py": b"c\n"}),
-    }
-    found = {file.path: file.text for file in source_files(wheels, tmp_path)}
-    assert list(found.items()) == [("another.py", "c\n"), ("some/a.py", "ä\n"), ("some/b.py", "b\n")]
 
 
 @pytest.mark.process
@@ -47,6 +25,6 @@ def test_a_changed_wheel_is_downloaded_again(tmp_path: Path, monkeypatch: pytest
 
 
 def test_leaves_out_what_does_not_parse_on_every_python() -> None:
-    """All else that is left out, joined and cut is in the digests of the embedded datasets."""
+    """All else that is read, left out, joined and cut is in the digests of the embedded datasets."""
     for source in ("def f(:", "type X = int\n", "def f[T](x: T): ..."):
         assert list(documentation_documents([SourceFile("a.py", f'"""{"word " * 30}"""\n{source}')])) == []

@@ -29,17 +29,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def bytes_file(folder: Path) -> Path:
-    return byte_level(folder / "bytes")
+def files(folder: Path) -> tuple[Path, Path]:
+    return byte_level(folder / "bytes"), with_spaces_in_pieces(folder / "spaces")
 
 
-@pytest.fixture(scope="module")
-def spaces_file(folder: Path) -> Path:
-    return with_spaces_in_pieces(folder / "spaces")
-
-
-def test_ids_are_the_tokenizers(bytes_file: Path, spaces_file: Path) -> None:
-    for file in (bytes_file, spaces_file):
+def test_ids_are_the_tokenizers(files: tuple[Path, Path]) -> None:
+    for file in files:
         tokenizer, vocabulary = Tokenizer.from_file(str(file)), vocabulary_of_file(file)
         assert (vocabulary.pad_id, vocabulary.eos_id, vocabulary.tokenizer_pad_id) == (0, 1, 0)
         assert vocabulary.size == tokenizer.get_vocab_size() + 100
@@ -63,25 +58,23 @@ def test_limits_of_the_tokenizer_do_not_count(folder: Path) -> None:
 
 
 @given(ANY_TEXT)
-def test_bytes_of_the_tokens_are_those_of_the_text(bytes_file: Path, spaces_file: Path, text: str) -> None:
+def test_bytes_of_the_tokens_are_those_of_the_text(files: tuple[Path, Path], text: str) -> None:
     if not any(special in text for special in ("<pad>", "</s>", "<unk>", "<extra_id_")):
-        length = len(text.encode())
-        vocabulary = vocabulary_of_file(bytes_file)
-        assert vocabulary.token_bytes()[vocabulary.encode(text)].sum() == length
-        assert vocabulary.decode(vocabulary.encode(text)) == text
-        vocabulary = vocabulary_of_file(spaces_file)
+        of_bytes, with_spaces = map(vocabulary_of_file, files)
+        assert of_bytes.token_bytes()[of_bytes.encode(text)].sum() == len(text.encode())
+        assert of_bytes.decode(of_bytes.encode(text)) == text
         # with the space before the first word; ▁ itself is a space to such a tokenizer
         expected = len(text.replace("▁", " ").encode()) + (1 if text else 0)
-        assert vocabulary.token_bytes()[vocabulary.encode(text)].sum() == expected
+        assert with_spaces.token_bytes()[with_spaces.encode(text)].sum() == expected
 
 
-def test_pieces_of_words(folder: Path, bytes_file: Path) -> None:
+def test_pieces_of_words(folder: Path, files: tuple[Path, Path]) -> None:
     vocabulary = vocabulary_of_file(word_pieces(folder / "words"), eos_token="bad")
     ids = vocabulary.encode("bagger is bagger")
     assert vocabulary.token_bytes()[ids].sum() == len("baggerisbagger")
     assert vocabulary.decode(ids) == "bagger is bagger"
     assert vocabulary.unknown_characters("bagger zzz is") == 3
-    of_bytes = vocabulary_of_file(bytes_file)
+    of_bytes = vocabulary_of_file(files[0])
     assert (of_bytes.unknown_characters("日本"), of_bytes.unk_id) == (0, None)
     assert of_bytes.encode("\ud800") == of_bytes.encode("?")
 
@@ -94,8 +87,8 @@ def test_a_link_of_the_hubs_cache(folder: Path) -> None:
     assert vocabulary.model_file == str(folder / "linked" / "tokenizer.json")
 
 
-def test_sentinels_behind_the_tokens(bytes_file: Path, spaces_file: Path) -> None:
-    for file in (bytes_file, spaces_file):
+def test_sentinels_behind_the_tokens(files: tuple[Path, Path]) -> None:
+    for file in files:
         vocabulary = vocabulary_of_file(file, extra_ids=7)
         ids = vocabulary.encode("bag <extra_id_0> kib<extra_id_6>")
         assert ids.count(vocabulary.size - 1) == ids.count(vocabulary.size - 7) == 1
