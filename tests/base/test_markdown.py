@@ -1,13 +1,6 @@
 from pathlib import Path
 
-from t5xpg.base.markdown import aligned, with_block
-
-
-def test_cells_stay_on_their_line() -> None:
-    (_, line) = aligned(["text"], [["two\nlines " + "x" * 100]])
-    assert "\n" not in line
-    assert len(line) == 60
-    assert line.endswith("…")
+from t5xpg.base.markdown import with_block
 
 
 def test_a_new_block_stands_under_one_heading() -> None:

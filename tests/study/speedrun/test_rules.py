@@ -82,7 +82,6 @@ def test_what_an_entry_may_change() -> None:
 
 def test_what_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program_refused(capsys, ["speedrun-check", "2026-11-22_moun"], "2026-11-22_moun", "experiments/speedrun/records")
-    program_refused(capsys, ["sweep", "speedrun"], "sweep.toml or matrix.toml")
     monkeypatch.setattr(environment, "usable_cores", lambda: 8)
     with refused("8 are used", "taskset --cpu-list 0-1"):
         Speedrun("speedrun", tmp_path).check("2026-11-23_muon", [0, 1, 2])

@@ -9,7 +9,6 @@ from t5xpg.base.files import read_json
 from t5xpg.study.speedrun.speedrun import Speedrun
 from tests.refusals import assert_named, refused
 from tests.workplace import EXPERIMENT, make_workplace
-from tests.written_pages import wrong_files
 
 pytestmark = pytest.mark.process
 
