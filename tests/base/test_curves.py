@@ -1,4 +1,3 @@
-import dataclasses
 import itertools
 import xml.etree.ElementTree as ElementTree
 
@@ -55,15 +54,3 @@ def test_labels_are_moved_apart_as_little_as_possible() -> None:
     assert spread([399, 400], 20, 0, 400) == [380, 400]
     # a group that meets a neighbour takes it in
     assert spread([100, 100, 115], 20, 0, 400) == [85, 105, 125]
-
-
-def test_the_first_cliff_is_cut_off_and_said() -> None:
-    cliff = Curve("validation", "own", [0, 50, 100, 500, 1000], [6.5, 3.0, 2.0, 1.6, 1.5])
-    picture = draw("t", "step", "loss", [cliff], without_cliff=True)
-    assert "loss (up to 6.5 at first)" in picture
-    assert picture.count('<circle class="mark"') == 4  # three points, and the label
-    slope = dataclasses.replace(cliff, values=[2.0, 1.9, 1.8, 1.6, 1.5])
-    assert "at first" not in draw("t", "step", "loss", [slope], without_cliff=True)
-    short = Curve("shorter", "thin", [0, 50], [6.5, 3.0])  # its end is to be seen
-    picture = draw("t", "step", "loss", [cliff, short], without_cliff=True)
-    assert picture.count('class="line thin"') == 2  # a point, and the label

@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 
-from t5xpg.base.metric_values import Generic, Histogram, Image, MetricValue, format_value, is_number, to_record
+from t5xpg.base.metric_values import Generic, Histogram, Image, MetricValue, to_record
 from t5xpg.run.records import to_json
 
 PICTURES = np.arange(12, dtype=np.uint8).reshape(1, 2, 2, 3)
@@ -30,13 +30,3 @@ def test_records_are_json() -> None:
     assert record["curve"] == {"tensor": [1.5, 2.5]}
     assert to_record(Generic(np.zeros((8, 8), np.float32)))["tensor"]["shape"] == [8, 8]
     assert to_record(Histogram(np.array([math.inf]))) == {"histogram": {"counts": [], "edges": []}}
-
-
-def test_values_for_people() -> None:
-    for value, text in (
-        (12.3456789, "12.35"), (100.0, "100"), (1234, "1,234"), (math.nan, "nan"), (1e12, "1e+12"), (None, "-"),
-        ("a text", "a text"), (Histogram(np.zeros((2, 3))), "histogram of 2 x 3"),
-        (Image(PICTURES), "image of 1 x 2 x 2 x 3"), (Generic(np.zeros(4)), "generic of 4"),
-    ):  # fmt: skip
-        assert format_value(value) == text
-        assert is_number(value) == isinstance(value, int | float)
