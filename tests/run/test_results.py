@@ -8,8 +8,7 @@ import pytest
 
 from t5xpg.base.files import write_json
 from t5xpg.run.results import at_steps, collect, read_results, task_curves, thinned
-from t5xpg.run.results_page import task_tables
-from tests.refusals import assert_named, refused
+from tests.refusals import refused
 from tests.run.test_report import SAMPLES, make_run, measures, short_run
 
 
@@ -128,13 +127,3 @@ def test_curves_of_each_task() -> None:
         "infer_eval": {"a": {"step": [5, 10], "examples": [8, 8], "metrics": metrics}},
     }
     assert task_curves(RECORDS[:1]) == {}
-
-
-def test_tables_of_the_last_values() -> None:
-    results = {"evaluation": None, "tasks": task_curves(RECORDS)}
-    losses, metrics = task_tables(results)
-    assert losses.splitlines()[2:] == ["| a | 5 | 4.000 | - |", "| b_c | 5 | - | 0.500 |"]
-    assert_named(metrics, ["bleu | 10 | - |", "signature | 10 | x&#124;z |", "late | 10 | 3 |"])
-    # the whole split, where it was measured
-    results["evaluation"] = {"step": 12, "tasks": {"a": {"loss": 3.5, "accuracy": 0.25, "batches": 9}}}
-    assert task_tables(results)[0].splitlines()[2:] == ["| a | 12 | 3.500 | 0.250 |"]
