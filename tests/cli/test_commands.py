@@ -30,15 +30,6 @@ def test_a_shell_completes_commands_and_experiments(capsys: pytest.CaptureFixtur
         assert_named(capsys.readouterr().out, ["tune-decoding", "_t5xpg_experiments"])
 
 
-def test_every_command_has_a_function_and_options_of_its_own() -> None:
-    parsers = commands.parser()._subparsers._group_actions[0].choices  # type: ignore[union-attr,index]
-    assert list(parsers) == [name for name, one in COMMANDS.items() if one.in_program]
-    for name in parsers:
-        assert callable(vars(handlers)[f"_{name.replace('-', '_')}"])
-        variables = [option.variable for option in COMMANDS[name].options if option.variable]
-        assert len(variables) == len(set(variables)), name
-
-
 def test_variables_of_make_are_options_of_the_program() -> None:
     for name, values, arguments in (
         ("vocab", "DATASET=mine|SIZE=500|EXTRA_IDS=0|MODEL=bpe|SAMPLE=20 MB|SEED=3|BYTE_FALLBACK=1|VOCAB=small",
