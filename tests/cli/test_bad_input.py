@@ -1,8 +1,5 @@
-"""Bad input, as a user may give it: what is named, and that nothing is left behind.
-
-Every case of the table runs the program's `main` in a folder of its own. What is expected of all of them: exit code 1
-(2 where the command itself is malformed), no traceback, and afterwards no file that was not there, and none changed.
-"""
+"""Bad input, as a user may give it: exit code 1 (2 where the command itself is malformed), no traceback, and the
+mistake is named; afterwards no file is there that was not, and none has changed."""
 
 import gzip
 import io

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from t5xpg import cli, commands, handlers
+from t5xpg import cli, commands
 from t5xpg.commands import COMMANDS, from_make
 from t5xpg.help_page import help_page
 from tests.refusals import assert_named, program_refused, refused
@@ -24,10 +24,9 @@ def test_the_makefile_has_the_targets_of_the_table() -> None:
 
 
 def test_a_shell_completes_commands_and_experiments(capsys: pytest.CaptureFixture[str]) -> None:
-    for shell in ("bash", "zsh"):
-        with pytest.raises(SystemExit, match="0"):
-            cli.main([f"--print-completion={shell}"])
-        assert_named(capsys.readouterr().out, ["tune-decoding", "_t5xpg_experiments"])
+    with pytest.raises(SystemExit, match="0"):
+        cli.main(["--print-completion=bash"])
+    assert_named(capsys.readouterr().out, ["tune-decoding", "_t5xpg_experiments"])
 
 
 def test_variables_of_make_are_options_of_the_program() -> None:

@@ -8,12 +8,10 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import Mock, call
 
-import numpy as np
 import pytest
 
-from t5xpg.base.metric_values import Histogram
 from t5xpg.run.loggers import Logger, StartedRun, fanout
-from t5xpg.run.loggers.fanout import LastLoggedStep, LoggerFanout, LoggerThread, prefixed, recorded_values
+from t5xpg.run.loggers.fanout import LastLoggedStep, LoggerFanout, LoggerThread, recorded_values
 from tests.refusals import assert_named
 
 METRICS = [
@@ -37,12 +35,6 @@ def test_values_of_a_runs_files(tmp_path: Path) -> None:
     for name, records in (("metrics", METRICS), ("timing", TIMING)):
         (tmp_path / name).write_text("".join(json.dumps(record) + "\n" for record in records))
     assert list(recorded_values(tmp_path / "metrics", tmp_path / "timing", 4)) == LOGGED
-
-
-def test_values_that_loggers_take() -> None:
-    histogram = Histogram(np.arange(3.0))
-    values = {"a": np.float32(0.5), "b": "text", "c": None, "d": histogram, "e": [1], "f": True}
-    assert prefixed("x", values) == {"x/a": 0.5, "x/b": "text", "x/d": histogram, "x/f": True}
 
 
 def test_a_step_is_logged_when_all_of_it_is_known() -> None:

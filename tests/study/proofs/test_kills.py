@@ -144,12 +144,9 @@ def test_updates_overlap(tmp_path: Path) -> None:
         assert [len(run.durations[name]) for name in ("save", "step")] == [1, 1]
         assert run.kill() == ["step", "evaluate"]
         assert run.exit_code == -signal.SIGKILL
-
-
-def test_an_interrupted_proof_leaves_no_process(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt), start(tmp_path, "time.sleep(600)") as run:
         raise KeyboardInterrupt
-    assert run.exit_code == -signal.SIGKILL
+    assert run.exit_code == -signal.SIGKILL, "an interrupted proof leaves no process"
 
 
 def test_a_start_that_hangs(tmp_path: Path) -> None:

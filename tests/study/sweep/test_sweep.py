@@ -13,7 +13,6 @@ from t5xpg.study.sweep import judged_tasks
 from t5xpg.study.sweep.sweep import Sweep
 from tests.refusals import refused
 from tests.workplace import EXPERIMENT, PATIENCE, Workplace, make_workplace, wait_until
-from tests.written_pages import wrong_files
 
 pytestmark = pytest.mark.process
 
