@@ -1,12 +1,14 @@
 """What `make examples` draws of a row: the masks as the models have them, and the loss weights."""
 
-from __future__ import annotations
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
 
 from t5xpg.check import examples
 from t5xpg.data.batch import ENC_DEC, LM, PREFIX_LM, layout_of
+from t5xpg.data.spec import DatasetConfig
+from t5xpg.data.vocab.vocabulary import Vocabulary
 
 
 @pytest.mark.parametrize(
@@ -41,3 +43,22 @@ def test_the_masks_of_a_row(converter: str, arrays: dict[str, list[int]], drawn:
 def test_of_a_long_row_a_character_stands_for_several_positions() -> None:
     seen = np.tri(5, dtype=bool)
     assert examples.mask_lines(seen, 2) == ["+..", "#+.", "###"]
+
+
+@pytest.mark.parametrize("converter", [ENC_DEC, LM])
+def test_rows_that_fill_a_batch_up_are_no_examples(
+    converter: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = {"encoder_input": [70, 1]} if converter == ENC_DEC else {}
+    rows |= {"decoder_input": [0, 71], "decoder_target": [71, 1]}
+    batch = {f"{name}_tokens": np.array([row, [0, 0]], np.int32) for name, row in rows.items()}
+    batch["decoder_loss_weights"] = np.array([[1, 1], [0, 0]], np.int32)
+    service = MagicMock()
+    opened = service.return_value.__enter__.return_value
+    opened.describe.return_value.vocabulary = Vocabulary("bytes", extra_ids=0)
+    opened.open.return_value = iter([batch])
+    monkeypatch.setattr(examples, "DataService", service)
+    monkeypatch.setattr(examples.prepare, "prepare", lambda *_: None)
+    lengths = {"targets": 2} if converter == LM else {"inputs": 2, "targets": 2}
+    examples.show(DatasetConfig("pairs", lengths, feature_converter=converter), 2)
+    assert capsys.readouterr().out.count("\nexample ") == 1
