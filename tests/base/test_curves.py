@@ -1,40 +1,22 @@
-import dataclasses
 import itertools
 import xml.etree.ElementTree as ElementTree
 
 import pytest
 
 from t5xpg.base.curves import Curve, draw, spread, ticks
-from tests.refusals import assert_named
 
 SVG = "{http://www.w3.org/2000/svg}"
 
 
 def test_it_says_what_it_shows() -> None:
-    curves = [
-        Curve("published", "wide", [0, 50, 200], [6.0, 2.5, 1.75]),
-        Curve("training", "thin", list(range(1, 101)), [2.5] * 50 + [None] + [2.25] * 49),
-        Curve("validation", "own", [0, 50, 100], [6.0, 3.0, 8 / 3]),
-    ]
-    root = ElementTree.fromstring(draw("tiny on <pydocs> & more", "step", "loss", curves))
+    training = Curve("training", "thin", list(range(1, 101)), [2.5] * 50 + [None] + [2.25] * 49)
+    validation = Curve("validation", "own", [0, 50, 100], [6.0, 3.0, 8 / 3])
+    root = ElementTree.fromstring(draw("tiny on <pydocs> & more", "step", "loss", [training, validation]))
     texts = ["".join(element.itertext()) for element in root.iter(f"{SVG}text")]
-    assert {"tiny on <pydocs> & more", "loss", "step", "0", "50", "100", "150", "200"} <= set(texts)
-    assert texts[-3:] == ["1.750published", "2.250training", "2.667validation"]
-    assert_named(root.findtext(f"{SVG}desc") or "", ["1.750", "2.250", "2.667"])
+    assert {"tiny on <pydocs> & more", "loss", "step", "0", "20", "100"} <= set(texts)
+    assert texts[-2:] == ["2.250training", "2.667validation"]
     thin = [element for element in root.iter(f"{SVG}path") if element.get("class") == "line thin"]
     assert len(thin) == 3  # before the gap, which is not bridged, after it, and the one of the label
-
-
-def test_everything_lies_within_the_picture() -> None:
-    name = "a recipe with a long name"
-    root = ElementTree.fromstring(draw("t", "x", "y", [Curve(name, "own", [0, 10], [2.0, 1.0])]))
-    width, height = float(root.attrib["width"]), float(root.attrib["height"])
-    for circle in root.iter(f"{SVG}circle"):
-        assert 0 <= float(circle.attrib["cx"]) <= width
-        assert 0 <= float(circle.attrib["cy"]) <= height
-    label = next(text for text in root.iter(f"{SVG}text") if name in "".join(text.itertext()))
-    value_and_name = 0.6 * 14 * (len("1.000") + len(name)) + 6  # a wide font's letters
-    assert float(label.attrib["x"]) + value_and_name <= width
 
 
 def test_few_points_and_values_that_differ_by_little_are_drawn() -> None:
@@ -67,15 +49,3 @@ def test_labels_are_moved_apart_as_little_as_possible() -> None:
     assert spread([399, 400], 20, 0, 400) == [380, 400]
     # a group that meets a neighbour takes it in
     assert spread([100, 100, 115], 20, 0, 400) == [85, 105, 125]
-
-
-def test_the_first_cliff_is_cut_off_and_said() -> None:
-    cliff = Curve("validation", "own", [0, 50, 100, 500, 1000], [6.5, 3.0, 2.0, 1.6, 1.5])
-    picture = draw("t", "step", "loss", [cliff], without_cliff=True)
-    assert "loss (up to 6.5 at first)" in picture
-    assert picture.count('<circle class="mark"') == 4  # three points, and the label
-    slope = dataclasses.replace(cliff, values=[2.0, 1.9, 1.8, 1.6, 1.5])
-    assert "at first" not in draw("t", "step", "loss", [slope], without_cliff=True)
-    short = Curve("shorter", "thin", [0, 50], [6.5, 3.0])  # its end is to be seen
-    picture = draw("t", "step", "loss", [cliff, short], without_cliff=True)
-    assert picture.count('class="line thin"') == 2  # a point, and the label

@@ -29,11 +29,6 @@ class Terminal(io.StringIO):
         return True
 
 
-def counts(lines: list[str]) -> list[str]:
-    """The counts of lines that are not the last."""
-    return [line.split()[2] for line in lines[:-1]]
-
-
 def test_plain_lines_come_at_most_every_interval_and_once_at_the_end(clock: FakeClock) -> None:
     stream = io.StringIO()
     with Progress("train", 100, "steps", stream=stream) as progress:
@@ -42,18 +37,9 @@ def test_plain_lines_come_at_most_every_interval_and_once_at_the_end(clock: Fake
             progress.advance(note=f"loss {step}")
     lines = stream.getvalue().splitlines()
     # after 1 s, then every 5 s of the 25 s, then the end
-    assert counts(lines) == ["4/100", "24/100", "44/100", "64/100", "84/100"]
+    assert [line.split()[2] for line in lines[:-1]] == ["4/100", "24/100", "44/100", "64/100", "84/100"]
     assert "4 steps/s  24 s left  loss 3" in lines[0]
     assert "in 25 s (4 steps/s)  loss 99" in lines[-1]
-
-
-def test_a_plain_line_that_says_nothing_new_is_left_out(clock: FakeClock) -> None:
-    stream = io.StringIO()
-    with Progress("sweep", 100, "steps", stream=stream) as progress:
-        for second in range(60):
-            clock.now += 1
-            progress.advance(50 if second == 30 else 0, note="muon")
-    assert counts(stream.getvalue().splitlines()) == ["0/100", "50/100"]
 
 
 def test_the_rate_is_that_of_the_own_counts_after_the_first(clock: FakeClock) -> None:

@@ -1,7 +1,5 @@
 """What `make examples` draws of a row: the masks as the models have them, and the loss weights."""
 
-from __future__ import annotations
-
 from unittest.mock import MagicMock
 
 import numpy as np
@@ -42,6 +40,11 @@ def test_the_masks_of_a_row(converter: str, arrays: dict[str, list[int]], drawn:
     assert [line.removeprefix("  ") for line in lines if line.startswith("  ")] == drawn, "without the titles"
 
 
+def test_of_a_long_row_a_character_stands_for_several_positions() -> None:
+    seen = np.tri(5, dtype=bool)
+    assert examples.mask_lines(seen, 2) == ["+..", "#+.", "###"]
+
+
 @pytest.mark.parametrize("converter", [ENC_DEC, LM])
 def test_rows_that_fill_a_batch_up_are_no_examples(
     converter: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -61,8 +64,3 @@ def test_rows_that_fill_a_batch_up_are_no_examples(
     printed = capsys.readouterr().out
     assert "\nexample 1\n" in printed
     assert "example 2" not in printed
-
-
-def test_of_a_long_row_a_character_stands_for_several_positions() -> None:
-    seen = np.tri(5, dtype=bool)
-    assert examples.mask_lines(seen, 2) == ["+..", "#+.", "###"]

@@ -1,8 +1,5 @@
-"""Bad input, as a user may give it: what is named, and that nothing is left behind.
-
-Every case of the table runs the program's `main` in a folder of its own. What is expected of all of them: exit code 1
-(2 where the command itself is malformed), no traceback, and afterwards no file that was not there, and none changed.
-"""
+"""Bad input, as a user may give it: exit code 1 (2 where the command itself is malformed), no traceback, and the
+mistake is named; afterwards no file is there that was not, and none has changed."""
 
 import gzip
 import io
@@ -24,17 +21,17 @@ from tests.workplace import FINE_TUNING, contents
 
 GOOD = json.dumps({"text": "a" * 150}).encode() + b"\n"
 LONG = b"x" * 150 + b"\n"
+Make = Callable[[Path], None]
+Files = dict[str, bytes | Make]
 
 
-def fifo(path: Path) -> None:
-    os.mkfifo(path)
-
-
-def link(target: str) -> Callable[[Path], None]:
+def link(target: str) -> Make:
     return lambda path: path.symlink_to(target)
 
 
-def folder(*names: str) -> Callable[[Path], None]:
+def folder(*names: str) -> Make:
+    """With files of these names."""
+
     def make(path: Path) -> None:
         path.mkdir(parents=True)
         for name in names:
@@ -50,7 +47,7 @@ class Case:
     name: str
     arguments: str | list[str]
     names: str
-    files: dict[str, bytes | Callable[[Path], None]] = field(default_factory=dict)
+    files: Files = field(default_factory=dict)
     code: int = 1
 
 
@@ -59,16 +56,15 @@ def data(name: str, content: bytes, names: str, file: str = "a.jsonl") -> Case:
     return Case(name, f"data mine --files=train={file}", names, {file: content})
 
 
-def files(name: str, given: str, names: str, **made: bytes | Callable[[Path], None]) -> Case:
+def files(name: str, given: str, names: str, **made: bytes | Make) -> Case:
     """An export with `FILES=given`; made: what lies there, `a_txt` for a.txt."""
     lying = {key.replace("_txt", ".txt"): value for key, value in {"a_txt": LONG, **made}.items()}
     return Case(name, ["data", "mine", f"--files={given}"], names, lying)
 
 
-def dataset(name: str, dataset: str, names: str, **made: bytes | Callable[[Path], None]) -> Case:
-    """An export of a good file as a dataset; made: what lies in the place of data/mine, or in it."""
-    lying = {key.replace("data_mine", "data/mine").replace("mine_", "mine/"): one for key, one in made.items()}
-    return Case(name, ["data", dataset, "--files=train=a.txt"], names, {"a.txt": LONG, **lying})
+def dataset(name: str, dataset: str, names: str, lying: Files | None = None) -> Case:
+    """An export of a good file as a dataset."""
+    return Case(name, ["data", dataset, "--files=train=a.txt"], names, {"a.txt": LONG, **(lying or {})})
 
 
 def gin(name: str, override: str, names: str) -> Case:
@@ -76,13 +72,11 @@ def gin(name: str, override: str, names: str) -> Case:
     return Case(name, ["train", "small.gin", f"--gin.{override}"], names)
 
 
-def start(name: str, names: str, *given: str, **made: bytes) -> Case:
-    """A fine-tuning of what lies in runs/; made: files there, `small_meta` for small/checkpoints/5/meta/metadata."""
+def start(name: str, names: str, *given: str, small: bytes | None = None) -> Case:
+    """A fine-tuning of what lies in runs/; small: the record of a checkpoint there."""
     arguments = ["train", "tuned.gin", "--gin.MIXTURE_OR_TASK_NAME=pydocs_span_corruption", *given]
-    lying: dict[str, bytes | Callable[[Path], None]] = {"tuned.gin": FINE_TUNING.encode()}
-    for run, content in made.items():
-        lying[f"runs/{run.removesuffix('_meta')}/checkpoints/5/meta/metadata"] = content
-    return Case(name, arguments, names, lying)
+    made = {} if small is None else {"runs/small/checkpoints/5/meta/metadata": small}
+    return Case(name, arguments, names, {"tuned.gin": FINE_TUNING.encode(), **made})
 
 
 TABLE = [
@@ -112,7 +106,7 @@ TABLE = [
     files("a file twice, by a link", "train=a.txt test=b.txt", "b.txt is given twice", b_txt=link("a.txt")),
     files("a folder", "train=texts", "texts is a folder", texts=folder("b.txt")),
     files("a dangling link", "train=b.txt", "b.txt|gone.txt", b_txt=link("gone.txt")),
-    files("a pipe", "train=pipe", "pipe is no regular file", pipe=fifo),
+    files("a pipe", "train=pipe", "pipe is no regular file", pipe=os.mkfifo),
     files("a name of 300 letters", "train=" + "a" * 300, "FILES|too long"),
     files("a zero byte in a name", "train=a\0b", r"a\x00b"),
     files("home of nobody", "train=~nobody_here/a.txt", "FILES|~nobody_here/a.txt"),
@@ -122,10 +116,10 @@ TABLE = [
     dataset("dataset that climbs", "../x", "DATASET=../x"),
     dataset("dataset of 200 letters", "a" * 200, "DATASET=aaa"),
     dataset("dataset of other digits", "a\u0663", "DATASET="),
-    dataset("a file in the place of the export", "mine", "data/mine is no folder|move it away", data_mine=b"mine"),
-    dataset("text that no export made", "mine", "train.jsonl|manifest.json", data_mine=folder("train.jsonl")),
-    dataset("export that is a dangling link", "mine", "data/mine|gone", data_mine=link("gone")),
-    dataset("a pipe in the export", "mine", "data/mine/pipe", data_mine_pipe=fifo),
+    dataset("a file in the place of the export", "mine", "data/mine is no folder|move it away", {"data/mine": b"mine"}),
+    dataset("text that no export made", "mine", "train.jsonl|manifest.json", {"data/mine": folder("train.jsonl")}),
+    dataset("export that is a dangling link", "mine", "data/mine|gone", {"data/mine": link("gone")}),
+    dataset("a pipe in the export", "mine", "data/mine/pipe", {"data/mine/pipe": os.mkfifo}),
     Case("unknown dataset", "data wikitex", "Did you mean wikitext"),
     Case("an experiment that climbs", "train ../experiments/byt5_tiny", "no experiment"),
     Case("more rows than are counted", "data mine --files=a.txt --limit=9999999999999", "--limit", {"a.txt": LONG}, 2),
@@ -173,7 +167,7 @@ TABLE = [
     Case("a file for a prompt", "infer small.gin --prompt=a --output=b", "OUTPUT=|INPUT=|SPLIT="),
     Case("a matrix elsewhere", "check matrix_tiny --device=h100", "DEVICES"),
     Case("inputs that are not there", "infer small.gin --input=gone.jsonl", "INPUT|gone.jsonl"),
-    Case("inputs that are a pipe", "infer small.gin --input=pipe", "INPUT|pipe is no regular file", {"pipe": fifo}),
+    Case("inputs of a pipe", "infer small.gin --input=pipe", "INPUT|pipe is no regular file", {"pipe": os.mkfifo}),
     Case("T5X's checkpoint without T5X", "train small.gin --initial=a", "INITIAL=|ENGINE=t5x"),
     Case("report without a run", "report small.gin", "holds no run"),
     Case("no identity", "eval small.gin --run=./mine", "run.json", {"mine/run.json": b'{"format": 1}'}),
@@ -182,9 +176,9 @@ TABLE = [
     Case("a format that is none", "export small.gin --format=pth", "FORMAT=pth"),
     # what a training starts from
     start("a start from no run", "INITIAL_CHECKPOINT|runs/small"),
-    start("a start from what is none", "small/checkpoints/5|meta", small_meta=b"{}"),
-    start("a start from half a checkpoint", "cannot be read", small_meta=b"{"),
-    start("a start from a list", "cannot be read", small_meta=b"[]"),
+    start("a start from what is none", "small/checkpoints/5|meta", small=b"{}"),
+    start("a start from half a checkpoint", "cannot be read", small=b"{"),
+    start("a start from a list", "cannot be read", small=b"[]"),
     start("a start from a name of 5,000 letters", "too long", f"--gin.INITIAL_CHECKPOINT={'a' * 5000}"),
     start("a start from a zero byte", "there is no run", "--gin.INITIAL_CHECKPOINT='a\\0b'"),
     Case("a step that is none", "eval small.gin --step=last", "--step|last", code=2),

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from t5xpg import cli, commands, handlers
+from t5xpg import cli, commands
 from t5xpg.commands import COMMANDS, from_make
 from t5xpg.help_page import help_page
 from tests.refusals import assert_named, program_refused, refused
@@ -24,19 +24,9 @@ def test_the_makefile_has_the_targets_of_the_table() -> None:
 
 
 def test_a_shell_completes_commands_and_experiments(capsys: pytest.CaptureFixture[str]) -> None:
-    for shell in ("bash", "zsh"):
-        with pytest.raises(SystemExit, match="0"):
-            cli.main([f"--print-completion={shell}"])
-        assert_named(capsys.readouterr().out, ["tune-decoding", "_t5xpg_experiments"])
-
-
-def test_every_command_has_a_function_and_options_of_its_own() -> None:
-    parsers = commands.parser()._subparsers._group_actions[0].choices  # type: ignore[union-attr,index]
-    assert list(parsers) == [name for name, one in COMMANDS.items() if one.in_program]
-    for name in parsers:
-        assert callable(vars(handlers)[f"_{name.replace('-', '_')}"])
-        variables = [option.variable for option in COMMANDS[name].options if option.variable]
-        assert len(variables) == len(set(variables)), name
+    with pytest.raises(SystemExit, match="0"):
+        cli.main(["--print-completion=bash"])
+    assert_named(capsys.readouterr().out, ["tune-decoding", "_t5xpg_experiments"])
 
 
 def test_variables_of_make_are_options_of_the_program() -> None:

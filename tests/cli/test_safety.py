@@ -15,7 +15,7 @@ from t5xpg.data.recording.format import StreamWriter
 from t5xpg.data.text import local_files
 from t5xpg.data.text.export import export_dataset
 from t5xpg.run.records import JsonlWriter
-from tests.workplace import REPOSITORY, Workplace
+from tests.workplace import REPOSITORY
 
 SOURCES = [path for name in ("t5xpg", "requirements", "fuzz") for path in sorted((REPOSITORY / name).rglob("*.py"))]
 
@@ -93,21 +93,3 @@ def test_files_have_the_permissions_that_the_user_set(tmp_path: Path, umask: int
     folders = {name for name in found if (place / name).is_dir()}
     assert {"mine/manifest.json", "mine/train.jsonl", "records/run.json", "folder/file", "train.npz"} <= set(found)
     assert found == {name: (0o777 if name in folders else 0o666) & ~umask for name in found}
-
-
-@pytest.mark.process
-def test_the_program_makes_files_with_the_permissions_that_the_user_set(workplace: Workplace, tmp_path: Path) -> None:
-    """Caches, recordings and runs, of which others write parts: SeqIO, orbax, TensorBoard."""
-    before = os.umask(0o027)
-    try:
-        small = str(workplace.experiment)
-        workplace.run("cache", "small_span_corruption", T5XPG_CACHE_DIR=str(tmp_path / "cache"))
-        workplace.run("record", small, "--steps=2", f"--output={tmp_path / 'recording'}")
-        short = ("TRAIN_STEPS=2", "WARMUP_STEPS=1", "EVAL_PERIOD=2", "CHECKPOINT_PERIOD=2")
-        workplace.run("train", small, f"--run={tmp_path / 'run'}", *(f"--gin.{each}" for each in short))
-    finally:
-        os.umask(before)
-    found = permissions(tmp_path)
-    assert {"cache", "recording", "run", "run/run.json", "run/checkpoints/2", "recording/train.npz"} <= set(found)
-    wrong = {name: oct(mode) for name, mode in found.items() if mode & 0o7 or mode & 0o020 or not mode & 0o040}
-    assert not wrong

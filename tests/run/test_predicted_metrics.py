@@ -43,17 +43,6 @@ def test_a_figure_is_not_replaced_by_one_made_otherwise_without_a_word(
     assert f"| test | 39.5 | 1,000 | {how} |" in readme  # not as the other one
 
 
-def test_what_needs_no_model_stands_beside_it(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run")
-    trivial = {"trivial": {"en_de": {"copy": {"bleu": 3.25}, "majority": {"bleu": 0.5}}}, "encoder_use": 1.25}
-    trivial["blanks"] = {"word": {"exact_match": 12.5, "exchanged": 0.0, "unigram": 3.125, "examples": 256}}
-    write_evaluation(run, evaluation(GREEDY, 38.44) | trivial)
-    write_evaluation(run, evaluation(GREEDY, 39.5, 1000) | {"split": "test"})
-    page = PAGE.block(collect(run))
-    assert_named(page, ["| validation | 38.44 | 3.25 | 0.5 | 1,014 |", "| test | 39.5 | - | - | 1,000 |"])
-    assert_named(page, ["| word | 12.5 | 0 | 3.125 | 256 |", "| 1.250 |"])
-
-
 def test_a_curve_is_of_one_way_of_decoding(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run")
     with JsonlWriter(run.metrics_jsonl) as metrics:

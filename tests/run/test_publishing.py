@@ -18,7 +18,6 @@ from tests.refusals import assert_named, refused
 from tests.run.test_report import make_run, measures
 from tests.workplace import contents
 from tests.written_evaluations import write_evaluation
-from tests.written_pages import wrong_files
 
 A, B = ({"commit": letter * 40, "clean": True} for letter in "ab")
 BLEU = {"step": 100, "split": "test", "task": "t", "loss": 1.0}
@@ -82,26 +81,25 @@ def test_an_evaluation_is_named_by_what_it_has_otherwise(tmp_path: Path) -> None
     assert "| bleu | test, step 100, other_task | 30 |" in PAGE.block(collect(run))
 
 
-@pytest.mark.parametrize(
-    ("starts", "evaluated", "reasons"),
-    [
-        ([{**A, "clean": False}], A, ["trained with changes", "aaaaaaaaaaaa"]),
-        ([None], A, ["trained with code of which no commit"]),
-        ([A, B], B, ["trained with several commits", "aaaaaaaaaaaa, bbbbbbbbbbbb"]),
-        ([A], {**B, "clean": False}, ["evaluated with changes", "bbbbbbbbbbbb"]),
-        ([A], None, ["evaluated with code of which no commit"]),
-    ],
-)
-def test_only_the_code_of_a_commit_is_published(
-    tmp_path: Path, home: Path, starts: list[Any], evaluated: Any, reasons: list[str]
-) -> None:
-    run = make_run(tmp_path / "run", steps=100, starts=len(starts))
-    changed(run, starts=starts)
-    write_evaluation(run, {"step": 100, "git": evaluated})
-    with refused(str(run.path), *reasons, "ALLOW_CHANGED=1"):
-        publish(run, home)
-    assert list(home.iterdir()) == []
-    assert_named(publish(run, home, allow_changed=True).read_text(encoding="utf-8"), ["**Not the code of", *reasons])
+def test_only_the_code_of_a_commit_is_published(tmp_path: Path, home: Path) -> None:
+    for number, (starts, evaluated, *reasons) in enumerate(
+        (
+            ([{**A, "clean": False}], A, "trained with changes", "aaaaaaaaaaaa"),
+            ([None], A, "trained with code of which no commit"),
+            ([A, B], B, "trained with several commits", "aaaaaaaaaaaa, bbbbbbbbbbbb"),
+            ([A], {**B, "clean": False}, "evaluated with changes", "bbbbbbbbbbbb"),
+            ([A], None, "evaluated with code of which no commit"),
+        )
+    ):
+        run = make_run(tmp_path / f"run_{number}", steps=100, starts=len(starts))
+        changed(run, starts=starts)
+        write_evaluation(run, {"step": 100, "git": evaluated})
+        before = contents(home)
+        with refused(str(run.path), *reasons, "ALLOW_CHANGED=1"):
+            publish(run, home)
+        assert contents(home) == before
+        page = publish(run, home, allow_changed=True)
+        assert_named(page.read_text(encoding="utf-8"), ["**Not the code of", *reasons])
 
 
 def test_an_evaluation_may_be_of_a_later_commit(tmp_path: Path, home: Path) -> None:
@@ -134,14 +132,10 @@ def test_seeds_and_references_stand_side_by_side(tmp_path: Path, home: Path) -> 
     page = publish(runs[0], home, seeds=runs[1:], references=references.of_experiment(home))
     rows = [
         "| 40.83 (40 to 41.5) | 1,800,000 | - |",
-        "| [Transformer (Someone 2021)](https://a.b/c) | 41.02 | 2,600,000 | - |",
-        "| larger (a paper of 2020) | 45 | - | 3.1e15 FLOP |",
-        "| copying the input | 3.25 | - | - |",
-        "| test | 40.83 | 40 | 41.5 | 3 |",
-        "| test | 1.000 | 1.000 | 1.000 | 3 |",
+        "(https://a.b/c) | 41.02 | 2,600,000 | - |",
+        "| 45 | - | 3.1e15 FLOP |",
     ]
-    assert_named(page.read_text(encoding="utf-8"), rows)
-    assert wrong_files(home) == []
+    assert_named(page.read_text(encoding="utf-8"), [*rows, "| 3.25 | - | - |", "| test | 40.83 | 40 | 41.5 | 3 |"])
     results = read_json(home / "results.json")
     first, second = results["seeds"]
     assert (first["seed"], first["steps"], second["seed"]) == (1, 100, 2)

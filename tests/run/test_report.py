@@ -147,18 +147,6 @@ def test_several_starts_and_a_best_step_that_is_not_the_last_are_told(tmp_path: 
     assert_named(PAGE.block(results), ["best | 600 | 2.229 |", "3 times", "devices"])
 
 
-def test_the_evaluation_is_shown(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run", steps=100)
-    predicted = {"squad": {"examples": 8, "decoding": {"method": "greedy", "max_decode_length": 80}}}
-    metrics = {"metrics": {"squad": {"f1": 0.5, "table": [1]}}, "predicted": predicted}
-    summary = {"nats_per_byte": 2.5, "target_tokens": 12345, **metrics}
-    write_evaluation(run, {"step": 100, "split": "validation", "data": {"sha256": "x"}, **summary})
-    text = PAGE.block(collect(run))
-    rows = text[text.index("| evaluation |") :].split("\n\n")[0].splitlines()[2:]
-    assert [row.split(" | ")[-1] for row in rows] == ["100 |", "validation |", "2.500 |", "12,345 |", "own |"]
-    assert "| f1 | validation | 0.5 | 8 |" in text
-
-
 def test_an_evaluation_of_another_step_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "report"
     run = make_run(tmp_path / "mine", steps=400)

@@ -1,12 +1,13 @@
-"""What is collected of a run's records."""
+"""What is collected of a run's records, and of each task by itself."""
 
 import hashlib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from t5xpg.base.files import write_json
-from t5xpg.run.results import at_steps, collect, read_results, thinned
+from t5xpg.run.results import at_steps, collect, read_results, task_curves, thinned
 from tests.refusals import refused
 from tests.run.test_report import SAMPLES, make_run, measures, short_run
 from tests.written_evaluations import write_evaluation
@@ -64,13 +65,8 @@ def test_folders_of_a_person_are_not_published(tmp_path: Path) -> None:
 
 
 def test_thinning_takes_weighted_means() -> None:
-    lines = [
-        {"step": 1, "loss": 4.0, "target_tokens": 1},
-        {"step": 2, "loss": 2.0, "target_tokens": 3},
-        {"step": 3, "loss": None, "target_tokens": 3},
-        {"step": 4, "loss": 1.0, "target_tokens": 3},
-        {"step": 5, "loss": None, "target_tokens": 3},
-    ]
+    losses = ((4.0, 1), (2.0, 3), (None, 3), (1.0, 3), (None, 3))
+    lines = [{"step": step, "loss": loss, "target_tokens": n} for step, (loss, n) in enumerate(losses, start=1)]
     assert [(line["step"], line["loss"]) for line in thinned(lines, 3)] == [(2, 2.5), (4, 1.0), (5, None)]
     assert thinned(lines, 5) == lines
     assert thinned([], 5) == []
@@ -110,3 +106,26 @@ def test_results_that_cannot_be_read_say_what_to_do(tmp_path: Path, text: str | 
         path.write_text(text, encoding="utf-8")
     with refused("results.json", "make report"):
         read_results(path)
+
+
+RECORDS: list[dict[str, Any]] = [
+    {"step": 0, "split": "validation", "loss": 6.0},
+    {"step": 0, "split": "validation", "task": "a", "loss": 7.0},
+    {"step": 5, "split": "train", "loss": 5.0},
+    {"step": 5, "split": "validation", "task": "a", "loss": 4.0},
+    {"step": 5, "split": "validation", "task": "b_c", "loss": None, "accuracy": 0.5},
+    {"step": 5, "split": "infer_eval", "task": "a", "examples": 8, "metrics": {"bleu": 1.5, "signature": "x|y"}},
+    {
+        "step": 10, "split": "infer_eval", "task": "a", "examples": 8,
+        "metrics": {"bleu": None, "signature": "x|z", "h": {"histogram": {}}, "late": 3},
+    },
+]  # fmt: skip
+
+
+def test_curves_of_each_task() -> None:
+    metrics = {"bleu": [1.5, None], "signature": "x|z", "late": [None, 3]}
+    assert task_curves(RECORDS) == {
+        "validation": {"a": {"step": [0, 5], "loss": [7.0, 4.0]}, "b_c": {"step": [5], "accuracy": [0.5]}},
+        "infer_eval": {"a": {"step": [5, 10], "examples": [8, 8], "metrics": metrics}},
+    }
+    assert task_curves(RECORDS[:1]) == {}

@@ -92,16 +92,14 @@ def test_reproductions_of_other_results_do_not_count(tmp_path: Path, monkeypatch
     assert [kind for kind, _ in shown.state if kind != "old"] == ["good"]
 
 
-def test_words_filled_in_are_the_number_where_nothing_is_published() -> None:
+def test_what_is_the_number_of_an_experiment() -> None:
+    """Words filled in, where nothing is published; a reference of a mixture is of one of its tasks."""
     results = read_results(paths.EXPERIMENTS / "demo" / "results.json")
     words = [one["evaluation"]["blanks"]["word"] for one in (results, *results["seeds"])]
     found = headline(results)
     assert found is not None
     assert found.value == pytest.approx(statistics.mean(one["exact_match"] for one in words))
     assert dict(found.others)["most frequent word"] == words[0]["unigram"]
-
-
-def test_a_reference_of_a_mixture_is_of_one_of_its_tasks() -> None:
     results = read_results(paths.EXPERIMENTS / "nb_nn" / "results.json")
     (task,) = results["other_splits"]["test"]["metrics"]
     named = [{**one, "metric": f"{task}/{one['metric']}"} for one in results["references"]]

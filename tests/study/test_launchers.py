@@ -1,12 +1,13 @@
 """Runs as jobs: what is asked of submitit, and what is refused. A sweep's runs as jobs are in test_sweep.py."""
 
+import re
 import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from t5xpg.study.launchers import Launched, launcher
+from t5xpg.study.launchers import launcher
 from tests.refusals import refused
 from tests.workplace import PATIENCE
 
@@ -34,23 +35,21 @@ signal.pause()
 """
 
 
-def wait(job: Launched) -> int:
-    deadline = time.monotonic() + PATIENCE
-    while (code := job.poll()) is None:
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-    return code
-
-
 @pytest.mark.process
 def test_a_job_has_the_exit_code_and_the_output_of_its_command(tmp_path: Path) -> None:
-    log = tmp_path / "log"
+    log, deadline = tmp_path / "log", time.monotonic() + PATIENCE
     options = "timeout_min=60 mem_gb=0.5 stderr_to_stdout=True name=mine"
     jobs = launcher("local", options, 1, tmp_path / "jobs")
-    assert wait(jobs.launch([sys.executable, "-c", "print('said'); raise SystemExit(3)"], log, 0)) == 3
-    assert log.read_text() == "said\n"
-    assert wait(jobs.launch([str(tmp_path / "nothing")], log, 0)) == 1
-    assert "FileNotFoundError" in log.read_text()
+    for command, code, said in (
+        ([sys.executable, "-c", "print('said'); raise SystemExit(3)"], 3, "said\n"),
+        ([str(tmp_path / "nothing")], 1, ".*FileNotFoundError.*"),
+    ):
+        job = jobs.launch(command, log, 0)
+        while job.poll() is None:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        assert job.poll() == code
+        assert re.fullmatch(said, log.read_text(), re.DOTALL)
 
 
 @pytest.mark.process

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from t5xpg.data.batch import ENC_DEC, layout_of
+from t5xpg.data.batch import ENC_DEC, LM, layout_of
 from t5xpg.data.tasks.task_names import BYTES
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.evaluate.baselines import Unigram
@@ -47,13 +47,12 @@ def test_unigrams_of_tokens_and_of_text_whose_places_are_known() -> None:
 
 def test_bytes_of_text_are_those_of_inputs_and_targets() -> None:
     vocabulary = Vocabulary("bytes", extra_ids=10)
-    token_bytes = vocabulary.token_bytes()
     sentinel = vocabulary.sentinel_id(0)
     batch = {
         "encoder_input_tokens": np.array([[70, 71, sentinel, 1, 0], [80, 81, 82, sentinel, 1]], np.int32),
         "decoder_target_tokens": np.array([[sentinel, 72, 1], [sentinel, 83, 1]], np.int32),
         "decoder_input_tokens": np.array([[0, sentinel, 72], [0, sentinel, 83]], np.int32),
     }
-    assert count_bytes(batch, layout_of("EncDecFeatureConverter"), token_bytes) == 2 + 1 + 3 + 1
-    del batch["encoder_input_tokens"]
-    assert count_bytes(batch, layout_of("LMFeatureConverter"), token_bytes) == 2
+    for converter, count in ((ENC_DEC, 2 + 1 + 3 + 1), (LM, 2)):
+        assert count_bytes(batch, layout_of(converter), vocabulary.token_bytes()) == count
+        batch.pop("encoder_input_tokens", None)

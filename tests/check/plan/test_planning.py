@@ -110,8 +110,8 @@ def test_this_machine_is_measured(planned, tmp_path: Path) -> None:
     """After the program was compiled for simulated devices, as for any others."""
     gin, plan = planned
     output = tmp_path / "plan.json"
-    arguments = [gin, *GIVEN, "--device=cpu", f"--output={output}"]
-    run_plan(Path(gin).parent, *arguments, XDG_CACHE_HOME=str(tmp_path))  # which knows no peak
+    # a cache that knows no peak
+    run_plan(Path(gin).parent, gin, *GIVEN, "--device=cpu", f"--output={output}", XDG_CACHE_HOME=str(tmp_path))
     found = json.loads(output.read_text())
     assert found["device"]["sources"] == ["measured"]
     assert (found["flops"], found["bytes"]) == (plan["flops"], plan["bytes"])
@@ -119,9 +119,10 @@ def test_this_machine_is_measured(planned, tmp_path: Path) -> None:
 
 def test_mistakes(planned) -> None:
     gin, _ = planned
-    with refused("Did you mean h100"):
-        planning.plan(gin, [], [], device="h10")
-    with refused("DTYPE", "bfloat16 or float32"):
-        planning.plan(gin, ["DTYPE='float16'"], [], device="v5e")
-    printed = run_plan(Path(gin).parent, gin, "--gin.BATCH_SIZE=3", "--mesh=model=3", code=1)
-    assert "3 devices" in printed
+    for overrides, device, *named in (
+        ([], "h10", "Did you mean h100"),
+        (["DTYPE='float16'"], "v5e", "DTYPE", "float32"),
+    ):
+        with refused(*named):
+            planning.plan(gin, overrides, [], device=device)
+    assert "3 devices" in run_plan(Path(gin).parent, gin, "--gin.BATCH_SIZE=3", "--mesh=model=3", code=1)

@@ -78,10 +78,10 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "a repository"
     (folder / "t5xpg").mkdir(parents=True)
     (folder / "experiments" / "tiny").mkdir(parents=True)
-    start = {"step": 0, "host": {"platform": "Linux x86_64", "cpu": "mine"}, "devices": {"platform": "cpu"}}
-    record = {"format": 1, "experiment": "tiny", "identity": {"data": None}, "starts": [start]}
-    start["versions"] = {"python": "3.11.7", "t5xpg": "0.1.0"}  # type: ignore[assignment]
-    write_json(folder / "run.json", record)
+    versions = {"python": "3.11.7", "t5xpg": "0.1.0"}
+    host = {"platform": "Linux x86_64", "cpu": "mine"}
+    start = {"step": 0, "host": host, "devices": {"platform": "cpu"}, "versions": versions}
+    write_json(folder / "run.json", {"format": 1, "experiment": "tiny", "identity": {"data": None}, "starts": [start]})
     write_json(folder / "outcome.json", outcome())
     empty = dict.fromkeys(("metrics.jsonl", "t5xpg/__init__.py", "experiments/tiny/tiny.gin"), "")
     for name, text in {"Makefile": MAKEFILE, ".gitignore": "/runs\n.venv\n", **empty}.items():

@@ -82,7 +82,6 @@ def test_what_an_entry_may_change() -> None:
 
 def test_what_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program_refused(capsys, ["speedrun-check", "2026-11-22_moun"], "2026-11-22_moun", "experiments/speedrun/records")
-    program_refused(capsys, ["sweep", "speedrun"], "sweep.toml or matrix.toml")
     monkeypatch.setattr(environment, "usable_cores", lambda: 8)
     with refused("8 are used", "taskset --cpu-list 0-1"):
         Speedrun("speedrun", tmp_path).check("2026-11-23_muon", [0, 1, 2])
@@ -92,19 +91,18 @@ def record(home: Path, entry: str, losses: list[float], seconds: float, tokens: 
     """A record that was made up; written beside an entry's gin file, which is, too."""
     file = home / "records" / entry / "one.gin"
     file.parent.mkdir(parents=True)
-    file.write_text("", encoding="utf-8")
-    seeds = [
-        {"seed": seed, "steps": 900, "target_tokens": tokens, "seconds": seconds + seed, "used_by_others": 0.01,
-         "nats_per_byte": loss, "encoder_use": 0.4, "curve": {}}
-        for seed, loss in enumerate(losses)
-    ]  # fmt: skip
+    file.touch()
+    of_seed = {"steps": 900, "target_tokens": tokens, "used_by_others": 0.01, "encoder_use": 0.4, "curve": {}}
     made = {
         "gin": {f"records/{entry}/one.gin": sha256_of_file(file)},
         "sources": {"training": [{"commit": "0123456789abcdef", "clean": True}], "evaluation": []},
         "versions": environment.versions(),
         "hardware": {"cpu": "A processor", "cores": 2},
-        "seeds": seeds,
-    } | changed  # fmt: skip
+        "seeds": [
+            {**of_seed, "seed": seed, "seconds": seconds + seed, "nats_per_byte": loss}
+            for seed, loss in enumerate(losses)
+        ],
+    } | changed
     write_json(file.with_name("record.json"), made)
     return made
 

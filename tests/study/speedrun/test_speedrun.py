@@ -65,7 +65,6 @@ def test_an_entry_is_recorded_and_checked(
         assert one["nats_per_byte"] == curve["nats_per_byte"][-1] < 9.0
         assert abs(one["encoder_use"]) < 1.0
     assert record["sources"]["training"][0]["clean"]
-
     assert "| [one](records/one/quick.gin) |" in speedrun().publish().read_text(encoding="utf-8")
 
     (place.folder / "speedrun.toml").write_text(f"{plan}1.0\ndeviation = {deviation}\n", encoding="utf-8")

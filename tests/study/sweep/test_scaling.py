@@ -19,14 +19,11 @@ def test_a_law_is_found_again_through_its_own_losses() -> None:
 def test_scipy_finds_the_same_law() -> None:
     from scipy import optimize
 
+    def loss(size: np.ndarray, irreducible: float, slope: float, exponent: float) -> np.ndarray:
+        return irreducible + slope * (size / 5e5) ** -exponent
+
     losses = [2.31, 2.04, 1.93, 1.80]
-    expected, _ = optimize.curve_fit(
-        lambda size, irreducible, slope, exponent: irreducible + slope * (size / 5e5) ** -exponent,
-        np.array(SIZES, float),
-        losses,
-        p0=(1.5, 0.5, 0.5),
-        maxfev=100_000,
-    )
+    expected, _ = optimize.curve_fit(loss, np.array(SIZES, float), losses, p0=(1.5, 0.5, 0.5), maxfev=100_000)
     law = fit(SIZES, losses)
     found = (law.irreducible, law.coefficient / 5e5**law.exponent, law.exponent)
     assert found == pytest.approx(tuple(expected), rel=2e-3), "exponents are 0.001 apart"

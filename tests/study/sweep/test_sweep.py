@@ -14,7 +14,6 @@ from t5xpg.study.sweep import judged_tasks
 from t5xpg.study.sweep.sweep import Sweep
 from tests.refusals import refused
 from tests.workplace import EXPERIMENT, PATIENCE, Workplace, make_workplace, wait_until
-from tests.written_pages import wrong_files
 
 pytestmark = pytest.mark.process
 
@@ -102,7 +101,10 @@ def test_it_goes_on_and_does_everything_once(done: Done) -> None:
 
 
 def test_the_board_has_what_was_found(done: Done) -> None:
-    board = done[1].collect(done[1].runs())
+    place, sweep, _ = done
+    place.run("report", str(place.experiment))
+    board = read_json(place.folder / "leaderboard.json")
+    assert board.keys() == sweep.collect(sweep.runs()).keys()
     assert (board["runs"], board["runs_done"]) == (4, 4)
     assert [(one["chosen"], one["diverged_at"] is None) for one in board["search"]] == [(False, False), (True, True)]
     assert board["reference"]["loss"] == board["final"][0]["mean_loss"] == board["final"][0]["loss"][0]
@@ -121,21 +123,8 @@ def test_the_board_has_what_was_found(done: Done) -> None:
     assert prefix_lm["target_tokens"] - 16 <= prefix_lm["text_bytes"] <= 16 * (63 + 64)
 
 
-def test_the_page_is_made_from_the_board(done: Done) -> None:
-    place, sweep, _ = done
-    place.run("report", str(place.experiment))
-    board = read_json(place.folder / "leaderboard.json")
-    text = (place.folder / "README.md").read_text(encoding="utf-8")
-    for task in JUDGED:
-        cells = [board["judged"]["recipes"][name]["loss"][task]["mean"] for name in ("spans", "prefix_lm")]
-        shown = [f"**{one:.3f}**" if one == min(cells) else f"{one:.3f}" for one in cells]
-        assert f"| `{task}` | {shown[0]} | {shown[1]} |" in text
-    assert wrong_files(place.folder, sweep.page) == []
-
-
 def test_runs_of_changed_code_are_not_published(done: Done, tmp_path: Path) -> None:
-    shutil.copytree(done[1].folder, tmp_path / "runs")
-    sweep = Sweep(done[1].experiment, tmp_path / "runs")
+    sweep = Sweep(done[1].experiment, shutil.copytree(done[1].folder, tmp_path / "runs"))
     directory = sweep.runs()[0].directory
     record = directory.read()
     record["starts"][-1]["git"]["clean"] = False
@@ -145,8 +134,7 @@ def test_runs_of_changed_code_are_not_published(done: Done, tmp_path: Path) -> N
 
 
 def test_what_is_missing_is_left_out(done: Done, tmp_path: Path) -> None:
-    shutil.copytree(done[1].folder, tmp_path / "runs")
-    sweep = Sweep(done[1].experiment, tmp_path / "runs")
+    sweep = Sweep(done[1].experiment, shutil.copytree(done[1].folder, tmp_path / "runs"))
     searched, _, spans, prefix_lm = sweep.runs()
     measured = find(spans.directory, task=JUDGED[0])
     assert measured is not None
