@@ -120,9 +120,7 @@ def test_a_folder_of_transformers_is_imported_once(tmp_path: Path, monkeypatch: 
     assert first.generate(["a"], max_decode_length=4) == again.generate(["a"], max_decode_length=4)
 
 
-def test_checkpoints_of_t5x_and_mesh_tensorflow_are_imported_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_t5x_and_mesh_tensorflow_are_imported_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("T5XPG_RUNS_DIR", str(tmp_path / "runs"))
     t5x, mesh = unpack("t5_1_1", tmp_path), unpack("mesh_tensorflow", tmp_path)
     (t5x / "checkpoint_5" / "state").mkdir()

@@ -100,30 +100,25 @@ def test_the_peak_of_a_cpu_is_measured_again_only_where_that_is_asked_for(measur
     assert peak_flops_of_mesh(cpu, "float32", again=True) == peak_flops_of_mesh(cpu, "float32") == 5e9
 
 
+DECIDED = "--xla_cpu_experimental_onednn_custom_call=false"  # by the user: the flags of a processor go together
+
+
 @pytest.mark.parametrize(
-    ("instructions", "jaxlib", "expected"),
+    ("instructions", "jaxlib", "given", "expected"),
     [
-        ("avx2 avx512f avx512_bf16", "0.12.0.1", xla_flags.CPU_FLAGS[0][1]),
-        ("avx2", "0.12.0.1", ()),
-        ("avx2 avx512_bf16", "0.10.2", ()),
-        ("avx2 avx512_bf16", "9.9.9", ()),
+        ("avx2 avx512f avx512_bf16", "0.12.0.1", "", xla_flags.CPU_FLAGS[0][1]),
+        ("avx2", "0.12.0.1", "", ()),
+        ("avx2 avx512_bf16", "0.10.2", "", ()),
+        ("avx2 avx512_bf16", "9.9.9", "", ()),
+        ("avx2 avx512_bf16", "0.12.0.1", DECIDED, (DECIDED,)),
     ],
 )
-def test_flags_for_cpus_are_those_of_the_processor_for_known_versions(monkeypatch, instructions, jaxlib, expected):
+def test_flags_for_cpus_of_known_versions(monkeypatch, instructions, jaxlib, given, expected):
     monkeypatch.setattr(environment, "cpu_facts", lambda: {"flags": instructions})
     monkeypatch.setattr("importlib.metadata.version", lambda name: jaxlib)
-    monkeypatch.setenv("XLA_FLAGS", "")
+    monkeypatch.setenv("XLA_FLAGS", given)
     xla_flags.set_xla_flags()
     assert tuple(os.environ["XLA_FLAGS"].split()) == expected
-
-
-def test_flags_of_the_user_stay(monkeypatch):
-    monkeypatch.setattr(environment, "cpu_facts", lambda: {"flags": "avx512_bf16"})
-    monkeypatch.setattr("importlib.metadata.version", lambda name: "0.12.0.1")
-    decided = "--xla_cpu_experimental_onednn_custom_call=false"
-    monkeypatch.setenv("XLA_FLAGS", decided)
-    xla_flags.set_xla_flags()
-    assert os.environ["XLA_FLAGS"] == decided, "the flags of a processor go together"
 
 
 def test_triton_kernels_are_not_tuned_where_jax_has_its_plugin_for_cuda(monkeypatch):

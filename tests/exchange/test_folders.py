@@ -66,9 +66,7 @@ def test_a_copy_without_a_tokenizer_is_completed(hub: Path, monkeypatch: pytest.
     assert asked == [False, False, True]
 
 
-def test_weights_of_pytorch_are_asked_for_where_there_are_no_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_weights_of_pytorch_where_there_are_no_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[list[str] | None] = []
 
     def download(name: str, *, revision: str | None, allow_patterns: list[str] | None, local_files_only: bool) -> str:

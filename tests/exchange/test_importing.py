@@ -53,10 +53,14 @@ def read(run: Path) -> tuple[config.LoadedConfig, Any, Any]:
     return loaded, params, vocabulary
 
 
-def logits_of(loaded: config.LoadedConfig, params: Any, answers: dict[str, np.ndarray]) -> np.ndarray:
-    batch = seq2seq(answers["inputs"], answers["targets"])
+def logits_of(loaded: config.LoadedConfig, params: Any, batch: dict[str, np.ndarray]) -> np.ndarray:
     with jax.default_matmul_precision("highest"):
         return np.asarray(jax.jit(loaded.experiment.model.logits)(params, batch))
+
+
+def decoded(search: Any, model: Any, params: Any, inputs: np.ndarray, expected: np.ndarray, **options: Any) -> Any:
+    """Of as many tokens as are expected."""
+    return jax.jit(functools.partial(search, model, max_decode_length=expected.shape[1], **options))(params, inputs)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -65,14 +69,13 @@ def test_it_computes_what_transformers_computes(runs: Path, name: str) -> None:
     assert run == runs / name
     loaded, params, vocabulary = read(run)
     answers = load_file(FAMILIES / name / "answers.safetensors")
-    assert np.abs(logits_of(loaded, params, answers) - answers["logits"]).max() < 1e-4
-    model, length = loaded.experiment.model, answers["generated"].shape[1]
-    decode = jax.jit(functools.partial(greedy, model, max_decode_length=length))
-    np.testing.assert_array_equal(decode(params, answers["inputs"]), answers["generated"])
+    inputs, greedily, model = answers["inputs"], answers["generated"], loaded.experiment.model
+    assert np.abs(logits_of(loaded, params, seq2seq(inputs, answers["targets"])) - answers["logits"]).max() < 1e-4
+    np.testing.assert_array_equal(decoded(greedy, model, params, inputs, greedily), greedily)
     if "beams" in answers:
-        best = DecodingConfig("beam", length, 4, False, "transformers", 1.0, False)
-        beams = jax.jit(functools.partial(beam_search, model, max_decode_length=length, config=best))
-        np.testing.assert_array_equal(beams(params, answers["inputs"]).tokens[:, 0], answers["beams"])
+        best = DecodingConfig("beam", greedily.shape[1], 4, False, "transformers", 1.0, False)
+        beams = decoded(beam_search, model, params, inputs, greedily, config=best)
+        np.testing.assert_array_equal(beams.tokens[:, 0], answers["beams"])
     with safe_open(FAMILIES / name / "answers.safetensors", "numpy") as file:
         texts = json.loads(file.metadata()["texts"])
     for text, ids in texts.items():
@@ -122,12 +125,11 @@ def test_a_decoder_alone(runs: Path, name: str) -> None:
     answers = load_file(FAMILIES / name / "answers.safetensors")
     model, targets = loaded.experiment.model, answers["targets"]
     assert isinstance(model, DecoderOnlyModel)
-    batch = {"decoder_input_tokens": np.pad(targets[:, :-1], ((0, 0), (1, 0))), "decoder_target_tokens": targets}
-    with jax.default_matmul_precision("highest"):
-        assert np.abs(jax.jit(model.logits)(params, batch) - answers["logits"]).max() < 1e-4
-    prompted, length = model.for_decoding("LMFeatureConverter"), answers["generated"].shape[1]
-    decode = jax.jit(functools.partial(greedy, prompted, max_decode_length=length))
-    np.testing.assert_array_equal(decode(params, targets[:, :6]), answers["generated"])
+    batch = seq2seq(targets, targets)
+    del batch["encoder_input_tokens"]
+    assert np.abs(logits_of(loaded, params, batch) - answers["logits"]).max() < 1e-4
+    prompted, expected = model.for_decoding("LMFeatureConverter"), answers["generated"]
+    np.testing.assert_array_equal(decoded(greedy, prompted, params, targets[:, :6], expected), expected)
 
 
 def test_an_umt5_that_transformers_4_wrote(runs: Path, tmp_path: Path) -> None:
@@ -136,7 +138,8 @@ def test_an_umt5_that_transformers_4_wrote(runs: Path, tmp_path: Path) -> None:
     change(folder, tie_word_embeddings=False, transformers_version="4.31.0")
     loaded, params, _ = read(import_checkpoint(str(folder), runs))
     answers = load_file(folder / "answers.safetensors")
-    assert np.abs(logits_of(loaded, params, answers) / 4 - answers["logits"]).max() < 1e-4
+    logits = logits_of(loaded, params, seq2seq(answers["inputs"], answers["targets"]))
+    assert np.abs(logits / 4 - answers["logits"]).max() < 1e-4
 
 
 def test_links_out_of_the_folder_and_permissions(runs: Path, folder: Path, tmp_path: Path) -> None:

@@ -10,9 +10,7 @@ from t5xpg.exchange.to_transformers import push
 from tests.refusals import refused
 
 
-def test_the_files_of_an_export_are_one_commit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_pushing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     made, taken = Mock(return_value=Mock(repo_id="me/mine")), Mock(return_value=Mock(oid="0123abcd"))
     monkeypatch.setattr(HfApi, "create_repo", made)
     monkeypatch.setattr(HfApi, "upload_folder", taken)
@@ -24,9 +22,7 @@ def test_the_files_of_an_export_are_one_commit(
 
 
 @pytest.mark.parametrize("name", ["me/mine", "no name"])
-def test_a_hub_that_is_not_there_and_a_name_that_is_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_no_hub_and_no_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setattr(constants, "ENDPOINT", endpoint := "http://127.0.0.1:9")  # nobody listens there
     with refused(endpoint, name, "PUSH=owner/name"):
         push(tmp_path, name)

@@ -58,9 +58,7 @@ def test_needs_that_cannot_be() -> None:
 
 
 @pytest.mark.parametrize("name", sorted({path.parent.name for path in paths.EXPERIMENTS.glob("*/*.gin")}))
-def test_every_experiment_can_be_trained_or_names_the_one_missing_file(
-    name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_experiment_can_be_trained_or_names_a_file(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     code = checks.check(name, [], [], None, devices.find_device("h200"))
     problems = re.findall(r"^\w+ +NO +(.*)$", capsys.readouterr().out, re.MULTILINE)
     if code:
@@ -117,9 +115,7 @@ def refusal(stream: DatasetConfig, *needed: needs.Need) -> str:
     return str(error.value)
 
 
-def test_files_and_a_vocabulary_are_made_into_what_the_task_reads(
-    place: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_files_and_a_vocabulary_become_what_the_task_reads(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = write_gin(place, more=PAIRS)
     assert checks.check(file, [TASK], [], None, as_json=True) == 1
     found = json.loads(capsys.readouterr().out)

@@ -68,9 +68,7 @@ def data_process_of(process: subprocess.Popen[str]) -> int:
     raise AssertionError("no data process")
 
 
-def test_a_run_goes_on_after_its_data_process_was_killed_and_from_the_last_good_checkpoint(
-    workplace: Workplace, unbroken: Path
-) -> None:
+def test_a_killed_data_process_and_a_damaged_checkpoint(workplace: Workplace, unbroken: Path) -> None:
     run, command = workplace.folder / "runs" / "damaged", ("train", str(workplace.experiment), *LONG, "--run=damaged")
     with workplace.start(*command, held_at=40) as process:
         wait_until(process, lambda: 40 in saved_steps(run / "checkpoints"))

@@ -112,10 +112,6 @@ def adafactor_rule(
     return rule
 
 
-def inverse_square_root(t):
-    return 1 / np.sqrt(max(t, 25))
-
-
 @pytest.mark.parametrize(
     ("ours", "theirs"),
     [
@@ -131,13 +127,12 @@ def inverse_square_root(t):
 )
 def test_adafactor_is_the_papers(ours, theirs):
     got = run(Adafactor(InverseSquareRoot(warmup_steps=25), **ours))
-    assert_close(got, transcribe(adafactor_rule(inverse_square_root, **theirs)))
+    assert_close(got, transcribe(adafactor_rule(lambda t: 1 / np.sqrt(max(t, 25)), **theirs)))
 
 
 def test_adafactor_clips_the_global_norm_first():
     got = run(Adafactor(0.1, max_gradient_norm=0.5, epsilon1=1e-3), scale=0.01)
-    rule = adafactor_rule(lambda t: 0.1, epsilon1=1e-3)
-    assert_close(got, transcribe(rule, scale=0.01, clip=0.5))
+    assert_close(got, transcribe(adafactor_rule(lambda t: 0.1, epsilon1=1e-3), scale=0.01, clip=0.5))
 
 
 def test_adafactor_keeps_rows_and_columns_of_large_arrays_only():

@@ -95,9 +95,7 @@ def test_what_was_not_used_for_longest_goes_first(store: Path, monkeypatch: pyte
     assert entries(store) == kept
 
 
-def test_nothing_is_kept_where_that_is_asked_for_or_impossible(
-    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_kept_where_that_cannot_be(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(compile_cache.VARIABLE, "0")
     start()
     monkeypatch.setenv(compile_cache.VARIABLE, str(tmp_path / "file" / "below"))

@@ -86,9 +86,7 @@ def test_more_patience_goes_on(workplace: Workplace, tuned_gin: str, unbroken: t
     assert saved_steps(copy / "checkpoints") == [saved_steps(unbroken[0] / "checkpoints")[0], end + 3]
 
 
-def test_the_best_is_measured_asked_and_published(
-    workplace: Workplace, tuned_gin: str, unbroken: tuple[Path, str]
-) -> None:
+def test_the_best_is_measured_and_published(workplace: Workplace, tuned_gin: str, unbroken: tuple[Path, str]) -> None:
     run, _ = unbroken
     best, end = saved_steps(run / "checkpoints")
     printed = workplace.run("eval", tuned_gin, *OPTIONS, "--step=best")

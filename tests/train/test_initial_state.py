@@ -29,6 +29,12 @@ STEP = 5
 VOCABULARY = Vocabulary().to_json()
 
 
+def save(run: Path, built: Assembly, state: TrainState) -> None:
+    meta = {"experiment": run.name, "vocabulary": VOCABULARY, "settings": settings(built.experiment.model)}
+    with Checkpointer(run / "checkpoints", CheckpointConfig()) as checkpoints:
+        checkpoints.save(STEP, state, {}, meta)
+
+
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, TrainState]:
     """The folder of runs, with one of the common experiment, and its state: as after 5 updates."""
@@ -44,9 +50,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, TrainState]
         return jax.device_put(numbers, leaf.sharding)
 
     state = jax.tree.map(other, built.new_state())
-    meta = {"experiment": "small", "vocabulary": VOCABULARY, "settings": settings(built.experiment.model)}
-    with Checkpointer(folder / "small" / "checkpoints", CheckpointConfig()) as checkpoints:
-        checkpoints.save(STEP, state, {}, meta)
+    save(folder / "small", built, state)
     return folder, state
 
 
@@ -125,9 +129,7 @@ def test_a_checkpoint_of_another_model(build: Any, overrides: tuple[str, ...]) -
 def test_the_rows_of_ngrams_are_not_those_of_the_vocabulary(trained: tuple[Path, TrainState], build: Any) -> None:
     ngrams = ("encoder_decoder.T5Config.ngram_lengths=(2,)", "encoder_decoder.T5Config.ngram_buckets=16")
     built = build(*ngrams)
-    meta = {"experiment": "ngrams", "vocabulary": VOCABULARY, "settings": settings(built.experiment.model)}
-    with Checkpointer(trained[0] / "ngrams" / "checkpoints", CheckpointConfig()) as checkpoints:
-        checkpoints.save(STEP, built.new_state(), {}, meta)
+    save(trained[0] / "ngrams", built, built.new_state())
     with refused("VOCAB_SIZE=384"):
         initial_state.begin(build(*ngrams, "INITIAL_CHECKPOINT=ngrams", "VOCAB_SIZE=512"))
 
@@ -143,9 +145,7 @@ def test_a_decoder_alone(build: Any, tmp_path: Path, monkeypatch: pytest.MonkeyP
     alone = ("gin/architectures/decoder_only.gin",)
     before = build("TASK_FEATURE_LENGTHS={'targets': 64}", files=alone)
     state = before.new_state()
-    meta = {"experiment": "decoder", "vocabulary": VOCABULARY, "settings": settings(before.experiment.model)}
-    with Checkpointer(tmp_path / "decoder" / "checkpoints", CheckpointConfig()) as checkpoints:
-        checkpoints.save(STEP, state, {}, meta)
+    save(tmp_path / "decoder", before, state)
     monkeypatch.setenv("T5XPG_RUNS_DIR", str(tmp_path))
     named = "INITIAL_CHECKPOINT=decoder"
     with refused("ADAPT_DECODER=True"):

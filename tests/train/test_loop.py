@@ -64,21 +64,17 @@ class Noted:
         *,
         step: int = 0,
         window: Window | None = None,
-        stop_after: int | None = None,
         until: int = TOTAL,
-        eval_period: int = 4,
-        predict_period: int | None = None,
-        selection: BestMetric | None = None,
-        skip: int = 0,
+        stop_after: int | None = None,
         measure_first: bool = False,
+        **settings: Any,
     ) -> RunState:
-        """Run from `step` on. measure_first: the state before the first update, before it."""
+        """Run from `step` on. measure_first: the state before the first update is measured before it."""
         params = {"w": jnp.float32(sum(range(step + 1)))}
-        at = RunState(step, TrainState(jnp.int32(step), params, ()), Best(selection), window or Window())
-        settings = {"eval_period": eval_period, "infer_eval_period": predict_period}
-        settings |= {"selection": selection, "skip_nonfinite": skip}
-        settings |= {"stop_after": stop_after, "measured": bool(step) or measure_first}
-        self.loop(at, self.batches(step), lambda batch: batch, update, until, **settings)
+        best = Best(settings.get("selection"))
+        at = RunState(step, TrainState(jnp.int32(step), params, ()), best, window or Window())
+        options = {"stop_after": stop_after, "measured": bool(step) or measure_first}
+        self.loop(at, self.batches(step), lambda batch: batch, update, until, **options, **settings)
         return at
 
     def loop(
@@ -156,7 +152,7 @@ def test_order_of_events() -> None:
 def test_metrics_of_tasks_have_a_period_of_their_own_and_change_nothing() -> None:
     without, noted = Noted(), Noted()
     without.train()
-    noted.train(predict_period=3)
+    noted.train(infer_eval_period=3)
     predicted = [event for event in noted.events if event[0] == "predict"]
     assert predicted == [("predict", 3, 6), ("predict", 6, 21), ("predict", 7, 28)]
     # behind the loss and before the checkpoint, which may keep it
@@ -189,10 +185,10 @@ def test_the_best_evaluation_is_saved_out_of_its_turn() -> None:
 def test_a_run_that_ends_early_ends_as_at_its_last_step() -> None:
     noted = Noted(losses={10.0: 2.0})
     selection = BestMetric("validation/loss", patience=1)
-    at = noted.train(step=3, selection=selection, predict_period=3)
+    at = noted.train(step=3, selection=selection, infer_eval_period=3)
     assert (at.step, at.best.step) == (7, 7), "nothing was better before: the first evaluation is the best"
     noted = Noted(losses={10.0: float("nan")})
-    at = noted.train(step=3, selection=selection, predict_period=3)
+    at = noted.train(step=3, selection=selection, infer_eval_period=3)
     assert at.step == 4
     assert [event[0] for event in noted.events[-5:]] == ["measure", "validation", "predict", "window", "save"]
     assert noted.saved[4][1] == {"steps": 0, "values": {}}
@@ -204,5 +200,5 @@ def test_updates_that_are_not_finite_do_not_count() -> None:
         noted.train()
     noted = Noted(not_finite=(2,))
     with refused("step 2", "w"):
-        noted.train(skip=1)  # this update changes nothing of what is not finite: its parameters are lost
+        noted.train(skip_nonfinite=1)  # this update changes nothing of what is not finite: its parameters are lost
     assert ("skipped", 2) in noted.events

@@ -7,7 +7,6 @@ import shlex
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from unittest.mock import Mock
 
 import pytest
 
@@ -146,9 +145,7 @@ def test_what_is_to_be_typed_has_the_overrides_and_needs_no_metrics_of_tasks(
     assert_named(remedy, ["STEPS=6", "RANDOM_SEED=8", f"OUTPUT={tmp_path / 'new'}", "FORCE=1"])
 
 
-def test_the_same_recording_is_left_and_another_refused(
-    record: Record, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_another_recording_is_refused(record: Record, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output = tmp_path / "new"
     record(output)
     before = contents(output)
@@ -234,27 +231,11 @@ def test_what_a_killed_recording_left_goes_with_the_next(record: Record, tmp_pat
     assert os.listdir(tmp_path) == ["new"]
 
 
-def test_a_recording_that_will_not_fit_is_not_begun(
-    record: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_recording_that_will_not_fit(record: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for steps in (0, 10**30):
         with refused(f"STEPS={steps}", "1,000,000,000"):
             record(tmp_path / "new", steps=steps)
     monkeypatch.setattr(recording, "_SAMPLE", 2)
     with refused("MB free"):
         record(tmp_path / "new", steps=10**9)
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_task_of_its_own_for_the_evaluation(
-    experiment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What the evaluation reads is made too, where it is another task."""
-    prepare = Mock(side_effect=[preparation.DataIdentity({}), UserError("there is no such text")])
-    monkeypatch.setattr(preparation, "prepare", prepare)
-    loaded = config.load(str(experiment), ["train_eval/spec.DatasetConfig.mixture_or_task_name=absent_lm"])
-    with refused("there is no such text"):
-        recording.record(loaded, steps=1, output=tmp_path / "new")
-    names = [call.args[0].mixture_or_task_name for call in prepare.call_args_list]
-    assert names == ["small_span_corruption", "absent_lm"]
     assert not list(tmp_path.iterdir())

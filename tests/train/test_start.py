@@ -76,9 +76,7 @@ def test_a_request_to_stop_waits_for_no_library_and_no_compiler(
     assert "stopped before the first step" in capsys.readouterr().out
 
 
-def test_a_request_to_stop_that_came_before_it_compiles_ends_it_too(
-    own_place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_request_to_stop_before_it_compiles(own_place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def service(log: Path) -> Any:
         os.kill(os.getpid(), signal.SIGTERM)
         return contextlib.closing(Mock())

@@ -248,33 +248,22 @@ def said_by(example: Mapping[str, Any]) -> str:
 
 def carried_over(experiment: Experiment) -> dict[str, Any]:
     """What an experiment has of T5X's parameters."""
-    train, held_out, model = experiment.train_dataset, experiment.eval_dataset, experiment.model.config
-    sizes = ("emb_dim", "num_heads", "head_dim", "mlp_dim", "num_encoder_layers", "num_decoder_layers", "vocab_size")
-    sizes += ("dtype", "dropout_rate", "mlp_activations", "logits_via_embedding", "scan_layers")
-    names = ("mixture_or_task_name", "batch_size", "split", "use_cached", "pack")
-    assert isinstance(experiment.optimizer, Adafactor)
-    return {
-        **{f"train/DatasetConfig.{name}": getattr(train, name) for name in (*names, "shuffle")},
-        **{f"train_eval/DatasetConfig.{name}": getattr(held_out, name) for name in names},
-        "train/DatasetConfig.task_feature_lengths": dict(train.task_feature_lengths),
-        "train_eval/DatasetConfig.task_feature_lengths": dict(held_out.task_feature_lengths),
-        **{f"T5Config.{name}": getattr(model, name) for name in sizes},
-        "T5Config.remat_policy": {"dots": "minimal"}.get(model.remat_policy, model.remat_policy),
-        "EncoderDecoderModel.z_loss": experiment.loss.z_loss,
-        "EncoderDecoderModel.label_smoothing": experiment.loss.label_smoothing,
-        "EncoderDecoderModel.loss_normalizing_factor": experiment.loss.loss_normalizing_factor,
-        "EncoderDecoderModel.predict_batch_with_aux.num_decodes": experiment.decoding.num_decodes,
-        "Adafactor.decay_rate": experiment.optimizer.decay_rate,
-        "Adafactor.step_offset": experiment.optimizer.step_offset,
-        "train.eval_period": experiment.eval_period,
-        "train.eval_steps": held_out.max_batches,
-        "train.stats_period": experiment.stats_period,
-        "train.random_seed": experiment.random_seed,
-        "train.total_steps": experiment.total_steps,
-        "SaveCheckpointConfig.period": experiment.checkpoints.period,
-        "SaveCheckpointConfig.keep": experiment.checkpoints.keep,
-        "Trainer.num_microbatches": experiment.num_microbatches,
+    model = vars(experiment.model.config)
+    data = ("mixture_or_task_name", "batch_size", "split", "use_cached", "pack", "task_feature_lengths")
+    of_class = {
+        "train/DatasetConfig": (experiment.train_dataset, (*data, "shuffle")),
+        "train_eval/DatasetConfig": (experiment.eval_dataset, data),
+        "EncoderDecoderModel": (experiment.loss, ("z_loss", "label_smoothing", "loss_normalizing_factor")),
+        "EncoderDecoderModel.predict_batch_with_aux": (experiment.decoding, ("num_decodes",)),
+        "Adafactor": (experiment.optimizer, ("decay_rate", "step_offset")),
+        "train": (experiment, ("eval_period", "stats_period", "random_seed", "total_steps")),
+        "SaveCheckpointConfig": (experiment.checkpoints, ("period", "keep")),
+        "Trainer": (experiment, ("num_microbatches",)),
     }
+    found = {f"{kind}.{name}": getattr(own, name) for kind, (own, names) in of_class.items() for name in names}
+    found |= {f"T5Config.{name}": value for name, value in model.items()}
+    found["T5Config.remat_policy"] = {"dots": "minimal"}.get(model["remat_policy"], model["remat_policy"])
+    return {**found, "train.eval_steps": experiment.eval_dataset.max_batches}
 
 
 def learning_rate(effective: Mapping[str, Any], step: int) -> float:
