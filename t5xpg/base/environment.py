@@ -9,7 +9,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -101,13 +101,14 @@ def usable_cores() -> int:
     return cores
 
 
-def git_state(folder: Path | None = None) -> dict[str, Any] | None:
-    """{"commit": 40 hex digits, "clean": whether the tree equals it} of the checkout that holds t5xpg.
+def git_state(folder: Path | None = None, read: Iterable[Path] | None = None) -> dict[str, Any] | None:
+    """{"commit": 40 hex digits, "clean": whether the files that count are its own} of the checkout that holds t5xpg.
 
-    None where git is missing, or t5xpg is not tracked in a checkout. folder: the root of the checkout, by default where
-    the package lies. Untracked files count, as they could be imported; those that git ignores do not, nor do pages and
-    published results, which publishing changes. In a container image, T5XPG_REVISION holds the commit that it was made
-    from, with a + after it if the tree had changes.
+    None where git is missing, or t5xpg is not tracked in a checkout. read: the files that count, besides the package;
+    those outside of the checkout do not; None: all. folder: the root of the checkout, by default where the package
+    lies. Untracked files count, as they could be imported; those that git ignores do not, nor do pages and published
+    results, which publishing changes. In a container image, T5XPG_REVISION holds the commit that it was made from, with
+    a + after it if the tree had changes.
     """
     revision = os.environ.get("T5XPG_REVISION", "")
     if folder is None and re.fullmatch(r"[0-9a-f]{40}\+?", revision):
@@ -118,7 +119,9 @@ def git_state(folder: Path | None = None) -> dict[str, Any] | None:
     commit = git("rev-parse", "HEAD", folder=root)
     if commit is None:  # a repository without a commit
         return None
-    changes = git("status", "--porcelain", "--", ".", *_PAGES, folder=root)
+    inside = (path.resolve() for path in read or ())
+    counting = ["."] if read is None else ["t5xpg", *(str(path) for path in inside if path.is_relative_to(root))]
+    changes = git("status", "--porcelain", "--", *counting, *_PAGES, folder=root)
     return {"commit": commit, "clean": changes == ""}
 
 

@@ -95,7 +95,7 @@ def findings(
     with contextlib.ExitStack() as stack:
         service = None if quick else functools.cache(lambda: stack.enter_context(DataService()))
         if data:
-            for dataset in (experiment.train_dataset, experiment.eval_dataset):
+            for dataset in experiment.datasets:
                 yield from data_checks.data_findings(dataset, experiment, service)
         for logger in experiment.loggers:
             yield from errors_as_problems("logger", _logger(logger))

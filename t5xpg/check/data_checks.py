@@ -166,7 +166,7 @@ def describe(service: DataService, dataset: DatasetConfig) -> TaskDescription:
 
 def _metrics(dataset: DatasetConfig, experiment: Experiment, *, has_metrics: bool) -> Iterator[Finding]:
     """The finding that the task has no metrics, if they are to be computed while training."""
-    if dataset is experiment.eval_dataset and experiment.infer_eval_period is not None and not has_metrics:
+    if dataset == experiment.of_metrics.eval_dataset and experiment.infer_eval_period is not None and not has_metrics:
         yield Finding("metrics", no_metrics(dataset.mixture_or_task_name), problem=True)
 
 

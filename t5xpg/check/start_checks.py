@@ -78,7 +78,9 @@ def _teacher(experiment: Experiment, teacher: Teacher) -> Iterator[Finding]:
 
 def _task(experiment: Experiment, trained_with: Mapping[str, Any] | None, service: Service | None) -> Iterator[Finding]:
     """The findings on vocabulary and selection. trained_with: the initial checkpoint's vocabulary record, if any."""
-    dataset, selection = experiment.eval_dataset, experiment.selection
+    selection = experiment.selection
+    of_metrics = selection is not None and not selection.of_validation
+    dataset = (experiment.of_metrics if of_metrics else experiment).eval_dataset
     state = data_state.state_of(dataset, experiment.needs)
     row = state.row
     if row is not None and trained_with is not None and not isinstance(row.vocabulary, PlannedIds):

@@ -112,7 +112,7 @@ def _evaluate(loaded: LoadedConfig, directory: RunDirectory, config: DatasetConf
         "time": time.time(),
         "data": source.data,
         "cache": source.cache,
-        "git": environment.git_state(),
+        "git": environment.git_state(read=loaded.files),
         **summary,
         **_optional_parts(checkpoint_step, filled, unigram, by_task, measured, trivial),
     }

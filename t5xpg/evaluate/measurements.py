@@ -21,6 +21,7 @@ from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.evaluate.infer_eval import InferEval, TaskMetrics, metric_names, model_outputs
 from t5xpg.evaluate.validation import AnyStream, EvalStep, TaskValidation, Validation, task_configs
 from t5xpg.experiment.assembly import Assembly
+from t5xpg.experiment.identity import data_config
 from t5xpg.run.best import BestMetric, validation_names
 
 
@@ -86,10 +87,12 @@ def measurements(
     stream: Callable[[], AnyStream],
     eval_step: EvalStep,
 ) -> Measurements:
-    """The measurements of a run on `config`. The first measurement of each kind opens its streams.
+    """The measurements of a run: losses on `config`, metrics on the experiment's dataset for them.
 
-    stream: returns the stream of the whole split. eval_step: (params, batch on devices) -> sums.
+    The first one of each kind opens its streams. stream: returns the stream of the whole split. eval_step: (params,
+    batch on devices) -> sums.
     """
+    of_metrics = dataclasses.replace(built, experiment=built.experiment.of_metrics)
 
     def task_streams() -> dict[str, AnyStream]:
         tasks = task_configs(config, describe(service, config))
@@ -97,12 +100,14 @@ def measurements(
 
     def evaluator() -> RemoteEvaluator:
         assert isinstance(service, DataService), "refused by require_metrics"
-        return service.evaluator(dataclasses.replace(config, max_batches=built.experiment.infer_eval_steps))
+        experiment = of_metrics.experiment
+        metrics_config = data_config(experiment.eval_dataset, experiment.random_seed)
+        return service.evaluator(dataclasses.replace(metrics_config, max_batches=experiment.infer_eval_steps))
 
     return Measurements(
         Validation(stream, eval_step, built.on_devices).measure,
         TaskValidation(task_streams, eval_step, built.on_devices).measure,
-        InferEval(evaluator, model_outputs(built, vocabulary)).measure,
+        InferEval(evaluator, model_outputs(of_metrics, vocabulary)).measure,
     )
 
 

@@ -5,10 +5,13 @@ gin stops at the first mistake. Here all mistakes are reported at once: gin gets
 itself (`gin_building`).
 """
 
+import contextlib
 import dataclasses
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +34,17 @@ class LoadedConfig:
     experiment: Experiment
     full: str
     operative: str
+    gin_files: tuple[Path, ...] = ()
+
+    @property
+    def files(self) -> list[Path]:
+        """What the experiment is made of: its gin files, and the modules of the checkout that it names or imports."""
+        modules = [getattr(one, "__file__", None) for one in sys.modules.values()]
+        for name in {name for dataset in self.experiment.datasets for name in dataset.module_import}:
+            with contextlib.suppress(ImportError, ValueError):  # the data process says so
+                modules.append(getattr(find_spec(name), "origin", None))
+        own = (Path(file) for file in modules if file and Path(file).is_relative_to(paths.REPOSITORY))
+        return [*self.gin_files, *(file for file in own if "site-packages" not in file.parts)]
 
     @property
     def name_or_file(self) -> str:
@@ -117,7 +131,8 @@ def examine(
     problems = list(dict.fromkeys([*problems, *builder.problems]))  # two datasets can share a mistake
     if not isinstance(experiment, Experiment):
         return None, problems or [f"{file} does not say what an Experiment is: include gin/runs/pretrain.gin."]
-    return LoadedConfig(name, file, experiment, gin.config_str(), gin.operative_config_str()), problems
+    texts = gin.config_str(), gin.operative_config_str()
+    return LoadedConfig(name, file, experiment, *texts, tuple(reader.files)), problems
 
 
 def split_overrides(text: str) -> tuple[list[str], list[str]]:

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from t5xpg.base.errors import UserError
 from t5xpg.base.seeds import check_seed
@@ -33,12 +33,13 @@ class Experiment:
     average of the parameters, which is evaluated and used instead of them; None for no average. max_cut_share: the
     largest share of the examples of a supervised task that may be cut because they are longer than its feature lengths.
     infer_eval_period: updates between computations of the tasks' metrics, on predictions for `infer_eval_steps` batches
-    of each task (None: all); None for never. decoding: the way of making predictions, from checkpoints of this run and
-    others. initial: the checkpoint that the run starts from; None for new parameters. adapter: what is trained in place
-    of that checkpoint's parameters, which then stay as they are; None to train these. teacher: the model whose
-    probabilities are learned from; None for the targets alone. selection: which evaluation is the best; None for the
-    lowest validation loss at a checkpoint that is written anyway. loggers: receive the records, besides TensorBoard;
-    they change nothing. needs: exports and vocabularies to make first, if the task's name does not determine them.
+    of each task (None: all) of `infer_eval_dataset` (None: of eval_dataset); None for never. decoding: the way of
+    making predictions, from checkpoints of this run and others. initial: the checkpoint that the run starts from; None
+    for new parameters. adapter: what is trained in place of that checkpoint's parameters, which then stay as they are;
+    None to train these. teacher: the model whose probabilities are learned from; None for the targets alone. selection:
+    which evaluation is the best; None for the lowest validation loss at a checkpoint that is written anyway. loggers:
+    receive the records, besides TensorBoard; they change nothing. needs: exports and vocabularies to make first, if the
+    task's name does not determine them.
     """
 
     model: Model
@@ -58,6 +59,7 @@ class Experiment:
     max_cut_share: float = 0.2
     infer_eval_period: int | None = None
     infer_eval_steps: int | None = None
+    infer_eval_dataset: DatasetConfig | None = None
     model_dir: str | None = None
     decoding: DecodingConfig = field(default_factory=DecodingConfig)
     initial: InitialCheckpoint | None = None
@@ -69,8 +71,9 @@ class Experiment:
 
     def __post_init__(self) -> None:
         self._check_numbers()
-        for name in ("train_dataset", "eval_dataset"):
-            object.__setattr__(self, name, self._with_converter(getattr(self, name)))
+        for name in ("train_dataset", "eval_dataset", "infer_eval_dataset"):
+            if (dataset := getattr(self, name)) is not None:
+                object.__setattr__(self, name, self._with_converter(dataset))
         self._check_datasets()
         if strangers := [each for each in self.loggers if not isinstance(each, Logger)]:
             raise UserError(f"LOGGERS holds {strangers[0]!r}: loggers come in a tuple, as in (@my_module.MyLogger(),).")
@@ -86,6 +89,20 @@ class Experiment:
             self._check_adapter(self.adapter)
         if self.teacher is not None:
             self.teacher.check(self.model, self.train_dataset.converter)
+
+    @property
+    def datasets(self) -> tuple[DatasetConfig, ...]:
+        """What a training reads."""
+        metrics = (
+            () if self.infer_eval_period is None or self.infer_eval_dataset is None else (self.infer_eval_dataset,)
+        )
+        return (self.train_dataset, self.eval_dataset, *metrics)
+
+    @property
+    def of_metrics(self) -> "Experiment":
+        """The experiment with the dataset of the tasks' metrics in the place of its validation."""
+        dataset = self.infer_eval_dataset
+        return self if dataset is None else replace(self, eval_dataset=dataset, infer_eval_dataset=None)
 
     def _check_numbers(self) -> None:
         positive = ("total_steps", "eval_period", "stats_period", "num_microbatches")

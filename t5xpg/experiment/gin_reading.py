@@ -27,6 +27,7 @@ class Reader:
     bound_at: the place of each binding: a line of a file, or an override. overridden: the bindings of the command line.
     incomplete: whether some text could not be read, which may have had the values that seem to be missing. unbound: the
     references in values that could not be bound. replaced: the references in values that later bindings replaced.
+    files: those that were read.
     """
 
     problems: list[str] = field(default_factory=list)
@@ -35,6 +36,7 @@ class Reader:
     incomplete: bool = False
     unbound: list[Any] = field(default_factory=list)
     replaced: list[Any] = field(default_factory=list)
+    files: list[Path] = field(default_factory=list)
     _open_files: list[Path] = field(default_factory=list)
 
     def include(self, name: str, place: str = "") -> None:
@@ -51,6 +53,7 @@ class Reader:
             except (OSError, UnicodeDecodeError) as error:
                 self._cannot_read(f"The gin file {name} cannot be read: {error}{place}.")
                 return
+            self.files.append(gin_file.resolve())
             self._open_files.append(gin_file.resolve())
             self._read(text, file=paths.shown(gin_file))
             self._open_files.pop()

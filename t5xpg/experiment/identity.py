@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 FREE_SETTINGS = (
     "total_steps", "model_dir", "mesh", "checkpoints", "decoding", "selection", "initial.checkpoint",
     "initial.same_vocabulary", "teacher.checkpoint", "loggers", "needs", "max_cut_share", "train_dataset.metrics",
-    "eval_dataset.metrics", "model.config.scan_layers",
+    "eval_dataset.metrics", "infer_eval_dataset.metrics", "model.config.scan_layers",
     "model.config.remat_policy", "teacher.model.config.scan_layers", "teacher.model.config.remat_policy",
 )  # fmt: skip
 # Settings without effect at these values. They are left out: published runs are from before they existed.
@@ -31,6 +31,7 @@ WITHOUT_EFFECT = {
     "eval_dataset.objective.whole_words": False,
     "infer_eval_period": None,
     "infer_eval_steps": None,
+    "infer_eval_dataset": None,
     "initial": None,
     "initial.adapt_decoder": False,
     "adapter": None,

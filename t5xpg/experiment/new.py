@@ -11,6 +11,7 @@ from t5xpg.data.tasks.lengths import objective_lengths
 from t5xpg.data.tasks.task_names import Row, possible_dataset
 from t5xpg.data.text.labelled import ENDING, TFDS_TASKS
 from t5xpg.experiment import config, data_state
+from t5xpg.run.report import NOT_ANSWERED
 
 _GIN = """\
 # {task} with the model {model}.
@@ -36,7 +37,7 @@ _PAGE = """\
 
 **Question.** What is to be found out?
 
-**Answer.** It has not been run yet.
+**Answer.** {NOT_ANSWERED}
 
 ```
 make check EXP={name}
@@ -69,7 +70,7 @@ def write(name: str, task: str, model: str, optimizer: str) -> Path:
         values = {"name": name, "task": task, "model": model, "optimizer": optimizer, "vocab_size": ""}
         values |= {"objective": _include("objectives", _objective_fragment(task)), **_for_objective(row)}
         write_text(file, _GIN.format(**values))
-        write_text(new / "README.md", _PAGE.format(**values))
+        write_text(new / "README.md", _PAGE.format(**values, NOT_ANSWERED=NOT_ANSWERED))
         model_size = config.load(str(file)).experiment.model.config.vocab_size
         if row is not None and row.vocabulary.size > model_size:
             write_text(file, _GIN.format(**values | {"vocab_size": f"VOCAB_SIZE = {row.vocabulary.size}\n"}))

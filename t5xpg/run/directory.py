@@ -8,7 +8,7 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -154,11 +154,13 @@ class RunDirectory:
         command: str,
         devices: Mapping[str, Any] | None = None,
         facts: Mapping[str, Any] | None = None,
+        read: Iterable[Path] | None = None,
     ) -> dict[str, Any]:
         """Record a start from `step` (0: a new run) and return the new content of run.json.
 
         identity: nested JSON values that never change in this run; they must equal those of the starts before, or
-        UserError names those that differ. devices: the accelerators. facts: further JSON values to record.
+        UserError names those that differ. devices: the accelerators. facts: further JSON values to record. read: see
+        `environment.git_state`.
         """
         self.check(experiment, identity, complete=True)
         starts = self.read()["starts"] if self.exists() else []
@@ -167,7 +169,7 @@ class RunDirectory:
                 "time": time.time(),
                 "step": step,
                 "command": command,
-                "git": environment.git_state(),
+                "git": environment.git_state(read=read),
                 "versions": environment.versions(),
                 "host": environment.host(),
                 "devices": to_json(devices),

@@ -26,6 +26,7 @@ from t5xpg.run.seed_summary import results_of_seeds
 
 RESULTS_FILE = "results.json"
 README_FILE = "README.md"
+NOT_ANSWERED = "It has not been run yet."  # as `make new` writes a page
 
 Board: TypeAlias = Mapping[str, Any]  # a JSON value, made from the records of runs and nothing else
 
@@ -166,6 +167,8 @@ def publish(
             provenance.require_commit(names, *provenance.git_states(results))
     earlier = json_object_if_any(experiment_dir / RESULTS_FILE).get("seeds", ())
     page = _write(run, experiment_dir, results) if run else PAGE.write(experiment_dir, results)
+    if NOT_ANSWERED in page.read_text(encoding="utf-8"):
+        print(f"{shown(page)} still answers '{NOT_ANSWERED}': write what the results say.")
     now = {results["identity"].get("seed"), *(one["seed"] for one in results.get("seeds", ()))}
     if left_out := [str(one["seed"]) for one in earlier if one["seed"] not in now]:
         print(f"seeds {', '.join(left_out)}, which were published before, are left out: ADD=… puts their runs back")

@@ -125,7 +125,7 @@ def check_fits(service: DataService | RecordedData, experiment: Experiment) -> N
     """Print how many of the first examples of supervised tasks are cut. Raises UserError if they are too many."""
     if not isinstance(service, DataService):
         return  # the batches of a recording are fixed
-    for dataset in (experiment.train_dataset, experiment.eval_dataset):
+    for dataset in experiment.datasets:
         row = data_state.row_of(dataset.mixture_or_task_name, experiment.needs)
         if row is not None and row.supervised is None:
             continue  # pretraining divides long texts
@@ -157,6 +157,7 @@ def record_start(start: Start, built: Assembly, vocabulary: Vocabulary, origins:
         step=start.step,
         command=start.command,
         devices=built.devices,
+        read=loaded.files,
         facts={
             **_facts(experiment),
             "data": start.source.manifest,

@@ -135,11 +135,10 @@ def _recording(folder: Path, experiment: Experiment, end: int) -> Iterator[Recor
 
 def _prepare_data(experiment: Experiment, group: Group) -> prepare.DataIdentity:
     """The identity of the data; makes what is missing. If processes share the folders, the first one makes it."""
-    datasets = [experiment.train_dataset, experiment.eval_dataset]
     if group.first:
-        identity = prepare.prepare_all(datasets, experiment.needs)
+        identity = prepare.prepare_all(experiment.datasets, experiment.needs)
     group.barrier("data")
-    return identity if group.first else prepare.prepare_all(datasets, experiment.needs)
+    return identity if group.first else prepare.prepare_all(experiment.datasets, experiment.needs)
 
 
 # --- open ---
@@ -170,11 +169,13 @@ def _open(start: Start, best: Best, profiled: bool, request: StopRequest) -> Ite
         state_future, step_future, eval_step_future, thread_end = futures
         train_config = data_config(experiment.train_dataset, experiment.random_seed)
         eval_config = data_config(experiment.eval_dataset, experiment.random_seed)
+        metrics_config = data_config(experiment.of_metrics.eval_dataset, experiment.random_seed)
         description = describe(start.service, train_config)
         if experiment.infer_eval_period is not None:
-            require_metrics(start.service, eval_config)
+            require_metrics(start.service, metrics_config)
         if experiment.selection is not None:
-            require_selection(start.service, eval_config, experiment.selection)
+            of_validation = experiment.selection.of_validation
+            require_selection(start.service, eval_config if of_validation else metrics_config, experiment.selection)
         vocabulary = description.vocabulary
         token_bytes = built.token_bytes(vocabulary)
         origins = initial_state.origins_of_run(built, start.checkpointer, step, state_future.result, vocabulary)

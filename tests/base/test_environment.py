@@ -29,7 +29,13 @@ def test_git_state(checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     for name in ("README.md", "results.json", "curve.svg"):  # pages are no code
         (published / name).touch()
     assert environment.git_state(checkout) == state
+    (checkout / "next.gin").touch()  # of the next experiment, which this one does not read
+    assert environment.git_state(checkout) == {"commit": state["commit"], "clean": False}
+    assert environment.git_state(checkout, read=[published / "mine.gin", tmp_path / "outside.gin"]) == state
+    assert environment.git_state(checkout, read=[checkout / "next.gin"]) != state
+    (checkout / "next.gin").unlink()
     (checkout / "t5xpg" / "new.py").touch()
+    assert environment.git_state(checkout, read=[]) != state
     monkeypatch.setenv("GIT_DIR", "/nowhere")  # as inside a hook of another repository
     assert environment.git_state(checkout) == {"commit": state["commit"], "clean": False}
     monkeypatch.delenv("GIT_DIR")

@@ -85,6 +85,8 @@ BLEND = [
     "--gin.MIXTURE_OR_TASK_NAME=user_blend", "--gin.MODULE_IMPORT=user_tasks",
     "--gin.spec.DatasetConfig.objective=None", "--gin.TRAIN_STEPS=2", "--gin.WARMUP_STEPS=1",
     "--gin.CHECKPOINT_PERIOD=1", "--gin.EVAL_PERIOD=1", "--gin.INFER_EVAL_PERIOD=1", "--gin.INFER_EVAL_STEPS=2",
+    "--gin_file=gin/runs/infer_eval.gin", "--gin.INFER_EVAL_LENGTHS={'inputs': 64, 'targets': 24}",
+    "--gin.INFER_EVAL_TASK=user_repeat",
     "--run=blend",
 ]  # fmt: skip
 
@@ -180,7 +182,9 @@ def test_records_of_a_mixture_while_training(blend: RunDirectory) -> None:
     metrics = ["infer_eval user_repeat"]
     measured = [f"{line['split']} {line.get('task')}" for line in lines]
     assert measured == [*of_step, *of_step, *metrics, "train None", *of_step, *metrics]
-    assert {line["examples"] for line in lines if line["split"] == "infer_eval"} == {8}  # two batches of four
+    inferred = [line for line in lines if line["split"] == "infer_eval"]
+    assert {line["examples"] for line in inferred} == {8}  # two batches of four
+    assert {str(line["decoding"]["task_feature_lengths"]) for line in inferred} == {"{'inputs': 64, 'targets': 24}"}
     assert [line["step"] for line in read_jsonl(blend.timing_jsonl) if "infer_eval_seconds" in line] == [1, 2]
     results = collect(blend)
     assert results["curves"]["validation"]["step"] == [0, 1, 2]

@@ -169,6 +169,8 @@ class _Conversion:
             self._partition(key, value)
         elif key == "train.infer_eval_dataset_cfg":
             self._ours["INFER_EVAL_PERIOD"] = None if value is None else Reference("%EVAL_PERIOD")
+        elif key in tables.INFER_EVAL:
+            self._infer_eval(key, value)
         elif kind == tables.SCHEDULER or key in _STARTS:
             return  # `_schedule`, `_initial_checkpoint`
         elif parameter == "module" and kind == "DatasetConfig":
@@ -194,6 +196,17 @@ class _Conversion:
             self._ours["MODEL_PARALLEL"] = devices
         if why := tables.UNNEEDED.get(key):
             self._unneeded(key, why)
+
+    def _infer_eval(self, key: str, value: Any) -> None:
+        """Set a part of the dataset that metrics are computed on, where it is not that of validation."""
+        if self._value("train.infer_eval_dataset_cfg") is None:
+            self._unneeded(key, "no metrics are computed while training")
+        elif value is None:
+            self._unneeded(key, "T5X takes the lengths of the data; here INFER_EVAL_LENGTHS, or those of training")
+        elif value == self._value(key.replace("infer_eval/", "train_eval/")):
+            self._unneeded(key, "it is that of validation")
+        else:
+            self._set(key, tables.INFER_EVAL[key], value)
 
     def _add_module(self, key: str, value: Any) -> None:
         """Add a module that registers tasks."""
@@ -301,6 +314,8 @@ class _Conversion:
         files = [f"models/{model}", "optimizers/adafactor", f"partitioning/{parallel}", f"runs/{run}"]
         if run == "pretrain":
             files.append("objectives/none")  # as in T5X, a task has its own objective
+        if any(name in self._ours for name in tables.INFER_EVAL.values()):
+            files.append("runs/infer_eval")
         if "decoding.DecodingConfig.num_decodes" in self._ours:
             files.append("decoding/beam")
         if self._modules:

@@ -165,6 +165,13 @@ OURS: Mapping[str, str] = {
     },
 }
 
+# T5X's parameters of the dataset of metrics, and our macros (gin/runs/infer_eval.gin).
+INFER_EVAL = {
+    "infer_eval/DatasetConfig.mixture_or_task_name": "INFER_EVAL_TASK",
+    "infer_eval/DatasetConfig.split": "INFER_EVAL_SPLIT",
+    "infer_eval/DatasetConfig.task_feature_lengths": "INFER_EVAL_LENGTHS",
+}
+
 # Why a parameter need not be set here: the parameters for which this holds. A star stands for all of a class.
 _REASONS: Mapping[str, str] = {
     "the included files say it": (
@@ -187,7 +194,7 @@ _REASONS: Mapping[str, str] = {
     ),
     "RANDOM_SEED decides the order of the data, too": "train/DatasetConfig.seed train_eval/DatasetConfig.seed",
     "validation is not shuffled": "train_eval/DatasetConfig.shuffle",
-    "metrics of tasks are computed on the validation dataset": "infer_eval/DatasetConfig.*",
+    "metrics of tasks are measured as validation is read": "infer_eval/DatasetConfig.*",
     "metrics go to metrics.jsonl and TensorBoard": "Evaluator.*",
     "the position in the data is always kept": (
         "SaveCheckpointConfig.save_dataset SaveCheckpointConfig.keep_dataset_checkpoints"

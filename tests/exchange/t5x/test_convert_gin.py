@@ -122,6 +122,27 @@ def test_fine_tuning_counts_its_own_updates(tmp_path: Path) -> None:
     assert convert_text(tmp_path, unknown).unsupported[0].startswith("TRAIN_STEPS = 1020000 (")
 
 
+def test_metrics_keep_a_dataset_of_their_own(tmp_path: Path) -> None:
+    own = """
+infer_eval/utils.DatasetConfig:
+  mixture_or_task_name = 'my_task'
+  split = 'test'
+  task_feature_lengths = {'inputs': 1024, 'targets': 128}
+"""
+    found, experiment = converted(tmp_path, FINE_TUNING + "from t5x import utils" + own)
+    dataset = experiment.infer_eval_dataset
+    assert dataset is not None
+    assert (dataset.split, experiment.eval_dataset.split) == ("test", "validation")
+    assert dataset.task_feature_lengths == {"inputs": 1024, "targets": 128}
+    assert experiment.of_metrics.eval_dataset == dataset
+    assert experiment.datasets[2] == dataset
+    assert found.unsupported == []
+    (line,) = found.unneeded
+    assert line.startswith("infer_eval/utils.DatasetConfig.mixture_or_task_name = 'my_task'")
+    _, plain = converted(tmp_path, FINE_TUNING)
+    assert (plain.infer_eval_dataset, len(plain.datasets)) == (None, 2)
+
+
 def test_a_parameter_counts_and_not_a_macro_that_it_no_longer_names(tmp_path: Path) -> None:
     said = """
 EVAL_PERIOD = 5
