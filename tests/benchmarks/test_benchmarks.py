@@ -2,17 +2,20 @@
 
 import dataclasses
 import json
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import jax
 import numpy as np
 import pytest
 
 from benchmarks import __main__ as program
-from benchmarks import growth, machine, own_step, page, step_plain_jax, step_products
+from benchmarks import growth, machine, own_step, page, start, step, step_plain_jax, step_products
 from benchmarks.harness import (
+    PEERS,
     Found,
     Goal,
     NotMeasuredError,
@@ -23,6 +26,8 @@ from benchmarks.harness import (
     output_of,
     report_of,
 )
+from benchmarks.interop import made
+from benchmarks.interop_t5x import theirs
 from benchmarks.jobs import BYTE_OFFSET, END, JOBS, SEGMENTS, TEXT, Z_LOSS, Job
 from t5xpg.base import environment
 from t5xpg.data.batch import BatchSpec, validate
@@ -98,6 +103,30 @@ def test_a_contestant_runs_in_a_process_of_its_own(tmp_path: Path) -> None:
     ):
         with pytest.raises(NotMeasuredError, match=named):
             output_of(["-c", text], **options)
+
+
+def test_t5x_has_to_be_where_its_variable_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step, "report_of", Mock(side_effect=NotMeasuredError(PEERS)))
+    monkeypatch.setenv(step.T5X_PYTHON, "/no/such/python")
+    with pytest.raises(NotMeasuredError, match="in no package registry"):
+        step.t5x([])
+
+
+def test_the_python_of_another_program_may_be_older(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Mock(return_value=Mock(returncode=0))
+    monkeypatch.setattr(subprocess, "run", run)
+    made("byt5-small", Path("python"), Path("scratch"))
+    theirs("python", "answer", "folder")
+    programs = [Path(call.args[0][1]).name for call in run.call_args_list]
+    assert programs == ["interop_transformers.py", "interop_t5x_theirs.py"], "without options that it may lack"
+
+
+def test_a_start_that_fails_leaves_the_other_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("measure_start", "measure_memory"):
+        monkeypatch.setattr(start, name, Mock(side_effect=NotMeasuredError("it broke")))
+    monkeypatch.setattr(start, "measure_command", lambda words: 1.0)
+    found = [row.found for row in start.rows(1)]
+    assert [[*one.missing.values()] for one in found] == [["it broke"]] * 2 + [[]] * 2 + [["it broke"]] * 2
 
 
 def test_results_are_the_rows_again_and_the_pages_show_them(tmp_path: Path) -> None:

@@ -8,11 +8,12 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from benchmarks import gpu, gpu_page, gpu_runs, gpu_speed
+from benchmarks import gpu, gpu_device, gpu_page, gpu_runs, gpu_speed
 from benchmarks.gpu_device import Conditions, row
 from benchmarks.harness import REPOSITORY, NotMeasuredError, Row
 from benchmarks.jobs import JOBS
@@ -110,6 +111,19 @@ def test_a_step_that_does_not_fit_is_tried_in_microbatches(monkeypatch: pytest.M
     assert [one.median("t5xpg") for one in gpu_speed.plan(given)] == [pytest.approx(12.0), pytest.approx(20.0)]
     with pytest.raises(NotMeasuredError, match="PARTS=step"):
         list(gpu_speed.plan(GIVEN))
+
+
+def test_what_has_no_time_is_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_device, "time", SimpleNamespace(monotonic=lambda: 100.0))
+    assert dataclasses.replace(GIVEN, ends=190.0).share(3).left == 30.0
+    with pytest.raises(NotMeasuredError, match="not begun"):
+        next(gpu_speed.step(dataclasses.replace(GIVEN, ends=100.0)))
+
+
+def test_devices_without_figures_are_not_planned() -> None:
+    given = dataclasses.replace(GIVEN, device=H100 | {"kind": "NVIDIA GeForce RTX 4090"})
+    with pytest.raises(NotMeasuredError, match="no figures of a NVIDIA GeForce RTX 4090"):
+        gpu_speed._planned(given, "t5_1_1_base_c4", 1)
 
 
 @pytest.mark.parametrize("part", [gpu_runs.resume, gpu_runs.train])

@@ -30,7 +30,7 @@ METRICS = {
 @pytest.mark.parametrize("name", TABLES)
 def test_files_become_data_vocabulary_and_a_run(name: str, own_place: Path) -> None:
     write_table_files(own_place)
-    # caching with a trained vocabulary: tests/data/tasks/test_trained_tasks.py
+    # caching with a trained vocabulary: tests/data/tasks/test_every_task.py
     given = [f"needs.Data.files={at_place(name, own_place)}", f"USE_CACHED_TASKS={name == 'java_csharp'}", *SMALL]
     printed = Workplace(own_place).run("train", name, *(f"--gin.{one}" for one in given))
     assert not [line for line in printed.splitlines() if "warning" in line.lower()], printed

@@ -12,7 +12,7 @@ import tensorflow as tf
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from t5xpg.data.cache.local_format import Column, applies, columns, names_in_order, parts, serialise
+from t5xpg.data.cache.local_format import Column, Stats, applies, columns, names_in_order, parts, serialise
 from t5xpg.data.preprocessors import parse_jsonl
 from t5xpg.data.tasks.seqio_vocabularies import to_seqio
 from t5xpg.data.tasks.table import register_tasks
@@ -131,3 +131,8 @@ def test_examples_are_those_of_protocol_buffers(rows: list[dict[str, Any]], valu
     assert [record for count, piece in pieces for record in serialise(piece, count)] == expected
     for count, piece in pieces:
         assert count == 1 or sum(len(column.values) for column in piece.values()) <= values
+
+
+def test_features_whose_counts_would_have_one_name() -> None:
+    with pytest.raises(ValueError, match="x_max_tokens"):
+        Stats({}, 1, {"x": 1, "x_max": 1}, {"x": 1, "x_max": 1}).to_json()
