@@ -12,18 +12,17 @@ from t5xpg.base import environment, metric_values
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import sha256_of_file, write_json
 from t5xpg.base.markdown import aligned
-from t5xpg.base.paths import data_directory, shown
+from t5xpg.base.paths import shown
 from t5xpg.base.progress import Progress
 from t5xpg.data.batch import inputs_and_targets
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.stream.client import DataService, Stream
 from t5xpg.data.stream.remote_evaluator import Trivial
-from t5xpg.data.text.manifest import find_manifests, split_path
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.evaluate import blanks, samples
 from t5xpg.evaluate.baselines import unigram_of_training
 from t5xpg.evaluate.infer_eval import SPLIT, InferEval, TaskMetrics, model_outputs
-from t5xpg.evaluate.infer_sources import replace_fields
+from t5xpg.evaluate.infer_sources import in_source_order, replace_fields
 from t5xpg.evaluate.prediction import decoding_words, predicts
 from t5xpg.evaluate.trained_model import (
     Step,
@@ -155,16 +154,6 @@ def _facts(
         "lengths": lengths,
         **({"decoding": experiment.decoding.settings()} if predicts(experiment) else {}),
     }
-
-
-def in_source_order(config: DatasetConfig) -> DatasetConfig:
-    """The dataset without its cache, if it is a supervised task of an export that is here: its examples then come in
-    the order of the rows of their file. A cache has an order of its own."""
-    row = data_state.row_of(config.mixture_or_task_name)
-    folder = find_manifests(data_directory()).get(row.dataset or "") if row and row.supervised else None
-    if folder is None or not split_path(folder, config.split).is_file():
-        return config
-    return dataclasses.replace(config, use_cached=False, shuffle=False)
 
 
 def _losses(

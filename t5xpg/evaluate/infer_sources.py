@@ -13,14 +13,16 @@ import numpy as np
 
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import sha256_of_file
+from t5xpg.base.paths import data_directory
 from t5xpg.data.batch import inputs_and_targets
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.stream.client import DataService, Stream
 from t5xpg.data.text.lines import bounded_lines, json_object, string_in, text_of_line
+from t5xpg.data.text.manifest import find_manifests, split_path
 from t5xpg.data.vocab.sentinels import blanks_of
 from t5xpg.evaluate.predictor import Predictor
 from t5xpg.evaluate.trained_model import check_same_vocabulary
-from t5xpg.experiment import prepare
+from t5xpg.experiment import data_state, prepare
 from t5xpg.experiment.config import LoadedConfig
 from t5xpg.experiment.identity import data_config
 from t5xpg.run.directory import RunDirectory
@@ -150,9 +152,19 @@ def replace_fields(config: DatasetConfig, option: str, **changes: Any) -> Datase
         raise UserError(f"{option}: {error}") from None
 
 
+def in_source_order(config: DatasetConfig) -> DatasetConfig:
+    """The dataset without its cache, if it is a supervised task of an export that is here: its examples then come in
+    the order of the rows of their file. A cache has an order of its own."""
+    row = data_state.row_of(config.mixture_or_task_name)
+    folder = find_manifests(data_directory()).get(row.dataset or "") if row and row.supervised else None
+    if folder is None or not split_path(folder, config.split).is_file():
+        return config
+    return dataclasses.replace(config, use_cached=False, shuffle=False)
+
+
 def split_config(loaded: LoadedConfig, split: str) -> DatasetConfig:
-    """The experiment's evaluation dataset, but for the whole of another split, in the split's order, unpacked."""
+    """The experiment's evaluation dataset, but for the whole of another split, in the order of its file, unpacked."""
     experiment = loaded.experiment
     config = replace_fields(experiment.eval_dataset, f"SPLIT={split}", split=split, num_virtual_shards=1)
     config = data_config(config, experiment.random_seed)
-    return dataclasses.replace(config, max_batches=None, num_epochs=1, shuffle=False, pack=False)
+    return in_source_order(dataclasses.replace(config, max_batches=None, num_epochs=1, shuffle=False, pack=False))

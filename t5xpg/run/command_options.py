@@ -9,10 +9,10 @@ from t5xpg.base import paths
 from t5xpg.run.directory import RunDirectory
 
 
-def options_of(run: RunDirectory, gin: str = "") -> str:
-    """The options for a run, such as `EXP=mine RUN=seed_1 GIN=--gin.RANDOM_SEED=1`. gin: further overrides."""
+def options_of(run: RunDirectory) -> str:
+    """The options for a run, such as `EXP=mine RUN=seed_1 GIN=--gin.RANDOM_SEED=1`."""
     command = run.read()["starts"][-1]["command"]
-    return options_for(experiment_of(run), run.path, " ".join([*overrides_of(command), *([gin] if gin else [])]))
+    return options_for(experiment_of(run), run.path, " ".join(overrides_of(command)))
 
 
 def experiment_of(run: RunDirectory) -> str:

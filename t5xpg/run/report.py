@@ -4,7 +4,6 @@
 anywhere else, with the published results beside the run's own.
 """
 
-import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,7 @@ from t5xpg.run.command_options import options_of
 from t5xpg.run.comparison_tables import require_references
 from t5xpg.run.directory import RunDirectory
 from t5xpg.run.evaluations import all_of, checkpoint_text, state_of
-from t5xpg.run.results import collect, read_results, replaced_metrics, write_results
+from t5xpg.run.results import collect, read_results, write_results
 from t5xpg.run.results_page import pictures, sections
 from t5xpg.run.seed_summary import results_of_seeds
 
@@ -95,22 +94,9 @@ def write_report(run: RunDirectory, destination: Path, published: Path | None = 
 
 
 def _write(run: RunDirectory, destination: Path, results: Mapping[str, Any]) -> Path:
-    for line in [missing_evaluation(run, results), *_replacements(destination / RESULTS_FILE, results)]:
-        if line:
-            print(line)
+    if line := missing_evaluation(run, results):
+        print(line)
     return PAGE.write(destination, results)
-
-
-def _replacements(path: Path, results: Mapping[str, Any]) -> list[str]:
-    """Lines on predicted metrics in a results.json that the new results replace by metrics made in another way."""
-    before: Mapping[str, Any] = {}
-    with contextlib.suppress(UserError):  # none, or one that cannot be read: written anew
-        before = read_results(path)
-    pairs = [("", before.get("evaluation"), results["evaluation"])]
-    other_splits = results.get("other_splits", {})
-    pairs += [(f" on {split}", before.get("other_splits", {}).get(split), one) for split, one in other_splits.items()]
-    return [f"{path.name}{where}: {line}" for where, old, new in pairs if old and new
-            for line in replaced_metrics(old, new)]  # fmt: skip
 
 
 def missing_evaluation(run: RunDirectory, results: Mapping[str, Any]) -> str:

@@ -19,7 +19,7 @@ from t5xpg.base.files import read_json, write_text
 from t5xpg.base.markdown import cell
 from t5xpg.run.best import Best, BestMetric
 from t5xpg.run.command_options import options_of
-from t5xpg.run.directory import RunDirectory, differing
+from t5xpg.run.directory import RunDirectory
 from t5xpg.run.evaluations import Evaluation, State, all_of, label, state_of
 from t5xpg.run.provenance import counting_starts
 from t5xpg.run.records import read_jsonl, records_of_split
@@ -102,25 +102,6 @@ def decoding_text(settings: Mapping[str, Any]) -> str:
     rest = {name: value for name, value in settings.items() if name not in ("method", "task_feature_lengths")}
     numbers = {**rest, **settings.get("task_feature_lengths", {})}
     return ", ".join([str(settings.get("method")), *(f"{name} {value}" for name, value in numbers.items())])
-
-
-def replaced_metrics(before: Record, after: Record) -> list[str]:
-    """Lines for a user who replaces a published evaluation by one of the same split that was made in another way.
-
-    before, after: records of evaluations. One line for each task whose way of decoding or number of examples
-    differs; none for a task that only one of them has.
-    """
-    lines = []
-    for task, predicted in after.get("predicted", {}).items():
-        old, new = before.get("metrics", {}).get(task), after["metrics"][task]
-        changed = {} if old is None else differing(before["predicted"][task], predicted)
-        if not changed:
-            continue
-        shared = [name for name in new if name in old and isinstance(new[name], int | float)]
-        values = ", ".join(f"{name} {cell(old[name])} -> {cell(new[name])}" for name in shared)
-        ways = ", ".join(f"{name} {one} -> {other}" for name, (one, other) in changed.items())
-        lines.append(f"this replaces metrics of {task} that were predicted otherwise: {values} ({ways})")
-    return lines
 
 
 def collect(run: RunDirectory, *, train_points: Sequence[int] | None = None, state: State | None = None) -> Results:

@@ -21,17 +21,16 @@ def test_a_run_is_named_with_what_it_was_last_started_with(tmp_path: Path, monke
     monkeypatch.setenv("T5XPG_RUNS_DIR", str(tmp_path / "runs"))
     monkeypatch.chdir(tmp_path)
 
-    def options(path: Path, *commands: str, gin: str = "") -> str:
+    def options(path: Path, *commands: str) -> str:
         for command in commands:
             RunDirectory(path).start("tiny", {"seed": 0}, step=0, command=command)
-        return options_of(RunDirectory(path), gin)
+        return options_of(RunDirectory(path))
 
     plain, seed = "t5xpg train tiny", "t5xpg train tiny --gin.RANDOM_SEED=1 --run=x"
     assert options(tmp_path / "runs" / "tiny", plain) == "EXP=tiny"
-    assert options(tmp_path / "runs" / "tiny", gin="--gin.A=1 --gin.B=2") == "EXP=tiny GIN='--gin.A=1 --gin.B=2'"
+    assert options(tmp_path / "runs" / "tiny", f"{plain} --gin.A=1 --gin.B=2") == "EXP=tiny GIN='--gin.A=1 --gin.B=2'"
     named = tmp_path / "runs" / "seed_1"
     assert options(named, plain, seed) == "EXP=tiny RUN=seed_1 GIN=--gin.RANDOM_SEED=1"
-    assert options(named, gin="--gin.A=1") == "EXP=tiny RUN=seed_1 GIN='--gin.RANDOM_SEED=1 --gin.A=1'"
     assert options(tmp_path / "tiny", plain) == "EXP=tiny RUN=./tiny"
     given = options(tmp_path / "runs" / "tiny", "t5xpg train my/tiny.gin --gin_file=a.gin")
     assert given == "EXP=my/tiny.gin GIN=--gin_file=a.gin"

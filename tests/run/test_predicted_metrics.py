@@ -3,10 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from t5xpg.run.records import JsonlWriter
-from t5xpg.run.report import PAGE, write_report
+from t5xpg.run.report import PAGE
 from t5xpg.run.results import collect
 from t5xpg.run.results_page import pictures
 from tests.refusals import assert_named
@@ -23,24 +21,19 @@ def evaluation(decoding: dict[str, object], bleu: float, examples: int = 1014) -
     return {"step": 600, "predicted": predicted, "metrics": {"en_de": {"bleu": bleu}}}
 
 
-def test_a_figure_is_not_replaced_by_one_made_otherwise_without_a_word(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run, folder = make_run(tmp_path / "run"), tmp_path / "report"
-    folder.mkdir()
-    write_evaluation(run, evaluation(BEAM, 40.73))
-    write_evaluation(run, evaluation(BEAM, 39.5, 1000) | {"split": "test"})
-    readme = write_report(run, folder).read_text()
+def test_figures_of_two_decodings_stand_side_by_side(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    write_evaluation(run, evaluation(BEAM, 40.73), decoding="beam 4")
+    write_evaluation(run, evaluation(BEAM, 39.5, 1000) | {"split": "test"}, decoding="beam 4")
+    page = PAGE.block(collect(run))
     how = "beam, max_decode_length 80, num_decodes 4, alpha 0.6, inputs 128, targets 80"
-    assert_named(readme, ["| validation | 40.73 | 1,014 |\n", "| test | 39.5 | 1,000 |\n", how])
-    assert readme.count(how) == 1
-    assert "->" not in capsys.readouterr().out
-    write_evaluation(run, evaluation(GREEDY, 38.44))
-    readme = write_report(run, folder).read_text()
-    printed = capsys.readouterr().out
-    assert_named(printed, ["bleu 40.73 -> 38.44", "decoding.method beam -> greedy"])
-    assert "on test" not in printed
-    assert f"| test | 39.5 | 1,000 | {how} |" in readme  # not as the other one
+    assert_named(page, ["| bleu | validation | 40.73 | 1,014 |\n", "| bleu | test | 39.5 | 1,000 |\n", how])
+    assert page.count(how) == 1
+    write_evaluation(run, evaluation(GREEDY, 38.44), decoding="greedy")
+    page = PAGE.block(collect(run))
+    assert "| bleu | validation | 38.44 | 1,014 | greedy" in page  # the newest comes first
+    for split, value, count in (("validation", 40.73, "1,014"), ("test", 39.5, "1,000")):
+        assert f"| bleu | {split}, beam 4 | {value} | {count} | {how} |" in page
 
 
 def test_a_curve_is_of_one_way_of_decoding(tmp_path: Path) -> None:
