@@ -18,7 +18,7 @@ from t5xpg.evaluate.infer import Answer
 from tests.refusals import refused
 
 
-class Echo:
+class Echo(Predictor):
     """Fills the first blank with a character that terminals act on."""
 
     vocabulary = Vocabulary()
@@ -30,6 +30,8 @@ class Echo:
     more: ClassVar[list[str]] = []  # what else is answered, less probable
     asked = 0
     stops_at = 1_000  # as if Ctrl-C were typed before the answer to this row
+
+    def __init__(self) -> None: ...
 
     def ids(self, text: str) -> list[int]:
         return [*self.vocabulary.encode(text), 1]
