@@ -14,7 +14,7 @@ from t5xpg.data.batch import ENC_DEC, MASKED_LM
 from t5xpg.data.objectives import SpanCorruption
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.evaluate import infer
-from t5xpg.evaluate.infer import Answer
+from t5xpg.evaluate.predictor import Answer, Predictor
 from tests.refusals import refused
 
 
