@@ -142,7 +142,7 @@ def test_prompts_are_checked(tmp_path: Path, echo: Echo) -> None:
         ids=list, converter=MASKED_LM, lengths={"inputs": 64, "targets": 64}, longest_input=64
     )
     with refused("={'inputs': 65, 'targets': 65}"):
-        infer._check_tokens(masked, 65 * "a", "The prompt")
+        Predictor.check(masked, 65 * "a", "The prompt")
 
 
 def test_what_a_byte_model_says_does_not_reach_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
