@@ -103,6 +103,7 @@ class DeleteGateModel(EncoderDecoderModel):
 
     gate_layer: int = 2
     deletion_rate: float = 0.5
+    source_attention = None  # its weights would be of the kept positions, and not of the inputs
 
     def __post_init__(self) -> None:
         if not 1 <= self.gate_layer < self.config.num_encoder_layers:
@@ -119,10 +120,6 @@ class DeleteGateModel(EncoderDecoderModel):
         modules = super().with_parameters(params)
         modules.encoder.gate_layer, modules.encoder.deletion_rate = self.gate_layer, self.deletion_rate
         return modules
-
-    def source_attention(self, params: Params, batch: Mapping[str, jax.Array]) -> jax.Array:
-        """Raises UserError: the weights are of the positions that the gate keeps, not of the inputs."""
-        raise UserError("A DeleteGateModel does not attend to all positions of its inputs: leave the attention out.")
 
     def flops_per_example(self, lengths: Mapping[str, int]) -> float:
         """That of a T5 whose inputs have the kept length, and the first layers of the encoder on all positions."""

@@ -28,7 +28,7 @@ def of_examples(
     inputs int32 [B, S], predictions int32 [B, T], both padded with 0. weights: the attention of each predicted token,
     the mean over layers and heads, in hundredths. Empty for a model that is no encoder-decoder of T5's kind.
     """
-    if experiment.eval_dataset.converter != ENC_DEC or not hasattr(experiment.model, "source_attention"):
+    if experiment.eval_dataset.converter != ENC_DEC or getattr(experiment.model, "source_attention", None) is None:
         return []
     input_lengths, output_lengths = ((tokens != 0).sum(axis=1) for tokens in (inputs, predictions))
     is_short = (input_lengths <= _LONGEST) & (output_lengths <= _LONGEST) & (output_lengths > 0)
