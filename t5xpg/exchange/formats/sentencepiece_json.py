@@ -1,12 +1,12 @@
 """A SentencePiece model as a tokenizer.json of Hugging Face, with the same ids.
 
 SentencePiece changes a text before it looks for pieces (by a table of characters, in its spaces, with a space before
-the first word); each change becomes one step of the tokenizer. Models like T5's are written as T5Tokenizer of
-transformers writes them, because it rebuilds its tokenizer from the file's pieces and table alone.
+the first word); each change becomes a step of the tokenizer.
 """
 
 import base64
-from collections.abc import Mapping
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +17,17 @@ from t5xpg.base.errors import UserError
 from t5xpg.data.vocab.tokenizers import SPACE
 
 _UNIGRAM, _BPE = 1, 2  # TrainerSpec.ModelType
-_SPECIAL = ["<pad>", "</s>", "<unk>"]  # the first pieces of T5's models
-_METASPACE = {"type": "Metaspace", "replacement": SPACE, "prepend_scheme": "always", "split": True}
+_SymbolType = sentencepiece_model_pb2.ModelProto.SentencePiece
+# `Precompiled` looks a whole grapheme up and takes the shortest match for all of it: accents behind a replaced character
+# vanish. So what can follow in a grapheme is held apart, by characters that no text has: by the first where Unicode
+# composes the two characters if the model does, by the second where it must not.
+_APART, _NEVER_ONE = "\ufff0", "\ufff1"
+_FOLLOWING = r"[\p{M}\p{Cf}\uFF9E\uFF9F\n\x{1F3FB}-\x{1F3FF}]"
+_FIRST_STAND_IN = 0xF0000  # the first of the private characters that stand for symbols
 
 
-def definition_of(path: Path, names: Mapping[int, str], size: int) -> tuple[dict[str, Any], bool]:
-    """The tokenizer.json without its post-processor, and True if transformers' T5Tokenizer gives the same ids.
+def definition_of(path: Path, names: Mapping[int, str], size: int) -> dict[str, Any]:
+    """The tokenizer.json without its post-processor.
 
     names: {id: text} where the text differs from the model's piece. size: the number of ids, including those of
     `names` behind the pieces. Raises UserError for a model that a tokenizer.json cannot express.
@@ -35,44 +40,39 @@ def definition_of(path: Path, names: Mapping[int, str], size: int) -> tuple[dict
     elif model.trainer_spec.treat_whitespace_as_suffix or not model.normalizer_spec.escape_whitespaces:
         reason = "it does not write spaces before words"
     elif model.trainer_spec.model_type == _BPE:
-        defined = sentencepiece_model_pb2.ModelProto.SentencePiece.USER_DEFINED
-        symbols = [one.piece for token, one in enumerate(model.pieces) if one.type == defined and token not in names]
-        if long := [symbol for symbol in symbols if len(symbol) > 1]:
+        if long := [symbol for symbol in _symbols(model, names) if len(symbol) > 1]:
             reason = (
                 f"its BPE has user-defined symbols of several characters, such as {long[0]!r}, which no merge makes"
             )
     if reason is not None:
         raise UserError(f"The SentencePiece model {path} cannot be written as a tokenizer.json: {reason}.")
-    like_t5 = _is_like_t5(model)
-    definition = {
+    return {
         "version": "1.0",
         "truncation": None,
         "padding": None,
         "added_tokens": [],
-        **(_as_t5(model) if like_t5 else _step_by_step(model)),
+        **_steps(model, _symbols(model, names)),
         "post_processor": None,
         "model": _tokens(model, names, size),
     }
-    return definition, like_t5
 
 
-def _is_like_t5(model: Any) -> bool:
-    trainer, normalizer = model.trainer_spec, model.normalizer_spec
-    processor = sentencepiece.SentencePieceProcessor(model_proto=model.SerializeToString())
-    return bool(
-        trainer.model_type == _UNIGRAM
-        and not trainer.byte_fallback
-        and trainer.split_by_whitespace
-        and normalizer.add_dummy_prefix
-        and normalizer.remove_extra_whitespaces
-        and [piece.piece for piece in model.pieces[: len(_SPECIAL)]] == _SPECIAL
-        # T5Tokenizer splits at every white space, SentencePiece at spaces alone: the model has to make spaces of all
-        and processor.Normalize("a\tb\nc\u3000d") == f"{SPACE}a{SPACE}b{SPACE}c{SPACE}d"
-    )
+def _symbols(model: Any, names: Mapping[int, str]) -> list[str]:
+    """The user-defined symbols of a text, the longest first."""
+    pieces = (one.piece for token, one in enumerate(model.pieces) if _is_symbol(one) and token not in names)
+    return sorted(pieces, key=len, reverse=True)
+
+
+def _is_symbol(piece: Any) -> bool:
+    return bool(piece.type == _SymbolType.USER_DEFINED)
 
 
 def _tokens(model: Any, names: Mapping[int, str], size: int) -> dict[str, Any]:
-    pieces, trainer = [(piece.piece, piece.score) for piece in model.pieces], model.trainer_spec
+    trainer = model.trainer_spec
+    best = max((piece.score for piece in model.pieces if piece.type == _SymbolType.NORMAL), default=0.0)
+    # SentencePiece scores user-defined symbols so, and not by the scores in its file
+    scores = [len(one.piece.encode()) * best - 0.1 if _is_symbol(one) else one.score for one in model.pieces]
+    pieces = [(piece.piece, score) for piece, score in zip(model.pieces, scores, strict=True)]
     pieces += [("", 0.0)] * (size - len(pieces))
     vocab = [[names.get(token, text), score] for token, (text, score) in enumerate(pieces[:size])]
     fallback = {"byte_fallback": trainer.byte_fallback}
@@ -95,8 +95,8 @@ def _tokens(model: Any, names: Mapping[int, str], size: int) -> dict[str, Any]:
 
 def _merges(model: Any, ids: Mapping[str, int]) -> list[list[str]]:
     """BPE's merges in their order, which SentencePiece keeps in the scores of the pieces that they make."""
-    normal = sentencepiece_model_pb2.ModelProto.SentencePiece.NORMAL
-    pieces = sorted((piece for piece in model.pieces if piece.type == normal), key=lambda one: -one.score)
+    normal = (piece for piece in model.pieces if piece.type == _SymbolType.NORMAL)
+    pieces = sorted(normal, key=lambda one: -one.score)
     return [
         [text[:cut], text[cut:]]
         for text in (piece.piece for piece in pieces)
@@ -105,24 +105,58 @@ def _merges(model: Any, ids: Mapping[str, int]) -> list[list[str]]:
     ]
 
 
-def _characters(model: Any) -> list[dict[str, Any]]:
-    """The table of characters, where there is one."""
+def _characters(model: Any, symbols: Iterable[str]) -> list[dict[str, Any]]:
+    """The table of characters, where there is one, and around it what Hugging Face's reading of it lacks: symbols stay
+    as they are, and accents in characters of their own (NFD) are composed where SentencePiece composes them."""
     table = model.normalizer_spec.precompiled_charsmap
-    return [{"type": "Precompiled", "precompiled_charsmap": base64.b64encode(table).decode()}] if table else []
+    if not table:
+        return []
+    # by the table alone, without its spaces
+    changed = sentencepiece.SentencePieceNormalizer(model_proto=model.SerializeToString()).Normalize
+    kept = [(symbol, chr(_FIRST_STAND_IN + n)) for n, symbol in enumerate(symbols) if changed(symbol) != symbol]
+    folded = filter(lambda one: unicodedata.normalize("NFKC", one).casefold() != one, map(chr, range(0x110000)))
+    several = f"[{_NEVER_ONE}{''.join(one for one in folded if len(changed(one)) > 1)}]"
+    return [
+        *(_replace("String", symbol, stand_in) for symbol, stand_in in kept),
+        _replace("Regex", rf"(?!\A)(?:(?={several})|(?<={several}))(?={_FOLLOWING})", _NEVER_ONE),
+        _replace("Regex", rf"(?!\A)(?<!{_NEVER_ONE})(?={_FOLLOWING})", _APART),
+        {"type": "Precompiled", "precompiled_charsmap": base64.b64encode(table).decode()},
+        *_composing(changed),
+        _replace("Regex", f"[{_APART}{_NEVER_ONE}]", ""),
+        *(_replace("String", stand_in, symbol) for symbol, stand_in in kept),
+    ]
 
 
-def _as_t5(model: Any) -> dict[str, Any]:
-    (table,) = _characters(model)
-    splits = {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, _METASPACE]}
-    return {"normalizer": table, "pre_tokenizer": splits, "decoder": _METASPACE}
+def _composing(changed: Callable[[str], str]) -> Iterator[dict[str, Any]]:
+    """The steps that make one character of those that a table of characters does."""
+    befores: dict[str, set[str]] = {}  # by the last accent
+    for composed in map(chr, range(0x110000)):
+        for before, accent in _spellings(composed):
+            if changed(before + accent) == changed(composed):
+                befores.setdefault(accent, set()).add(_APART.join(before) + _APART)
+    accents: dict[frozenset[str], str] = {}
+    for accent, texts in befores.items():
+        accents[frozenset(texts)] = accents.get(frozenset(texts), "") + accent
+    if accents:
+        cases = (f"(?=[{last}])(?<={'|'.join(sorted(texts))})" for texts, last in accents.items())
+        yield _replace("Regex", f"{_APART}(?:{'|'.join(cases)})", "")
+        yield {"type": "NFC"}
+
+
+def _spellings(composed: str) -> Iterator[tuple[str, str]]:
+    """What a character is composed of in Unicode, as what stands before the last accent, and that accent."""
+    parts = unicodedata.decomposition(composed).split()
+    if len(parts) == 2 and not parts[0].startswith("<") and unicodedata.is_normalized("NFC", composed):
+        base, accent = (chr(int(part, 16)) for part in parts)
+        yield from ((before, accent) for before in [base, *map("".join, _spellings(base))])
 
 
 def _replace(kind: str, pattern: str, content: str) -> dict[str, Any]:
     return {"type": "Replace", "pattern": {kind: pattern}, "content": content}
 
 
-def _step_by_step(model: Any) -> dict[str, Any]:
-    steps, decoders = _characters(model), [_replace("String", SPACE, " ")]
+def _steps(model: Any, symbols: Iterable[str]) -> dict[str, Any]:
+    steps, decoders = _characters(model, symbols), [_replace("String", SPACE, " ")]
     if model.normalizer_spec.remove_extra_whitespaces:
         # spaces alone: Strip would also remove other white space, which SentencePiece keeps
         steps += [_replace("Regex", " {2,}", " "), _replace("Regex", "\\A +| +\\z", "")]

@@ -18,7 +18,7 @@ from t5xpg.data.vocab.vocabulary import BYTES, Vocabulary
 
 CONFIG, DEFINITION, PIECES = "tokenizer_config.json", "tokenizer.json", "spiece.model"
 CONVENTION = "t5xpg_sentinels"  # in tokenizer_config.json: the name of the sentinels' convention, for an import
-BYTE_CLASS, T5_CLASS, OTHER_CLASS = "ByT5Tokenizer", "T5Tokenizer", "PreTrainedTokenizerFast"
+BYTE_CLASS, OTHER_CLASS = "ByT5Tokenizer", "PreTrainedTokenizerFast"
 _BYTE_SPECIAL = {0: "<pad>", 1: "</s>", 2: "<unk>"}
 # Names for the padding of a tokenizer that has none: the first one that is not yet one of its tokens.
 _PADDINGS = ("<pad>", "[PAD]", "<|pad|>", "<|padding|>")
@@ -28,6 +28,7 @@ SAMPLES = (
     "<extra_id_0> cat <extra_id_1> the mat",
     "Studies have shown that 3.5% of owls, at least, like good wine!",
     "  two  spaces,\ta tab\nand a line end ",
+    "Tie\u0302\u0301ng Vie\u0323\u0302t, cafe\u0301, \u1112\u1161\u11ab, か\u3099, \u3000\u0301 \x85",
     "naïve café, Ærøskøbing, 東京, Übermut und ½ Pfund 🙂",
     "def f(x):\n    return [x, *y]  # code",
 )
@@ -53,18 +54,18 @@ def write_tokenizer(folder: Path, vocabulary: Vocabulary, *, longest: int) -> No
         raise UserError("transformers has no tokenizer for ids that stand for no text. FORMAT=t5x needs none.")
     names = _own_names(vocabulary)
     if vocabulary.kind == HUGGING_FACE:
-        definition, tokenizer_class = _tokenizer_with_ids(vocabulary, names), OTHER_CLASS
+        definition = _tokenizer_with_ids(vocabulary, names)
     else:
         from t5xpg.exchange.formats.sentencepiece_json import definition_of  # late: the others do without SentencePiece
 
-        definition, like_t5 = definition_of(Path(vocabulary.model_file), names, vocabulary.size)
-        tokenizer_class = T5_CLASS if like_t5 else OTHER_CLASS
+        definition = definition_of(Path(vocabulary.model_file), names, vocabulary.size)
     definition["added_tokens"] = _added_tokens(definition, vocabulary, names)
     end = definition_piece(definition, vocabulary.eos_id)
     definition["post_processor"] = _with_end(end, vocabulary.eos_id)
     write_json(folder / DEFINITION, definition)
     config = {
-        "tokenizer_class": tokenizer_class,
+        # not T5Tokenizer, which makes steps of its own for pieces and loses accents in NFD
+        "tokenizer_class": OTHER_CLASS,
         "model_max_length": longest,
         "pad_token": definition_piece(definition, vocabulary.pad_id),
         "eos_token": end,
@@ -73,11 +74,10 @@ def write_tokenizer(folder: Path, vocabulary: Vocabulary, *, longest: int) -> No
     }
     if vocabulary.unk_id is not None:
         config["unk_token"] = definition_piece(definition, vocabulary.unk_id)
-    if tokenizer_class == T5_CLASS:
-        config["extra_ids"] = vocabulary.num_sentinels
-    write_json(folder / CONFIG, config)
     if vocabulary.kind != HUGGING_FACE:
+        config["extra_ids"] = vocabulary.num_sentinels
         (folder / PIECES).write_bytes(Path(vocabulary.model_file).read_bytes())
+    write_json(folder / CONFIG, config)
 
 
 def _own_names(vocabulary: Vocabulary) -> dict[int, str]:
