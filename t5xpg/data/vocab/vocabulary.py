@@ -121,7 +121,7 @@ class Vocabulary:
         if self.kind == IDS:
             return plain_ids(self.num_ids)
         assert self.model_file is not None
-        return load(self.kind, self.model_file, self.tokenizer_pad_id)
+        return load(self.kind, self.model_file, self.tokenizer_pad_id, self.eos_id)
 
     @functools.cached_property
     def end_of_line(self) -> int | None:

@@ -19,7 +19,7 @@ from t5xpg.data.vocab.vocabulary import OWN, SEQIO, Vocabulary
 from t5xpg.run.directory import RunDirectory
 from tests.small_tokenizers import byte_level, sentencepiece_model, with_spaces_in_pieces, word_pieces
 
-TEXTS = ("bag dem kib", "  bag\n\tdem ", "Zürich 日本 🎉", "", "<pad> </s>x", "a\u0301 ▁")
+TEXTS = ("bag dem kib", "  bag\n\tdem ", "Zürich 日本 🎉", "", "< pad> <|s|>x", "a\u0301 ▁")
 ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 
 
