@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+import unicodedata
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,9 @@ from t5xpg.base.errors import UserError, nearest
 from t5xpg.base.files import json_object_of
 from t5xpg.data.vocab.files import vocabulary_of_file
 from t5xpg.data.vocab.sentinels import NAMED_TOKENS, SENTINEL
+from t5xpg.data.vocab.tokenizers import HUGGING_FACE, load
 from t5xpg.data.vocab.vocabulary import BYT5_GOOGLE, BYTES, CONVENTIONS, OWN, SEQIO, TRANSFORMERS, Vocabulary
-from t5xpg.exchange.huggingface.tokenizer_files import BYTE_CLASS, CONFIG, CONVENTION, DEFINITION, PIECES
+from t5xpg.exchange.huggingface.tokenizer_files import BYTE_CLASS, CONFIG, CONVENTION, DEFINITION, PIECES, SAMPLES
 
 _BYT5_SENTINELS = 125  # of ByT5 in transformers
 _SHOWN = 5  # tokens that a message names
@@ -66,7 +68,7 @@ def _read(folder: Path, tokenizer: str | None, sentinels: str | None, rows: int)
         other_ids = [
             f"{text} is {token}" for token, text in _all_added(folder, settings) if not _has(vocabulary, text, token)
         ]
-        if not other_ids:
+        if not other_ids and _reads_alike(definition, vocabulary):
             return vocabulary
         if not definition.is_file():
             raise UserError(
@@ -128,6 +130,14 @@ def _sentencepiece_vocabulary(file: Path, settings: Mapping[str, Any]) -> Vocabu
         extra = sum(bool(SENTINEL.fullmatch(text)) for text in texts) or None
     vocabulary = vocabulary_of_file(file, None if extra is None else extra + len(names))
     return dataclasses.replace(vocabulary, named_tokens=names) if names and vocabulary.extra_ids else vocabulary
+
+
+def _reads_alike(definition: Path, vocabulary: Vocabulary) -> bool:
+    """True unless the tokenizer.json, which transformers reads, gives texts other ids than the pieces do. NFD is not
+    compared: T5Tokenizer loses accents that the models were trained with."""
+    texts = [text for text in SAMPLES if unicodedata.is_normalized("NFC", text) and not SENTINEL.search(text)]
+    other = load(HUGGING_FACE, str(definition)) if definition.is_file() else vocabulary
+    return all(other.encode(text) == vocabulary.encode(text) for text in texts)
 
 
 def _has(vocabulary: Vocabulary, text: str, token: int) -> bool:
