@@ -31,6 +31,7 @@ class LeftOut:
         self.skip_malformed = skip_malformed
         self.counts: collections.Counter[str] = collections.Counter()
         self.first: list[str] = []
+        self.half_characters = 0  # rows that are kept with U+FFFD in place of lone surrogates
 
     def add_malformed(self, error: BadLineError) -> None:
         """Count a malformed line as left out; raise the error unless `skip_malformed`."""

@@ -24,7 +24,7 @@ SPLITS = ("train", "validation", "test")
 MANIFEST = "manifest.json"
 _FORMAT = 1
 _SHOWN = 40  # characters of a wrong value in a message
-_SURROGATE = re.compile("[\ud800-\udfff]")
+SURROGATE = re.compile("[\ud800-\udfff]")
 _KINDS = {"name": str, "source": dict, "filter": dict, "limit": int | None, "rows_read": int, "splits": dict}
 _OPTIONAL = {"max_bytes": int, "fields": list}
 _KINDS_OF_SPLIT = {"documents": int, "bytes": int, "sha256": str}
@@ -161,7 +161,7 @@ def _encoded(line: str) -> bytes:
     try:
         return line.encode("utf-8")
     except UnicodeEncodeError:
-        return _SURROGATE.sub("\ufffd", line).encode("utf-8")
+        return SURROGATE.sub("\ufffd", line).encode("utf-8")
 
 
 def split_path(folder: Path, split: str) -> Path:

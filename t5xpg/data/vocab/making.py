@@ -4,6 +4,7 @@ import collections
 import dataclasses
 import json
 from collections.abc import Callable, Mapping
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from t5xpg.data.vocab.record import (
     RECORD,
     REPORT,
     VocabularyRecord,
+    come_back,
     find_vocabularies,
     folder_of,
     read_record,
@@ -35,6 +37,7 @@ from t5xpg.data.vocab.vocabulary import Vocabulary
 # The first of these that an export has is measured on.
 SPLITS = ("validation", "test", "train")
 MOST_BYTES = 4_000_000  # of text that is measured on
+_COUNTS = ("documents", "kept", "words_kept", "characters", "bytes", "words", "tokens")
 _LONGEST = 10  # pieces that are named
 _SHOWN_LENGTHS = 12  # pieces of more characters are one line of the table
 _MODEL_FILES = {"sentencepiece": "sentencepiece.model", HUGGING_FACE: "tokenizer.json"}
@@ -44,21 +47,31 @@ Log = Callable[[str], None]
 
 def measure(vocabulary: Vocabulary, folder: Path) -> dict[str, Any]:
     """What there is to say of a vocabulary on the held-out text in `folder`: counts of what was measured on, "coverage"
-    (known characters), "tokens_per_word", "bytes_per_token", "used" (share of pieces), lengths and "longest_pieces"."""
+    (known characters), "tokens_per_word", "bytes_per_token", "used" (share of pieces), lengths and "longest_pieces";
+    documents that ids give back as they were ("kept") or but for white space ("words_kept"), a word's "first_change".
+    """
     split = next(split for split in SPLITS if split_path(folder, split).is_file())
     counts: collections.Counter[str] = collections.Counter()
-    seen = np.zeros(vocabulary.size, bool)
+    seen, first_change = np.zeros(vocabulary.size, bool), None
     with (
         split_path(folder, split).open("rb") as file,
         Progress(f"measure on {split}", None, "documents") as progress,
     ):
         for line in file:
+            kept = words_kept = True
             for text in json.loads(line).values():
                 ids = vocabulary.encode_plain(text)
+                back = vocabulary.decode(ids)
+                change = next((pair for pair in zip_longest(text.split(), back.split()) if pair[0] != pair[1]), None)
+                kept, words_kept, first_change = (
+                    kept and back == text,
+                    words_kept and not change,
+                    first_change or change,
+                )
                 seen[ids] = True
                 counts.update(characters=len(text), bytes=len(text.encode("utf-8")), words=len(text.split()))
                 counts.update(tokens=len(ids), unknown=vocabulary.unknown_characters(text))
-            counts.update(documents=1)
+            counts.update(documents=1, kept=kept, words_kept=words_kept)
             progress.advance()
             if counts["bytes"] >= MOST_BYTES:
                 break
@@ -67,7 +80,8 @@ def measure(vocabulary: Vocabulary, folder: Path) -> dict[str, Any]:
     lengths = collections.Counter(len(piece) for piece in texts.values())
     return {
         "split": split,
-        **{name: counts[name] for name in ("documents", "characters", "bytes", "words", "tokens")},
+        **{name: counts[name] for name in _COUNTS},
+        "first_change": first_change,
         "coverage": 1 - counts["unknown"] / max(1, counts["characters"]),
         "tokens_per_word": counts["tokens"] / max(1, counts["words"]),
         "bytes_per_token": counts["bytes"] / max(1, counts["tokens"]),
@@ -86,6 +100,7 @@ def table(report: dict[str, Any]) -> str:
     rows = [
         ("measured on", f"{report['split']}, {report['documents']:,} documents, {report['bytes']:,} bytes"),
         ("coverage", f"{report['coverage']:.4%} of the characters have tokens"),
+        ("come back", come_back(report)),
         ("tokens a word", f"{report['tokens_per_word']:.3f}"),
         ("bytes a token", f"{report['bytes_per_token']:.3f}"),
         ("pieces used", f"{report['used']:.1%} of {report['pieces']:,}"),
@@ -119,6 +134,7 @@ def train_vocabulary(
     sentences = sample.sentences()
     if not sentences:
         raise UserError(f"SAMPLE={settings.sample} of {dataset} holds no sentence: give more.")
+    settings = settings.for_text(sentences)
     log(
         f"training {settings.model} with {settings.size:,} pieces on {len(sentences):,} of {sample.offered:,} lines, "
         f"{sample.bytes / 1e6:,.1f} MB …"
@@ -126,7 +142,7 @@ def train_vocabulary(
     tasks = filter(None, map(labelled.of_ending, labelled.endings(manifest.fields)))
     model = train_model(sentences, settings, sample.bytes, [task.prompt(dataset) for task in tasks])
     read = {"lines": sample.offered, "used_lines": len(sentences), "used_bytes": sample.bytes}
-    wanted = dataclasses.replace(wanted, text=read)
+    wanted = dataclasses.replace(wanted, text=read, settings=settings.to_json())
     record = _put(wanted, data_dir, model, lambda file: vocabulary_of_file(file, settings.extra_ids), log)
     pieces = record.vocabulary["size"] - settings.extra_ids
     if pieces < settings.size:
@@ -174,7 +190,7 @@ def _there(wanted: VocabularyRecord, data_dir: Path, force: bool, log: Log) -> V
         *_changes(
             f"the {'text' if wanted.source['kind'] == 'export' else 'file'} ({{}})", record.source, wanted.source
         ),
-        *_changes("{}", record.settings, wanted.settings),
+        *_changes("{}", record.settings, record.with_coverage(wanted.settings)),
     ]
     if changes:
         listed = "\n  ".join(changes)

@@ -18,9 +18,9 @@ from t5xpg.data.vocab.tokenizers import SPACE
 
 _UNIGRAM, _BPE = 1, 2  # TrainerSpec.ModelType
 _SymbolType = sentencepiece_model_pb2.ModelProto.SentencePiece
-# `Precompiled` looks a whole grapheme up and takes the shortest match for all of it: accents behind a replaced character
-# vanish. So what can follow in a grapheme is held apart, by characters that no text has: by the first where Unicode
-# composes the two characters if the model does, by the second where it must not.
+# `Precompiled` takes the shortest match for a whole grapheme: accents behind a replaced character vanish. What follows
+# in a grapheme is therefore held apart by characters that no text has: by the first where a model may compose it with
+# what stands before, by the second where none does.
 _APART, _NEVER_ONE = "\ufff0", "\ufff1"
 _FOLLOWING = r"[\p{M}\p{Cf}\uFF9E\uFF9F\n\x{1F3FB}-\x{1F3FF}]"
 _FIRST_STAND_IN = 0xF0000  # the first of the private characters that stand for symbols
@@ -39,11 +39,8 @@ def definition_of(path: Path, names: Mapping[int, str], size: int) -> dict[str, 
         reason = "it is of words or characters, and pieces by unigram or BPE can be"
     elif model.trainer_spec.treat_whitespace_as_suffix or not model.normalizer_spec.escape_whitespaces:
         reason = "it does not write spaces before words"
-    elif model.trainer_spec.model_type == _BPE:
-        if long := [symbol for symbol in _symbols(model, names) if len(symbol) > 1]:
-            reason = (
-                f"its BPE has user-defined symbols of several characters, such as {long[0]!r}, which no merge makes"
-            )
+    elif model.trainer_spec.model_type == _BPE and (long := max(_symbols(model, names), key=len, default=""))[1:]:
+        reason = f"its BPE has user-defined symbols of several characters, such as {long!r}, which no merge makes"
     if reason is not None:
         raise UserError(f"The SentencePiece model {path} cannot be written as a tokenizer.json: {reason}.")
     return {

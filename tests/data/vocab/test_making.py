@@ -81,15 +81,15 @@ def test_says_what_it_was_made_from(making: Making) -> None:
     assert (record.text["lines"], record.text["used_lines"]) == (60, 50)
     assert record.versions["sentencepiece"]
     assert record.command() == (
-        "make vocab DATASET=mine VOCAB=unigram_90 SIZE=90 EXTRA_IDS=10 MODEL=unigram CHARACTER_COVERAGE=0.9995 "
+        "make vocab DATASET=mine VOCAB=unigram_90 SIZE=90 EXTRA_IDS=10 MODEL=unigram CHARACTER_COVERAGE=1.0 "
         "NORMALIZATION=nmt_nfkc SAMPLE=50 SEED=3"
     )
 
 
 def test_another_text_or_setting_is_said_and_replaces_it_only_with_force(making: Making) -> None:
     making.train()
-    with pytest.raises(UserError, match=r"(?s)character_coverage: 0\.9995, now 1\.0.*VOCAB=….*FORCE=1"):
-        making.train(dataclasses.replace(SETTINGS, character_coverage=1.0))
+    with pytest.raises(UserError, match=r"(?s)character_coverage: 1\.0, now 0\.99.*VOCAB=….*FORCE=1"):
+        making.train(dataclasses.replace(SETTINGS, character_coverage=0.99))
     making.export(100)
     assert making.place.is_dir()  # an export leaves vocabularies where they are
     with pytest.raises(UserError, match=r"the text \(sha256\): \w{12}…, now \w{12}…"):

@@ -24,7 +24,7 @@ _WORDS = [word for line in LINES[:20] for word in line.split()]
 _PARTS = [*_WORDS, " ", "  ", "\n", "\t", "<extra_id_0>", "<extra_id_3>", "é", "日", "[MASK]"]
 # with what stands in a character of its own in NFD, and what Unicode or the table of characters replaces
 _MARKED = [
-    *"aeiouAｅﬁ㎏㈀か\u3000\r\n\x85 ",
+    *"aeiouA\uff45ﬁ㎏㈀か\u3000\r\n\x85 ",
     *"\u0300\u0301\u0302\u0323\u0344\u0345\u3099ﾞ\u1100\u1161\u11a8\u0651\u064e\u200d🏻",
 ]
 TEXTS = st.one_of(
@@ -50,7 +50,7 @@ KINDS: dict[str, Callable[[Path], Vocabulary]] = {
     "nfkc_bpe": lambda folder: pieces(folder, model_type="bpe", normalization_rule_name="nfkc", **FALLBACK),
     "symbols": lambda folder: pieces(folder, user_defined_symbols=["\n", "[SEP]"], **FALLBACK),
     "symbols_and_spaces": lambda folder: pieces(
-        folder, user_defined_symbols=["\n", "ａ"], remove_extra_whitespaces=False, **FALLBACK
+        folder, user_defined_symbols=["\n", "\uff41"], remove_extra_whitespaces=False, **FALLBACK
     ),
     "bpe": lambda folder: pieces(folder, model_type="bpe"),
     "bytes_for_the_rest": lambda folder: pieces(folder, **FALLBACK),

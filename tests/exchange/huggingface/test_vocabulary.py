@@ -11,6 +11,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from t5xpg.data.vocab.files import vocabulary_of_file
+from t5xpg.data.vocab.tokenizers import load
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.exchange.huggingface.tokenizer_files import write_tokenizer
 from t5xpg.exchange.huggingface.vocabulary import vocabulary_of_folder
@@ -124,3 +125,19 @@ def test_what_does_not_fit(tmp_path: Path) -> None:
     byte_level(tmp_path / "other", ("</s>", "<pad>"))
     with refused("padding", " 1", " 0"):
         vocabulary_of_folder(tmp_path / "other", {"vocab_size": 1000})
+
+
+def test_a_tokenizer_that_reads_texts_otherwise_than_its_pieces(tmp_path: Path) -> None:
+    """transformers reads tokenizer.json; where it was changed, the pieces beside it are of an earlier tokenizer."""
+    (tmp_path / "made").mkdir()
+    write_tokenizer(
+        tmp_path, vocabulary_of_file(Path(sentencepiece_model(tmp_path / "made" / "a.model")), 8), longest=64
+    )
+    assert found(tmp_path).kind == "sentencepiece"
+    definition = json.loads((tmp_path / "tokenizer.json").read_text())
+    definition["normalizer"]["normalizers"].insert(0, {"type": "Lowercase"})
+    (tmp_path / "tokenizer.json").write_text(json.dumps(definition))
+    load.cache_clear()  # it was read before
+    lower = found(tmp_path)
+    assert lower.kind == "huggingface"
+    assert lower.encode("BAD bag") == lower.encode("bad bag")
