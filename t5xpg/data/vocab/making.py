@@ -39,7 +39,6 @@ SPLITS = ("validation", "test", "train")
 MOST_BYTES = 4_000_000  # of text that is measured on
 _COUNTS = ("documents", "kept", "words_kept", "characters", "bytes", "words", "tokens")
 _LONGEST = 10  # pieces that are named
-_SHOWN_LENGTHS = 12  # pieces of more characters are one line of the table
 _MODEL_FILES = {"sentencepiece": "sentencepiece.model", HUGGING_FACE: "tokenizer.json"}
 _MAKERS = ("t5xpg", "sentencepiece")  # whose versions are recorded
 Log = Callable[[str], None]
@@ -47,7 +46,7 @@ Log = Callable[[str], None]
 
 def measure(vocabulary: Vocabulary, folder: Path) -> dict[str, Any]:
     """What there is to say of a vocabulary on the held-out text in `folder`: counts of what was measured on, "coverage"
-    (known characters), "tokens_per_word", "bytes_per_token", "used" (share of pieces), lengths and "longest_pieces";
+    (known characters), "tokens_per_word", "bytes_per_token", "used" (share of pieces) and "longest_pieces";
     documents that ids give back as they were ("kept") or but for white space ("words_kept"), a word's "first_change".
     """
     split = next(split for split in SPLITS if split_path(folder, split).is_file())
@@ -76,8 +75,7 @@ def measure(vocabulary: Vocabulary, folder: Path) -> dict[str, Any]:
             if counts["bytes"] >= MOST_BYTES:
                 break
     pieces = {token: vocabulary.piece(token) for token in np.flatnonzero(vocabulary.token_bytes()).tolist()}
-    texts = {token: piece for token, piece in pieces.items() if not (piece.startswith("<0x") and len(piece) == 6)}
-    lengths = collections.Counter(len(piece) for piece in texts.values())
+    texts = [piece for piece in pieces.values() if not (piece.startswith("<0x") and len(piece) == 6)]
     return {
         "split": split,
         **{name: counts[name] for name in _COUNTS},
@@ -87,16 +85,12 @@ def measure(vocabulary: Vocabulary, folder: Path) -> dict[str, Any]:
         "bytes_per_token": counts["bytes"] / max(1, counts["tokens"]),
         "used": int(seen[list(pieces)].sum()) / max(1, len(pieces)),
         "pieces": len(pieces),
-        "pieces_by_length": {str(length): lengths[length] for length in sorted(lengths)},
-        "longest_pieces": sorted(texts.values(), key=lambda piece: (-len(piece), piece))[:_LONGEST],
+        "longest_pieces": sorted(texts, key=lambda piece: (-len(piece), piece))[:_LONGEST],
     }
 
 
 def table(report: dict[str, Any]) -> str:
     """The report for a person."""
-    lengths = {int(length): count for length, count in report["pieces_by_length"].items()}
-    beyond = sum(count for length, count in lengths.items() if length > _SHOWN_LENGTHS)
-    shown = [f"{length}: {count:,}" for length, count in lengths.items() if length <= _SHOWN_LENGTHS]
     rows = [
         ("measured on", f"{report['split']}, {report['documents']:,} documents, {report['bytes']:,} bytes"),
         ("coverage", f"{report['coverage']:.4%} of the characters have tokens"),
@@ -104,7 +98,6 @@ def table(report: dict[str, Any]) -> str:
         ("tokens a word", f"{report['tokens_per_word']:.3f}"),
         ("bytes a token", f"{report['bytes_per_token']:.3f}"),
         ("pieces used", f"{report['used']:.1%} of {report['pieces']:,}"),
-        ("by length", ", ".join([*shown, *([f"longer: {beyond:,}"] if beyond else [])])),
         ("longest", " ".join(map(printable, report["longest_pieces"]))),
     ]
     return "\n".join(f"  {name:<14} {value}" for name, value in rows)

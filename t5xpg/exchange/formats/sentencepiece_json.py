@@ -124,20 +124,15 @@ def _characters(model: Any, symbols: Iterable[str]) -> list[dict[str, Any]]:
     ]
 
 
-def _composing(changed: Callable[[str], str]) -> Iterator[dict[str, Any]]:
+def _composing(changed: Callable[[str], str]) -> list[dict[str, Any]]:
     """The steps that make one character of those that a table of characters does."""
     befores: dict[str, set[str]] = {}  # by the last accent
     for composed in map(chr, range(0x110000)):
         for before, accent in _spellings(composed):
             if changed(before + accent) == changed(composed):
                 befores.setdefault(accent, set()).add(_APART.join(before) + _APART)
-    accents: dict[frozenset[str], str] = {}
-    for accent, texts in befores.items():
-        accents[frozenset(texts)] = accents.get(frozenset(texts), "") + accent
-    if accents:
-        cases = (f"(?=[{last}])(?<={'|'.join(sorted(texts))})" for texts, last in accents.items())
-        yield _replace("Regex", f"{_APART}(?:{'|'.join(cases)})", "")
-        yield {"type": "NFC"}
+    cases = [f"(?={accent})(?<={'|'.join(sorted(texts))})" for accent, texts in befores.items()]
+    return [_replace("Regex", f"{_APART}(?:{'|'.join(cases)})", ""), {"type": "NFC"}] if cases else []
 
 
 def _spellings(composed: str) -> Iterator[tuple[str, str]]:

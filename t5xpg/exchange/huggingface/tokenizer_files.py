@@ -54,7 +54,7 @@ def write_tokenizer(folder: Path, vocabulary: Vocabulary, *, longest: int) -> No
         raise UserError("transformers has no tokenizer for ids that stand for no text. FORMAT=t5x needs none.")
     names = _own_names(vocabulary)
     if vocabulary.kind == HUGGING_FACE:
-        definition = _tokenizer_with_ids(vocabulary, names)
+        definition = _tokenizer_with_ids(vocabulary)
     else:
         from t5xpg.exchange.formats.sentencepiece_json import definition_of  # late: the others do without SentencePiece
 
@@ -107,7 +107,7 @@ def _added_token(text: str) -> dict[str, Any]:
     return {"content": text, **flags, "special": True}
 
 
-def _tokenizer_with_ids(vocabulary: Vocabulary, names: Mapping[int, str]) -> dict[str, Any]:
+def _tokenizer_with_ids(vocabulary: Vocabulary) -> dict[str, Any]:
     """The tokenizer's own definition, with the ids that training used: see `vocabulary.Vocabulary`."""
     assert vocabulary.model_file is not None
     tokenizer = tokenizers.Tokenizer.from_file(vocabulary.model_file)
@@ -116,10 +116,8 @@ def _tokenizer_with_ids(vocabulary: Vocabulary, names: Mapping[int, str]) -> dic
     definition: dict[str, Any] = json.loads(tokenizer.to_str())
     model = definition["model"]
     swap = {0: vocabulary.tokenizer_pad_id, vocabulary.tokenizer_pad_id: 0}
-    texts = {swap.get(token, token): text for text, token in tokenizer.get_vocab(with_added_tokens=True).items()}
-    if 0 not in texts:
-        texts[0] = next(name for name in _PADDINGS if name not in texts.values())
-    texts |= names
+    texts = {token: piece for token in range(vocabulary.size) if (piece := vocabulary.piece(token))}
+    texts.setdefault(0, next(name for name in _PADDINGS if name not in texts.values()))
     for one in definition["added_tokens"]:
         one["id"] = swap.get(one["id"], one["id"])
     if isinstance(model["vocab"], dict):
@@ -157,15 +155,12 @@ def definition_piece(definition: Mapping[str, Any], token: int) -> str:
 
 def _with_end(end: str, token: int) -> dict[str, Any]:
     """The post-processor that puts the end token behind a text, or behind both of two."""
-
-    def text(name: str) -> dict[str, Any]:
-        return {"Sequence": {"id": name, "type_id": 0}}
-
+    first, second = ({"Sequence": {"id": name, "type_id": 0}} for name in "AB")
     last = {"SpecialToken": {"id": end, "type_id": 0}}
     return {
         "type": "TemplateProcessing",
-        "single": [text("A"), last],
-        "pair": [text("A"), last, text("B"), last],
+        "single": [first, last],
+        "pair": [first, last, second, last],
         "special_tokens": {end: {"id": end, "ids": [token], "tokens": [end]}},
     }
 

@@ -1,7 +1,6 @@
 """The vocabulary of a folder with tokenizer files, as transformers or this program writes them."""
 
 import dataclasses
-import re
 import unicodedata
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,13 +10,12 @@ from t5xpg.base.errors import UserError, nearest
 from t5xpg.base.files import json_object_of
 from t5xpg.data.vocab.files import vocabulary_of_file
 from t5xpg.data.vocab.sentinels import NAMED_TOKENS, SENTINEL
-from t5xpg.data.vocab.tokenizers import HUGGING_FACE, load
+from t5xpg.data.vocab.tokenizers import HuggingFaceTokenizer
 from t5xpg.data.vocab.vocabulary import BYT5_GOOGLE, BYTES, CONVENTIONS, OWN, SEQIO, TRANSFORMERS, Vocabulary
 from t5xpg.exchange.huggingface.tokenizer_files import BYTE_CLASS, CONFIG, CONVENTION, DEFINITION, PIECES, SAMPLES
 
 _BYT5_SENTINELS = 125  # of ByT5 in transformers
 _SHOWN = 5  # tokens that a message names
-_SPECIAL = re.compile(r"</?[a-z]+>|\[[A-Z0-9]+\]|<\|.*\|>")
 
 
 def vocabulary_of_folder(
@@ -63,19 +61,20 @@ def _read(folder: Path, tokenizer: str | None, sentinels: str | None, rows: int)
     if str(settings.get("tokenizer_class", "")).startswith(BYTE_CLASS):
         return _byte_vocabulary(folder, settings, sentinels)
     definition = folder / DEFINITION
-    if (folder / PIECES).is_file() and not _adds_words(json_object_of(definition)):
+    if (folder / PIECES).is_file():
         vocabulary = _sentencepiece_vocabulary(folder / PIECES, settings)
-        other_ids = [
-            f"{text} is {token}" for token, text in _all_added(folder, settings) if not _has(vocabulary, text, token)
-        ]
-        if not other_ids and _reads_alike(definition, vocabulary):
+        if definition.is_file() and _reads_alike(definition, vocabulary):
             return vocabulary
-        if not definition.is_file():
+        added = _all_added(folder, settings)
+        other_ids = [f"{text} is {token}" for token, text in added if not _has(vocabulary, text, token)]
+        if other_ids and not definition.is_file():
             raise UserError(
                 f"The tokenizer of {folder} adds tokens that its {PIECES} does not have, or gives them other ids: "
                 f"{', '.join(other_ids[:_SHOWN])}. Load it with transformers' AutoTokenizer and save it: that writes a "
                 f"{DEFINITION}, or name another: TOKENIZER=path."
             )
+        if not definition.is_file():
+            return vocabulary
     if definition.is_file():
         own, extended = (vocabulary_of_file(definition, extra_ids) for extra_ids in (0, None))
         # ids behind the tokens are sentinels only where no token is one and the model has rows for them
@@ -135,9 +134,15 @@ def _sentencepiece_vocabulary(file: Path, settings: Mapping[str, Any]) -> Vocabu
 def _reads_alike(definition: Path, vocabulary: Vocabulary) -> bool:
     """True unless the tokenizer.json, which transformers reads, gives texts other ids than the pieces do. NFD is not
     compared: T5Tokenizer loses accents that the models were trained with."""
+    other = HuggingFaceTokenizer(str(definition))
     texts = [text for text in SAMPLES if unicodedata.is_normalized("NFC", text) and not SENTINEL.search(text)]
-    other = load(HUGGING_FACE, str(definition)) if definition.is_file() else vocabulary
-    return all(other.encode(text) == vocabulary.encode(text) for text in texts)
+    for one in json_object_of(definition).get("added_tokens") or ():
+        if SENTINEL.fullmatch(one["content"]) or one["content"] in vocabulary.named_tokens:
+            if not _has(vocabulary, one["content"], one["id"]):
+                return False
+        else:
+            texts.append(one["content"])
+    return all(other.encode(text) == vocabulary.encode_plain(text) for text in texts)
 
 
 def _has(vocabulary: Vocabulary, text: str, token: int) -> bool:
@@ -152,18 +157,8 @@ def _has(vocabulary: Vocabulary, text: str, token: int) -> bool:
 def _all_added(folder: Path, settings: Mapping[str, Any]) -> list[tuple[int, str]]:
     """The tokens, with their ids, that any of a folder's files adds, by id."""
     by_text = () if _added_tokens(settings) else json_object_of(folder / "added_tokens.json").items()
-    added = json_object_of(folder / DEFINITION).get("added_tokens")
-    entries = [one for one in added if isinstance(one, Mapping)] if isinstance(added, list) else []
     pairs: list[tuple[Any, Any]] = [*_added_tokens(settings).items(), *((token, text) for text, token in by_text)]
-    pairs += [(one.get("id"), one.get("content")) for one in entries]
     return sorted({(token, text) for token, text in pairs if isinstance(token, int) and isinstance(text, str)})
-
-
-def _adds_words(definition: Mapping[str, Any]) -> bool:
-    """True if a tokenizer.json adds tokens of text to the pieces: then only that file has all of them."""
-    added = definition.get("added_tokens")
-    texts = [one.get("content") for one in added if isinstance(one, Mapping)] if isinstance(added, list) else []
-    return not all(isinstance(text, str) and (SENTINEL.fullmatch(text) or _SPECIAL.fullmatch(text)) for text in texts)
 
 
 def _added_tokens(settings: Mapping[str, Any]) -> dict[int, str]:

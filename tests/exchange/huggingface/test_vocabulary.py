@@ -11,7 +11,6 @@ import pytest
 from tokenizers import Tokenizer
 
 from t5xpg.data.vocab.files import vocabulary_of_file
-from t5xpg.data.vocab.tokenizers import load
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.exchange.huggingface.tokenizer_files import write_tokenizer
 from t5xpg.exchange.huggingface.vocabulary import vocabulary_of_folder
@@ -137,7 +136,6 @@ def test_a_tokenizer_that_reads_texts_otherwise_than_its_pieces(tmp_path: Path) 
     definition = json.loads((tmp_path / "tokenizer.json").read_text())
     definition["normalizer"]["normalizers"].insert(0, {"type": "Lowercase"})
     (tmp_path / "tokenizer.json").write_text(json.dumps(definition))
-    load.cache_clear()  # it was read before
     lower = found(tmp_path)
     assert lower.kind == "huggingface"
     assert lower.encode("BAD bag") == lower.encode("bad bag")
