@@ -83,9 +83,10 @@ class VocabularyRecord:
 def come_back(report: Mapping[str, Any]) -> str:
     """A sentence on the documents that come back from ids as they were, and on what becomes of the others."""
     kept, words_kept, documents = (report.get(name, 0) for name in ("kept", "words_kept", "documents"))
-    text = f"{kept:,} of {documents:,} documents as they were, {words_kept - kept:,} but for white space"
-    before, after = report.get("first_change") or ("", "")
-    return text if words_kept == documents else f"{text}; others are changed, such as {before!r} to {after!r}"
+    text = f"{kept:,} of {documents:,} documents as they were"
+    text += f", {words_kept - kept:,} but for white space" if words_kept > kept else ""
+    change = " to ".join(map(repr, report.get("first_change") or ()))
+    return f"{text}; others are changed, such as {change}" if change else text
 
 
 def check_model_of(vocabulary: Vocabulary) -> None:

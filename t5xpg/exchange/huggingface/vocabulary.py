@@ -63,18 +63,16 @@ def _read(folder: Path, tokenizer: str | None, sentinels: str | None, rows: int)
     definition = folder / DEFINITION
     if (folder / PIECES).is_file():
         vocabulary = _sentencepiece_vocabulary(folder / PIECES, settings)
-        if definition.is_file() and _reads_alike(definition, vocabulary):
-            return vocabulary
         added = _all_added(folder, settings)
         other_ids = [f"{text} is {token}" for token, text in added if not _has(vocabulary, text, token)]
-        if other_ids and not definition.is_file():
+        if not other_ids and _reads_alike(definition, vocabulary):
+            return vocabulary
+        if not definition.is_file():
             raise UserError(
                 f"The tokenizer of {folder} adds tokens that its {PIECES} does not have, or gives them other ids: "
                 f"{', '.join(other_ids[:_SHOWN])}. Load it with transformers' AutoTokenizer and save it: that writes a "
                 f"{DEFINITION}, or name another: TOKENIZER=path."
             )
-        if not definition.is_file():
-            return vocabulary
     if definition.is_file():
         own, extended = (vocabulary_of_file(definition, extra_ids) for extra_ids in (0, None))
         # ids behind the tokens are sentinels only where no token is one and the model has rows for them
@@ -134,15 +132,12 @@ def _sentencepiece_vocabulary(file: Path, settings: Mapping[str, Any]) -> Vocabu
 def _reads_alike(definition: Path, vocabulary: Vocabulary) -> bool:
     """True unless the tokenizer.json, which transformers reads, gives texts other ids than the pieces do. NFD is not
     compared: T5Tokenizer loses accents that the models were trained with."""
-    other = HuggingFaceTokenizer(str(definition))
-    texts = [text for text in SAMPLES if unicodedata.is_normalized("NFC", text) and not SENTINEL.search(text)]
-    for one in json_object_of(definition).get("added_tokens") or ():
-        if SENTINEL.fullmatch(one["content"]) or one["content"] in vocabulary.named_tokens:
-            if not _has(vocabulary, one["content"], one["id"]):
-                return False
-        else:
-            texts.append(one["content"])
-    return all(other.encode(text) == vocabulary.encode_plain(text) for text in texts)
+    if not definition.is_file():
+        return True
+    other, added = HuggingFaceTokenizer(str(definition)), json_object_of(definition).get("added_tokens") or ()
+    texts = (*SAMPLES, *(one["content"] for one in added))
+    compared = [text for text in texts if unicodedata.is_normalized("NFC", text) and not SENTINEL.search(text)]
+    return all(other.encode(text) == vocabulary.encode(text) for text in compared)
 
 
 def _has(vocabulary: Vocabulary, text: str, token: int) -> bool:
@@ -157,7 +152,9 @@ def _has(vocabulary: Vocabulary, text: str, token: int) -> bool:
 def _all_added(folder: Path, settings: Mapping[str, Any]) -> list[tuple[int, str]]:
     """The tokens, with their ids, that any of a folder's files adds, by id."""
     by_text = () if _added_tokens(settings) else json_object_of(folder / "added_tokens.json").items()
+    added = json_object_of(folder / DEFINITION).get("added_tokens")
     pairs: list[tuple[Any, Any]] = [*_added_tokens(settings).items(), *((token, text) for text, token in by_text)]
+    pairs += [(one.get("id"), one.get("content")) for one in added or () if isinstance(one, Mapping)]
     return sorted({(token, text) for token, text in pairs if isinstance(token, int) and isinstance(text, str)})
 
 
