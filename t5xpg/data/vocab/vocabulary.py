@@ -77,12 +77,10 @@ class Vocabulary:
     num_ids: int = 0
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise UserError(f"There is no vocabulary of the kind {self.kind!r}.{nearest(self.kind, KINDS)}")
-        if self.sentinels not in tuple(CONVENTIONS):
-            raise UserError(
-                f"There is no sentinel convention {self.sentinels!r}.{nearest(self.sentinels, CONVENTIONS)}"
-            )
+        known = {"vocabulary of the kind": (self.kind, KINDS), "sentinel convention": (self.sentinels, [*CONVENTIONS])}
+        for what, (value, values) in known.items():
+            if value not in values:
+                raise UserError(f"There is no {what} {value!r}.{nearest(value, values)}")
         if self.kind not in CONVENTIONS[self.sentinels]:
             raise UserError(f"The sentinel convention {self.sentinels!r} does not number a {self.kind} vocabulary.")
         if (self.kind in WITHOUT_MODEL) == (self.model_file is not None):
