@@ -177,10 +177,10 @@ def _vocabulary(vocabulary: Vocabulary, experiment: Experiment) -> Iterator[Find
     if isinstance(vocabulary, PlannedIds) and not vocabulary.pieces:
         return  # its size is not known
     assembly.check_vocabulary(vocabulary, experiment)
-    if vocabulary.model_file is not None:
-        report = json_object_if_any(Path(vocabulary.model_file).with_name(REPORT))
-        if "kept" in report and report["kept"] < report["documents"]:
-            yield Finding("ids", f"{report['split']} comes back from ids: {come_back(report)}")
     size = experiment.model.config.vocab_size
     at_most = "at most " if isinstance(vocabulary, PlannedIds) else ""
     yield Finding("ids", f"{at_most}{vocabulary.size:,} of the vocabulary, {size:,} of the model")
+    made = not at_most and vocabulary.model_file is not None
+    report = json_object_if_any(Path(str(vocabulary.model_file)).with_name(REPORT)) if made else {}
+    if "kept" in report and report["kept"] < report["documents"]:
+        yield Finding("ids", f"of {report['split']} come back from ids {come_back(report)}")

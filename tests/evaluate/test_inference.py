@@ -76,7 +76,7 @@ def test_the_prompt_of_a_task_is_put_before_each_text(tmp_path: Path, echo: Echo
             infer.prompt_of(loaded, task)
 
 
-def test_half_characters_and_controls_survive(tmp_path: Path, echo: Echo) -> None:
+def test_half_characters_and_controls_survive(tmp_path: Path, echo: Echo, capsys: pytest.CaptureFixture[str]) -> None:
     lines = [
         '{"inputs": "a <extra_id_0> \\ud800 b", "id": "\\\\\\udc00 é"}',
         "",
@@ -84,6 +84,7 @@ def test_half_characters_and_controls_survive(tmp_path: Path, echo: Echo) -> Non
         '{"text": ""}',
     ]
     written = predict(tmp_path, lines)
+    assert "U+FFFD: 1" in capsys.readouterr().err
     assert not set(written.decode("utf-8")) & {"\x1b", "\x9b"}
     records = [json.loads(line) for line in written.splitlines()]
     prediction = "<extra_id_0>\x9b1m\x1b"

@@ -2,6 +2,7 @@
 
 import collections
 import json
+import re
 from collections.abc import Iterator
 from typing import IO, Any
 
@@ -12,6 +13,7 @@ LONGEST_LINE = 64 * 2**20
 # Deeper JSON can be read, but may not be written again where the call stack is deeper.
 _MAX_DEPTH = 100
 _MAX_SHOWN = 5
+SURROGATE = re.compile("[\ud800-\udfff]")  # alone, it is half a character
 
 
 class BadLineError(UserError):

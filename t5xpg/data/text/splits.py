@@ -13,10 +13,9 @@ from t5xpg.base.errors import UserError
 from t5xpg.base.progress import Progress
 from t5xpg.data.text.held_out import HeldOut, TooFewError, content_hash
 from t5xpg.data.text.labelled import TEXT, question_of
-from t5xpg.data.text.lines import EMPTY, LeftOut
+from t5xpg.data.text.lines import EMPTY, SURROGATE, LeftOut
 from t5xpg.data.text.manifest import (
     SPLITS,
-    SURROGATE,
     Manifest,
     SplitRecord,
     canonical_line,

@@ -24,6 +24,7 @@ import numpy as np
 
 from t5xpg.base.errors import UserError, nearest
 from t5xpg.base.files import sha256_of_file
+from t5xpg.data.text.lines import SURROGATE
 from t5xpg.data.vocab.sentinels import check_names, marks
 from t5xpg.data.vocab.tokenizers import HUGGING_FACE, SENTENCEPIECE, TokenModel, load, plain_ids
 from t5xpg.data.vocab.tokenizers import KINDS as MODEL_KINDS
@@ -199,10 +200,8 @@ class Vocabulary:
 
     def encode_plain(self, text: str) -> list[int]:
         """Token ids of a text in which `<extra_id_0>` is nothing special, unless it is to the model itself."""
-        code = text.encode("utf-8", errors="replace")  # half a character, from broken JSON, has no UTF-8 bytes
-        if self.kind == BYTES:
-            return [byte + _FIRST_BYTE for byte in code]
-        return self._model.encode(code.decode("utf-8"))
+        whole = text if text.isascii() else SURROGATE.sub("\ufffd", text)  # as in exports
+        return [byte + _FIRST_BYTE for byte in whole.encode()] if self.kind == BYTES else self._model.encode(whole)
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of token ids up to the first end token, with sentinels and named tokens by their names. Padding and
