@@ -168,7 +168,7 @@ GROUPS: dict[str, tuple[Command, ...]] = {
             Option("MODEL", "--model", "KIND", "unigram (default), bpe or word"),
             Option("SAMPLE", "--sample", "N", "train on so many lines (default: 1000000), or bytes: 200MB"),
             Option("SEED", "--seed", "N", "chooses the sample (default: 0)", number),
-            Option("CHARACTER_COVERAGE", "--character-coverage", "SHARE", "of characters (default: 0.9995)", float),
+            Option("CHARACTER_COVERAGE", "--character-coverage", "SHARE", "of characters (default: 1 of few)", float),
             Option("BYTE_FALLBACK", "--byte-fallback", "1", "characters without a piece become bytes", bool),
             Option("NORMALIZATION", "--normalization", "RULE", "nmt_nfkc (default); identity keeps all (code)"),
             Option("VOCAB", "--name", "NAME", "the vocabulary's (default: <model>_<size>)"),

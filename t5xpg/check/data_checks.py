@@ -2,10 +2,12 @@
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import TypeAlias
 
 from t5xpg.base import paths
 from t5xpg.base.errors import UserError, nearest
+from t5xpg.base.files import json_object_if_any
 from t5xpg.check.finding import Finding, errors_as_problems
 from t5xpg.data import objectives
 from t5xpg.data.spec import DatasetConfig
@@ -14,6 +16,7 @@ from t5xpg.data.tasks import lengths as objective_lengths
 from t5xpg.data.tasks import task_names
 from t5xpg.data.text.labelled import TFDS_TASKS
 from t5xpg.data.text.manifest import SPLITS, find_manifests, read_manifest
+from t5xpg.data.vocab.record import REPORT, come_back
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.evaluate.measurements import no_metrics
 from t5xpg.experiment import assembly, data_state
@@ -177,3 +180,7 @@ def _vocabulary(vocabulary: Vocabulary, experiment: Experiment) -> Iterator[Find
     size = experiment.model.config.vocab_size
     at_most = "at most " if isinstance(vocabulary, PlannedIds) else ""
     yield Finding("ids", f"{at_most}{vocabulary.size:,} of the vocabulary, {size:,} of the model")
+    made = not at_most and vocabulary.model_file is not None
+    report = json_object_if_any(Path(str(vocabulary.model_file)).with_name(REPORT)) if made else {}
+    if "kept" in report and report["kept"] < report["documents"]:
+        yield Finding("ids", f"of {report['split']} come back from ids {come_back(report)}")

@@ -11,6 +11,7 @@ from t5xpg.base.markdown import one_line
 from t5xpg.base.progress import Progress
 from t5xpg.data.objectives import IidDenoising, SpanCorruption
 from t5xpg.data.tasks import task_names
+from t5xpg.data.text.lines import SURROGATE
 from t5xpg.data.vocab.sentinels import blanks_of, fill
 from t5xpg.evaluate.infer_resume import open_partial
 from t5xpg.evaluate.infer_sources import Row, Source, file_source, json_line, open_split, read_records, split_config
@@ -91,6 +92,8 @@ def predict_file(
     """
     target = _output_file(target)
     records = list(read_records(source))  # all are read first, so that no mistake shows after hours
+    if halves := sum(SURROGATE.search(record.text) is not None for record in records):
+        print(f"texts with half a character (a lone surrogate), read as U+FFFD: {halves:,}", file=sys.stderr)
     predictor, _ = Predictor.from_run(loaded, path, step)
     for record in records:
         predictor.check(prompt + record.text, f"{source}:{record.number}:")

@@ -53,6 +53,10 @@ def read_records(source: Path) -> Iterator[Record]:
             text = text_of_line(line, where)
             if text.strip():
                 content = json_object(text, where, _RECORD)
+                if to_json(content) != content:
+                    raise UserError(
+                        f"{where} has a number without a value, such as 1e400 or NaN: write it as a string."
+                    )
                 field = "text" if "text" in content and "inputs" not in content else "inputs"
                 yield Record(number, content, string_in(content, field, where))
 

@@ -78,7 +78,7 @@ def test_the_prompt_of_a_task_is_put_before_each_text(tmp_path: Path, echo: Echo
             infer.prompt_of(loaded, task)
 
 
-def test_half_characters_and_controls_survive(tmp_path: Path, echo: Echo) -> None:
+def test_half_characters_and_controls_survive(tmp_path: Path, echo: Echo, capsys: pytest.CaptureFixture[str]) -> None:
     lines = [
         '{"inputs": "a <extra_id_0> \\ud800 b", "id": "\\\\\\udc00 é"}',
         "",
@@ -86,6 +86,7 @@ def test_half_characters_and_controls_survive(tmp_path: Path, echo: Echo) -> Non
         '{"text": ""}',
     ]
     written = predict(tmp_path, lines)
+    assert "U+FFFD: 1" in capsys.readouterr().err
     assert not set(written.decode("utf-8")) & {"\x1b", "\x9b"}
     records = [json.loads(line) for line in written.splitlines()]
     prediction = "<extra_id_0>\x9b1m\x1b"
@@ -105,6 +106,8 @@ def test_a_bad_record_is_named_before_the_first_prediction(tmp_path: Path, echo:
         ('{"inputs": 3}', '"inputs" is int'),
         ('{"prompt": "a"}', "Known: prompt"),
         ("[]", '{"inputs"'),
+        ('{"inputs": "a", "n": 1e400}', "1e400", "string"),
+        ('{"inputs": "a", "n": [{"m": NaN}]}', "NaN", "string"),
     ):
         with refused("in.jsonl:4", *named):
             predict(tmp_path, ['{"text": "<extra_id_124>"}', "", '{"text": "b"}', line])
@@ -173,8 +176,8 @@ def test_all_that_was_decoded_is_written_and_shown(
     monkeypatch.setattr(echo, "more", [], raising=False)
     (again,) = predict(tmp_path, [written[0].decode()]).splitlines()
     assert json.loads(again).keys() == {"text", "prediction", "filled"}
-    (line,) = predict(tmp_path, ['{"text": "<extra_id_0>", "id": 1e400, "scores": "mine"}']).splitlines()
-    assert b'"id": null, "scores": "mine", "prediction"' in line
+    (line,) = predict(tmp_path, ['{"text": "<extra_id_0>", "id": 1e300, "scores": "mine"}']).splitlines()
+    assert b'"id": 1e+300, "scores": "mine", "prediction"' in line
 
 
 @pytest.mark.parametrize("stops_at", [0, 2, 4])

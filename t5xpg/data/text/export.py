@@ -84,6 +84,8 @@ def export_dataset(
     log(f"{name}: {manifest.summary()}")
     if left_out.counts:
         log(left_out.summary())
+    if left_out.half_characters:
+        log(f"rows with half a character (a lone surrogate), which is U+FFFD now: {left_out.half_characters:,}")
     if vocabularies := sorted(path.name for path in folder.glob("vocabularies/*/")) if force else []:
         log(f"vocabularies of {name}, unchanged: {', '.join(vocabularies)}. `make vocab … FORCE=1` trains one anew")
     return manifest

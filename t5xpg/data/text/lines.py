@@ -2,6 +2,7 @@
 
 import collections
 import json
+import re
 from collections.abc import Iterator
 from typing import IO, Any
 
@@ -12,6 +13,7 @@ LONGEST_LINE = 64 * 2**20
 # Deeper JSON can be read, but may not be written again where the call stack is deeper.
 _MAX_DEPTH = 100
 _MAX_SHOWN = 5
+SURROGATE = re.compile("[\ud800-\udfff]")  # alone, it is half a character
 
 
 class BadLineError(UserError):
@@ -31,6 +33,7 @@ class LeftOut:
         self.skip_malformed = skip_malformed
         self.counts: collections.Counter[str] = collections.Counter()
         self.first: list[str] = []
+        self.half_characters = 0  # rows that are kept with U+FFFD in place of lone surrogates
 
     def add_malformed(self, error: BadLineError) -> None:
         """Count a malformed line as left out; raise the error unless `skip_malformed`."""

@@ -7,7 +7,6 @@ is exactly `{"text": "…"}` as `json.dumps(…, ensure_ascii=False)` writes it,
 
 import contextlib
 import os
-import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,12 +18,12 @@ from t5xpg.base import digests
 from t5xpg.base.errors import UserError, nearest
 from t5xpg.base.files import read_json, remove_abandoned, sha256_of_file, size_text, write_json
 from t5xpg.data.text.labelled import TEXT
+from t5xpg.data.text.lines import SURROGATE
 
 SPLITS = ("train", "validation", "test")
 MANIFEST = "manifest.json"
 _FORMAT = 1
 _SHOWN = 40  # characters of a wrong value in a message
-_SURROGATE = re.compile("[\ud800-\udfff]")
 _KINDS = {"name": str, "source": dict, "filter": dict, "limit": int | None, "rows_read": int, "splits": dict}
 _OPTIONAL = {"max_bytes": int, "fields": list}
 _KINDS_OF_SPLIT = {"documents": int, "bytes": int, "sha256": str}
@@ -161,7 +160,7 @@ def _encoded(line: str) -> bytes:
     try:
         return line.encode("utf-8")
     except UnicodeEncodeError:
-        return _SURROGATE.sub("\ufffd", line).encode("utf-8")
+        return SURROGATE.sub("\ufffd", line).encode("utf-8")
 
 
 def split_order(split: str | None) -> int:

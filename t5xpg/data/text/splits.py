@@ -13,7 +13,7 @@ from t5xpg.base.errors import UserError
 from t5xpg.base.progress import Progress
 from t5xpg.data.text.held_out import HeldOut, TooFewError, content_hash
 from t5xpg.data.text.labelled import TEXT, question_of
-from t5xpg.data.text.lines import EMPTY, LeftOut
+from t5xpg.data.text.lines import EMPTY, SURROGATE, LeftOut
 from t5xpg.data.text.manifest import (
     SPLITS,
     Manifest,
@@ -42,15 +42,16 @@ def write_splits(requested: Manifest, source: Source, folder: Path, left_out: Le
         count = size = 0
         for row in rows.texts:
             progress.advance()
+            texts = row if isinstance(row, tuple) else (row,)
             if isinstance(row, str) and (len(row) < min_characters or row.isspace()):
                 left_out.counts[short if row.strip() else EMPTY] += 1
                 continue
             if max_bytes is not None:
-                texts = row if isinstance(row, tuple) else (row,)
                 size += sum(len(text.encode("utf-8", errors="replace")) for text in texts)
                 if size > max_bytes:
                     left_out.counts["beyond MAX_MB"] += 1
                     return
+            left_out.half_characters += any(SURROGATE.search(text) for text in texts if not text.isascii())
             yield row
             count += 1
             if count == limit:

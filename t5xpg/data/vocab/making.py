@@ -4,6 +4,7 @@ import collections
 import dataclasses
 import json
 from collections.abc import Callable, Mapping
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from t5xpg.data.vocab.record import (
     RECORD,
     REPORT,
     VocabularyRecord,
+    come_back,
     find_vocabularies,
     folder_of,
     read_record,
@@ -35,8 +37,8 @@ from t5xpg.data.vocab.vocabulary import Vocabulary
 # The first of these that an export has is measured on.
 SPLITS = ("validation", "test", "train")
 MOST_BYTES = 4_000_000  # of text that is measured on
+_COUNTS = ("documents", "kept", "words_kept", "characters", "bytes", "words", "tokens")
 _LONGEST = 10  # pieces that are named
-_SHOWN_LENGTHS = 12  # pieces of more characters are one line of the table
 _MODEL_FILES = {"sentencepiece": "sentencepiece.model", HUGGING_FACE: "tokenizer.json"}
 _MAKERS = ("t5xpg", "sentencepiece")  # whose versions are recorded
 Log = Callable[[str], None]
@@ -44,52 +46,58 @@ Log = Callable[[str], None]
 
 def measure(vocabulary: Vocabulary, folder: Path) -> dict[str, Any]:
     """What there is to say of a vocabulary on the held-out text in `folder`: counts of what was measured on, "coverage"
-    (known characters), "tokens_per_word", "bytes_per_token", "used" (share of pieces), lengths and "longest_pieces"."""
+    (known characters), "tokens_per_word", "bytes_per_token", "used" (share of pieces) and "longest_pieces";
+    documents that ids give back as they were ("kept") or but for white space ("words_kept"), a word's "first_change".
+    """
     split = next(split for split in SPLITS if split_path(folder, split).is_file())
     counts: collections.Counter[str] = collections.Counter()
-    seen = np.zeros(vocabulary.size, bool)
+    seen, first_change = np.zeros(vocabulary.size, bool), None
     with (
         split_path(folder, split).open("rb") as file,
         Progress(f"measure on {split}", None, "documents") as progress,
     ):
         for line in file:
+            kept = words_kept = True
             for text in json.loads(line).values():
                 ids = vocabulary.encode_plain(text)
+                back = vocabulary.decode(ids)
+                change = next((pair for pair in zip_longest(text.split(), back.split()) if pair[0] != pair[1]), None)
+                kept, words_kept, first_change = (
+                    kept and back == text,
+                    words_kept and not change,
+                    first_change or change,
+                )
                 seen[ids] = True
                 counts.update(characters=len(text), bytes=len(text.encode("utf-8")), words=len(text.split()))
                 counts.update(tokens=len(ids), unknown=vocabulary.unknown_characters(text))
-            counts.update(documents=1)
+            counts.update(documents=1, kept=kept, words_kept=words_kept)
             progress.advance()
             if counts["bytes"] >= MOST_BYTES:
                 break
     pieces = {token: vocabulary.piece(token) for token in np.flatnonzero(vocabulary.token_bytes()).tolist()}
-    texts = {token: piece for token, piece in pieces.items() if not (piece.startswith("<0x") and len(piece) == 6)}
-    lengths = collections.Counter(len(piece) for piece in texts.values())
+    texts = [piece for piece in pieces.values() if not (piece.startswith("<0x") and len(piece) == 6)]
     return {
         "split": split,
-        **{name: counts[name] for name in ("documents", "characters", "bytes", "words", "tokens")},
+        **{name: counts[name] for name in _COUNTS},
+        "first_change": first_change,
         "coverage": 1 - counts["unknown"] / max(1, counts["characters"]),
         "tokens_per_word": counts["tokens"] / max(1, counts["words"]),
         "bytes_per_token": counts["bytes"] / max(1, counts["tokens"]),
         "used": int(seen[list(pieces)].sum()) / max(1, len(pieces)),
         "pieces": len(pieces),
-        "pieces_by_length": {str(length): lengths[length] for length in sorted(lengths)},
-        "longest_pieces": sorted(texts.values(), key=lambda piece: (-len(piece), piece))[:_LONGEST],
+        "longest_pieces": sorted(texts, key=lambda piece: (-len(piece), piece))[:_LONGEST],
     }
 
 
 def table(report: dict[str, Any]) -> str:
     """The report for a person."""
-    lengths = {int(length): count for length, count in report["pieces_by_length"].items()}
-    beyond = sum(count for length, count in lengths.items() if length > _SHOWN_LENGTHS)
-    shown = [f"{length}: {count:,}" for length, count in lengths.items() if length <= _SHOWN_LENGTHS]
     rows = [
         ("measured on", f"{report['split']}, {report['documents']:,} documents, {report['bytes']:,} bytes"),
         ("coverage", f"{report['coverage']:.4%} of the characters have tokens"),
+        *([("come back", come_back(report))] if "kept" in report else []),  # of earlier versions have no counts
         ("tokens a word", f"{report['tokens_per_word']:.3f}"),
         ("bytes a token", f"{report['bytes_per_token']:.3f}"),
         ("pieces used", f"{report['used']:.1%} of {report['pieces']:,}"),
-        ("by length", ", ".join([*shown, *([f"longer: {beyond:,}"] if beyond else [])])),
         ("longest", " ".join(map(printable, report["longest_pieces"]))),
     ]
     return "\n".join(f"  {name:<14} {value}" for name, value in rows)
@@ -121,6 +129,7 @@ def train_vocabulary(
     sentences = sample.sentences()
     if not sentences:
         raise UserError(f"SAMPLE={settings.sample} of {dataset} holds no sentence: give more.")
+    settings = settings.for_text(sentences)
     log(
         f"training {settings.model} with {settings.size:,} pieces on {len(sentences):,} of {sample.offered:,} lines, "
         f"{sample.bytes / 1e6:,.1f} MB …"
@@ -128,7 +137,7 @@ def train_vocabulary(
     tasks = filter(None, map(labelled.of_ending, labelled.endings(manifest.fields)))
     model = train_model(sentences, settings, sample.bytes, [task.prompt(dataset) for task in tasks])
     read = {"lines": sample.offered, "used_lines": len(sentences), "used_bytes": sample.bytes}
-    wanted = dataclasses.replace(wanted, text=read)
+    wanted = dataclasses.replace(wanted, text=read, settings=settings.to_json())
     record = _put(wanted, data_dir, model, lambda file: vocabulary_of_file(file, settings.extra_ids), log)
     pieces = record.vocabulary["size"] - settings.extra_ids
     if pieces < settings.size:
@@ -176,7 +185,7 @@ def _there(wanted: VocabularyRecord, data_dir: Path, force: bool, log: Log) -> V
         *_changes(
             f"the {'text' if wanted.source['kind'] == 'export' else 'file'} ({{}})", record.source, wanted.source
         ),
-        *_changes("{}", record.settings, wanted.settings),
+        *_changes("{}", record.settings, record.with_coverage(wanted.settings)),
     ]
     if changes:
         listed = "\n  ".join(changes)

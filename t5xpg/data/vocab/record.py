@@ -57,6 +57,10 @@ class VocabularyRecord:
         """Whether it was trained so that the ends of lines are tokens of their own."""
         return self.settings.get("normalization") == IDENTITY and self.settings.get("model") != WORD
 
+    def with_coverage(self, settings: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Settings that are asked for, with this vocabulary's character coverage if they leave that to the text."""
+        return {"character_coverage": self.settings.get("character_coverage"), **settings}
+
     def check_model(self, folder: Path) -> None:
         """Raise UserError where the model is not the one that was made."""
         digests.check(
@@ -74,6 +78,15 @@ class VocabularyRecord:
         given |= {option.upper(): value for option, value in self.settings.items() if value is not None}
         words = [f"{name}={shlex.quote(str(value))}" for name, value in given.items() if value is not False]
         return " ".join(["make vocab", *(word.replace("=True", "=1") for word in words), *(["FORCE=1"] * force)])
+
+
+def come_back(report: Mapping[str, Any]) -> str:
+    """A sentence on the documents that come back from ids as they were, and on what becomes of the others."""
+    kept, words_kept, documents = (report.get(name, 0) for name in ("kept", "words_kept", "documents"))
+    text = f"{kept:,} of {documents:,} documents as they were"
+    text += f", {words_kept - kept:,} but for white space" if words_kept > kept else ""
+    change = " to ".join(map(repr, report.get("first_change") or ()))
+    return f"{text}; others are changed, such as {change}" if change else text
 
 
 def check_model_of(vocabulary: Vocabulary) -> None:

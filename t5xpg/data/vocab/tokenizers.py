@@ -31,23 +31,27 @@ _BYTE_PIECE = re.compile(r"<0x[0-9A-F]{2}>")
 _MOST_IDS = 10_000_000
 # A token that every tokenizer has something for: what is decoded behind it stands inside of a text.
 _ANCHOR = "a"
+_NO_TEXT = "\uffff"  # before a token that no text is to become: Unicode says that it is no character
 
 
 class HuggingFaceTokenizer:
     """A Hugging Face tokenizer as a `TokenModel`. Raises UserError for a file that is none. Ids are its own, but where
-    its padding is not 0, `tokenizer_pad_id` and 0 change places; without padding that is a new id behind the last."""
+    its padding is not 0, `tokenizer_pad_id` and 0 change places; without padding that is a new id behind the last.
 
-    def __init__(self, file: str, tokenizer_pad_id: int = 0) -> None:
+    A text that spells out the padding, the end or the unknown token means those characters; other added tokens are
+    text. eos_id: the end of the vocabulary, which may be another one than the tokenizer's."""
+
+    def __init__(self, file: str, tokenizer_pad_id: int = 0, eos_id: int | None = None) -> None:
         import tokenizers
 
         try:
-            self._tokenizer = tokenizers.Tokenizer.from_file(file)
+            read = tokenizers.Tokenizer.from_file(file)
         except Exception as error:  # the library raises nothing more precise
             raise UserError(f"{file} is not a tokenizer.json of Hugging Face ({str(error)[:200]}).") from None
-        self._tokenizer.no_truncation()
-        self._tokenizer.no_padding()
+        read.no_truncation()
+        read.no_padding()
         self._pad = tokenizer_pad_id
-        ids_of_pieces = self._tokenizer.get_vocab(with_added_tokens=True)
+        ids_of_pieces = read.get_vocab(with_added_tokens=True)
         own_size = max(ids_of_pieces.values(), default=-1) + 1
         if own_size > _MOST_IDS:
             raise UserError(
@@ -58,18 +62,21 @@ class HuggingFaceTokenizer:
         self.size = max(own_size, tokenizer_pad_id + 1)
         self._pieces = {self._swapped(token): piece for piece, token in ids_of_pieces.items()}
         self.own_sentinels = sentinels_among({piece: token for token, piece in self._pieces.items()})
-        definition = json.loads(self._tokenizer.to_str())
-        special = {one["id"] for one in definition["added_tokens"] if one["special"]}
-        literal = {one["id"] for one in definition["added_tokens"]}
+        definition = json.loads(read.to_str())
+        roles = _roles(Path(file).parent, definition, ids_of_pieces)
+        added = {self._swapped(one["id"]) for one in definition["added_tokens"]}
+        if eos_id is not None:
+            roles |= {name: self._pieces[id] for name, id in (("pad_id", 0), ("eos_id", eos_id)) if id in added}
+        special = {name: None if one is None else self._swapped(ids_of_pieces[one]) for name, one in roles.items()}
+        self.special_ids = special
         decoders = list(_flat(definition.get("decoder")))
         self.num_bytes = np.zeros(self.size, np.int32)
         for token, piece in self._pieces.items():
-            original = self._swapped(token)
-            if original not in special and token not in self.own_sentinels:
-                self.num_bytes[token] = len(piece.encode()) if original in literal else _num_bytes(piece, decoders)
+            if token not in self.own_sentinels and token not in special.values():
+                self.num_bytes[token] = len(piece.encode()) if token in added else _num_bytes(piece, decoders)
         self.covers_all_text = any(one["type"] in ("ByteLevel", "ByteFallback") for one in decoders)
-        roles = _roles(Path(file).parent, definition, ids_of_pieces).items()
-        self.special_ids = {name: None if one is None else self._swapped(ids_of_pieces[one]) for name, one in roles}
+        _rename(definition, {piece: _NO_TEXT + piece for piece in roles.values() if piece is not None})
+        self._tokenizer = tokenizers.Tokenizer.from_str(json.dumps(definition))
         self._anchor = self._tokenizer.encode(_ANCHOR, add_special_tokens=False).ids
         self._anchor_text = self._tokenizer.decode(self._anchor)
 
@@ -78,16 +85,16 @@ class HuggingFaceTokenizer:
         return self._pad if token == 0 else 0 if token == self._pad else token
 
     def encode(self, text: str) -> list[int]:
-        # special tokens that a text spells out are those tokens, as with the tokenizer itself
         ids = self._tokenizer.encode(text, add_special_tokens=False).ids
         return [self._swapped(token) for token in ids] if self._pad else list(ids)
 
     def decode(self, ids: Sequence[int], follows: bool) -> str:
-        known = [self._swapped(token) for token in ids if token in self._pieces]
+        no_text = self.special_ids.values()
+        known = [self._swapped(token) for token in ids if token in self._pieces and token not in no_text]
         if not follows or not known:
-            return str(self._tokenizer.decode(known))
+            return str(self._tokenizer.decode(known, skip_special_tokens=False))
         # tokenizers drop the space of the first word: right at the start of a text, wrong behind a sentinel
-        text = str(self._tokenizer.decode([*self._anchor, *known]))
+        text = str(self._tokenizer.decode([*self._anchor, *known], skip_special_tokens=False))
         return text.removeprefix(self._anchor_text)
 
     def piece(self, token: int) -> str:
@@ -100,6 +107,21 @@ class HuggingFaceTokenizer:
         encoding = self._tokenizer.encode(text, add_special_tokens=False)
         spans = zip(encoding.ids, encoding.offsets, strict=True)
         return sum(end - start for token, (start, end) in spans if self._swapped(token) == unknown)
+
+
+def _rename(definition: dict[str, Any], names: Mapping[str, str]) -> None:
+    """Give tokens of a tokenizer.json other texts, which no merges make."""
+    model = definition["model"]
+    for one in definition["added_tokens"]:
+        one["content"] = names.get(one["content"], one["content"])
+    if isinstance(model["vocab"], dict):
+        model["vocab"] = {names.get(piece, piece): token for piece, token in model["vocab"].items()}
+    else:
+        model["vocab"] = [[names.get(piece, piece), score] for piece, score in model["vocab"]]
+    model |= {"unk_token": names[model["unk_token"]]} if model.get("unk_token") in names else {}
+    if "merges" in model:
+        model["merges"] = [pair for pair in model["merges"] if not names.keys() & {*pair, "".join(pair)}]
+    definition["post_processor"] = None
 
 
 def _flat(decoder: Any) -> Iterator[Mapping[str, Any]]:
@@ -197,14 +219,16 @@ class SentencePieceModel:
 
 
 @functools.cache
-def load(kind: str, file: str, tokenizer_pad_id: int = 0) -> HuggingFaceTokenizer | SentencePieceModel:
-    """The model in a file, which stays loaded until `load.cache_clear()`. tokenizer_pad_id: see `Vocabulary`. Raises
-    UserError where there is none that can be read."""
+def load(
+    kind: str, file: str, tokenizer_pad_id: int = 0, eos_id: int | None = None
+) -> HuggingFaceTokenizer | SentencePieceModel:
+    """The model in a file, which stays loaded until `load.cache_clear()`. tokenizer_pad_id, eos_id: see `Vocabulary`.
+    Raises UserError where there is none that can be read."""
     if not Path(file).is_file():
         raise UserError(f"The {KINDS[kind]} {file} is not there.")
     if kind == SENTENCEPIECE:
         return SentencePieceModel(file)
-    return HuggingFaceTokenizer(file, tokenizer_pad_id)
+    return HuggingFaceTokenizer(file, tokenizer_pad_id, eos_id)
 
 
 def sentinels_among(ids_of_pieces: dict[str, int]) -> tuple[int, ...]:

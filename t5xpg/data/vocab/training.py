@@ -1,6 +1,7 @@
 """Trains SentencePiece models on exported text: the same bytes for the same text, settings and seed, on any machine."""
 
 import contextlib
+import dataclasses
 import heapq
 import io
 import json
@@ -102,6 +103,7 @@ NORMALIZATIONS = ("nmt_nfkc", "nfkc", "nmt_nfkc_cf", "nfkc_cf", IDENTITY)
 _THREADS = 16
 _MOST_BYTES_OF_CHARACTER = 4
 _MOST_PIECES = 10_000_000
+_USUAL_COVERAGE, _SMALL_ALPHABET = 0.9995, 1_000  # T5's, and characters
 _LARGE = 2**30  # bytes of text from which SentencePiece needs wider numbers
 
 
@@ -111,14 +113,15 @@ class VocabularySettings:
 
     size: pieces, with the three special ones and the 256 of `byte_fallback`, which leave no text unknown; extra_ids
     come on top. model: "word" has the most frequent words, which spaces divide, for text that is in pieces already.
-    character_coverage: the share of the text's characters that get a piece. normalization: SentencePiece's rule;
-    "identity" keeps spaces and line ends, as code needs it. sample: how much of the text is used. seed: which of it.
+    character_coverage: the share of the text's characters that get a piece; None: see `for_text`. normalization:
+    SentencePiece's rule; "identity" keeps spaces and line ends, as code needs it. sample: how much of the text is used.
+    seed: which of it.
     """
 
     size: int = 32_000
     extra_ids: int = 100
     model: str = MODELS[0]
-    character_coverage: float = 0.9995
+    character_coverage: float | None = None
     byte_fallback: bool = False
     normalization: str = NORMALIZATIONS[0]
     sample: SampleSize = SampleSize(sentences=1_000_000)  # frozen, too
@@ -130,7 +133,7 @@ class VocabularySettings:
                 raise UserError(f"{name.upper()}={value} is not known.{nearest(str(value), known)}")
         if not 1 <= self.size <= _MOST_PIECES:
             raise UserError(f"SIZE={self.size}: it counts pieces, so it is from 1 to {_MOST_PIECES:,}.")
-        if not 0.9 <= self.character_coverage <= 1.0:
+        if self.character_coverage is not None and not 0.9 <= self.character_coverage <= 1.0:
             raise UserError(f"CHARACTER_COVERAGE={self.character_coverage}: it is a share, from 0.9 to 1.")
         if self.byte_fallback and self.model == WORD:
             raise UserError("BYTE_FALLBACK=1 is for unigram and bpe: MODEL=word has words alone.")
@@ -146,9 +149,21 @@ class VocabularySettings:
         """What such a vocabulary is called where nobody says otherwise."""
         return f"{self.model}_{self.size}"
 
+    def for_text(self, sentences: Sequence[str]) -> "VocabularySettings":
+        """With the coverage for a text, if none was chosen: all characters, where they are few and would be unknown."""
+        import sentencepiece
+
+        if self.character_coverage is not None:
+            return self
+        normalize = sentencepiece.SentencePieceNormalizer(rule_name=self.normalization).Normalize
+        characters = len(set(normalize("".join(sorted(set().union(*sentences))))))
+        covers_all = not self.byte_fallback and characters <= min(_SMALL_ALPHABET, self.size // 4)
+        return dataclasses.replace(self, character_coverage=1.0 if covers_all else _USUAL_COVERAGE)
+
     def to_json(self) -> dict[str, Any]:
-        """As the record keeps them."""
-        return {**vars(self), "sample": str(self.sample)}
+        """As the record keeps them; without a coverage that the text decides."""
+        settings = {**vars(self), "sample": str(self.sample)}
+        return {name: value for name, value in settings.items() if value is not None}
 
 
 def draw_sample(dataset: str, split: Path, documents: int, settings: VocabularySettings) -> Sample:
@@ -172,6 +187,7 @@ def train_model(
     characters alone are more."""
     import sentencepiece
 
+    settings = settings.for_text(sentences)
     if settings.model == WORD:
         return _train([*sentences, *prompts], settings, bytes_of_text, "")
     trained = _train(sentences, settings, bytes_of_text, "")

@@ -24,6 +24,7 @@ import numpy as np
 
 from t5xpg.base.errors import UserError, nearest
 from t5xpg.base.files import sha256_of_file
+from t5xpg.data.text.lines import SURROGATE
 from t5xpg.data.vocab.sentinels import check_names, marks
 from t5xpg.data.vocab.tokenizers import HUGGING_FACE, SENTENCEPIECE, TokenModel, load, plain_ids
 from t5xpg.data.vocab.tokenizers import KINDS as MODEL_KINDS
@@ -77,12 +78,10 @@ class Vocabulary:
     num_ids: int = 0
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise UserError(f"There is no vocabulary of the kind {self.kind!r}.{nearest(self.kind, KINDS)}")
-        if self.sentinels not in tuple(CONVENTIONS):
-            raise UserError(
-                f"There is no sentinel convention {self.sentinels!r}.{nearest(self.sentinels, CONVENTIONS)}"
-            )
+        known = {"vocabulary of the kind": (self.kind, KINDS), "sentinel convention": (self.sentinels, [*CONVENTIONS])}
+        for what, (value, values) in known.items():
+            if value not in values:
+                raise UserError(f"There is no {what} {value!r}.{nearest(value, values)}")
         if self.kind not in CONVENTIONS[self.sentinels]:
             raise UserError(f"The sentinel convention {self.sentinels!r} does not number a {self.kind} vocabulary.")
         if (self.kind in WITHOUT_MODEL) == (self.model_file is not None):
@@ -121,7 +120,7 @@ class Vocabulary:
         if self.kind == IDS:
             return plain_ids(self.num_ids)
         assert self.model_file is not None
-        return load(self.kind, self.model_file, self.tokenizer_pad_id)
+        return load(self.kind, self.model_file, self.tokenizer_pad_id, self.eos_id)
 
     @functools.cached_property
     def end_of_line(self) -> int | None:
@@ -201,10 +200,8 @@ class Vocabulary:
 
     def encode_plain(self, text: str) -> list[int]:
         """Token ids of a text in which `<extra_id_0>` is nothing special, unless it is to the model itself."""
-        code = text.encode("utf-8", errors="replace")  # half a character, from broken JSON, has no UTF-8 bytes
-        if self.kind == BYTES:
-            return [byte + _FIRST_BYTE for byte in code]
-        return self._model.encode(code.decode("utf-8"))
+        whole = text if text.isascii() else SURROGATE.sub("\ufffd", text)  # as in exports
+        return [byte + _FIRST_BYTE for byte in whole.encode()] if self.kind == BYTES else self._model.encode(whole)
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of token ids up to the first end token, with sentinels and named tokens by their names. Padding and

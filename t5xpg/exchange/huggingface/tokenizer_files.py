@@ -18,7 +18,7 @@ from t5xpg.data.vocab.vocabulary import BYTES, Vocabulary
 
 CONFIG, DEFINITION, PIECES = "tokenizer_config.json", "tokenizer.json", "spiece.model"
 CONVENTION = "t5xpg_sentinels"  # in tokenizer_config.json: the name of the sentinels' convention, for an import
-BYTE_CLASS, T5_CLASS, OTHER_CLASS = "ByT5Tokenizer", "T5Tokenizer", "PreTrainedTokenizerFast"
+BYTE_CLASS, OTHER_CLASS = "ByT5Tokenizer", "PreTrainedTokenizerFast"
 _BYTE_SPECIAL = {0: "<pad>", 1: "</s>", 2: "<unk>"}
 # Names for the padding of a tokenizer that has none: the first one that is not yet one of its tokens.
 _PADDINGS = ("<pad>", "[PAD]", "<|pad|>", "<|padding|>")
@@ -28,6 +28,7 @@ SAMPLES = (
     "<extra_id_0> cat <extra_id_1> the mat",
     "Studies have shown that 3.5% of owls, at least, like good wine!",
     "  two  spaces,\ta tab\nand a line end ",
+    "Tie\u0302\u0301ng Vie\u0323\u0302t, cafe\u0301, \u1112\u1161\u11ab, か\u3099, \u3000\u0301 \x85",
     "naïve café, Ærøskøbing, 東京, Übermut und ½ Pfund 🙂",
     "def f(x):\n    return [x, *y]  # code",
 )
@@ -53,18 +54,18 @@ def write_tokenizer(folder: Path, vocabulary: Vocabulary, *, longest: int) -> No
         raise UserError("transformers has no tokenizer for ids that stand for no text. FORMAT=t5x needs none.")
     names = _own_names(vocabulary)
     if vocabulary.kind == HUGGING_FACE:
-        definition, tokenizer_class = _tokenizer_with_ids(vocabulary, names), OTHER_CLASS
+        definition = _tokenizer_with_ids(vocabulary)
     else:
         from t5xpg.exchange.formats.sentencepiece_json import definition_of  # late: the others do without SentencePiece
 
-        definition, like_t5 = definition_of(Path(vocabulary.model_file), names, vocabulary.size)
-        tokenizer_class = T5_CLASS if like_t5 else OTHER_CLASS
+        definition = definition_of(Path(vocabulary.model_file), names, vocabulary.size)
     definition["added_tokens"] = _added_tokens(definition, vocabulary, names)
     end = definition_piece(definition, vocabulary.eos_id)
     definition["post_processor"] = _with_end(end, vocabulary.eos_id)
     write_json(folder / DEFINITION, definition)
     config = {
-        "tokenizer_class": tokenizer_class,
+        # not T5Tokenizer, which makes steps of its own for pieces and loses accents in NFD
+        "tokenizer_class": OTHER_CLASS,
         "model_max_length": longest,
         "pad_token": definition_piece(definition, vocabulary.pad_id),
         "eos_token": end,
@@ -73,11 +74,10 @@ def write_tokenizer(folder: Path, vocabulary: Vocabulary, *, longest: int) -> No
     }
     if vocabulary.unk_id is not None:
         config["unk_token"] = definition_piece(definition, vocabulary.unk_id)
-    if tokenizer_class == T5_CLASS:
-        config["extra_ids"] = vocabulary.num_sentinels
-    write_json(folder / CONFIG, config)
     if vocabulary.kind != HUGGING_FACE:
+        config["extra_ids"] = vocabulary.num_sentinels
         (folder / PIECES).write_bytes(Path(vocabulary.model_file).read_bytes())
+    write_json(folder / CONFIG, config)
 
 
 def _own_names(vocabulary: Vocabulary) -> dict[int, str]:
@@ -107,7 +107,7 @@ def _added_token(text: str) -> dict[str, Any]:
     return {"content": text, **flags, "special": True}
 
 
-def _tokenizer_with_ids(vocabulary: Vocabulary, names: Mapping[int, str]) -> dict[str, Any]:
+def _tokenizer_with_ids(vocabulary: Vocabulary) -> dict[str, Any]:
     """The tokenizer's own definition, with the ids that training used: see `vocabulary.Vocabulary`."""
     assert vocabulary.model_file is not None
     tokenizer = tokenizers.Tokenizer.from_file(vocabulary.model_file)
@@ -116,10 +116,8 @@ def _tokenizer_with_ids(vocabulary: Vocabulary, names: Mapping[int, str]) -> dic
     definition: dict[str, Any] = json.loads(tokenizer.to_str())
     model = definition["model"]
     swap = {0: vocabulary.tokenizer_pad_id, vocabulary.tokenizer_pad_id: 0}
-    texts = {swap.get(token, token): text for text, token in tokenizer.get_vocab(with_added_tokens=True).items()}
-    if 0 not in texts:
-        texts[0] = next(name for name in _PADDINGS if name not in texts.values())
-    texts |= names
+    texts = {token: piece for token in range(vocabulary.size) if (piece := vocabulary.piece(token))}
+    texts.setdefault(0, next(name for name in _PADDINGS if name not in texts.values()))
     for one in definition["added_tokens"]:
         one["id"] = swap.get(one["id"], one["id"])
     if isinstance(model["vocab"], dict):
@@ -157,15 +155,12 @@ def definition_piece(definition: Mapping[str, Any], token: int) -> str:
 
 def _with_end(end: str, token: int) -> dict[str, Any]:
     """The post-processor that puts the end token behind a text, or behind both of two."""
-
-    def text(name: str) -> dict[str, Any]:
-        return {"Sequence": {"id": name, "type_id": 0}}
-
+    first, second = ({"Sequence": {"id": name, "type_id": 0}} for name in "AB")
     last = {"SpecialToken": {"id": end, "type_id": 0}}
     return {
         "type": "TemplateProcessing",
-        "single": [text("A"), last],
-        "pair": [text("A"), last, text("B"), last],
+        "single": [first, last],
+        "pair": [first, last, second, last],
         "special_tokens": {end: {"id": end, "ids": [token], "tokens": [end]}},
     }
 

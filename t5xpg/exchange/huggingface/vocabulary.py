@@ -1,7 +1,7 @@
 """The vocabulary of a folder with tokenizer files, as transformers or this program writes them."""
 
 import dataclasses
-import re
+import unicodedata
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,12 +10,12 @@ from t5xpg.base.errors import UserError, nearest
 from t5xpg.base.files import json_object_of
 from t5xpg.data.vocab.files import vocabulary_of_file
 from t5xpg.data.vocab.sentinels import NAMED_TOKENS, SENTINEL
+from t5xpg.data.vocab.tokenizers import HuggingFaceTokenizer
 from t5xpg.data.vocab.vocabulary import BYT5_GOOGLE, BYTES, CONVENTIONS, OWN, SEQIO, TRANSFORMERS, Vocabulary
-from t5xpg.exchange.huggingface.tokenizer_files import BYTE_CLASS, CONFIG, CONVENTION, DEFINITION, PIECES
+from t5xpg.exchange.huggingface.tokenizer_files import BYTE_CLASS, CONFIG, CONVENTION, DEFINITION, PIECES, SAMPLES
 
 _BYT5_SENTINELS = 125  # of ByT5 in transformers
 _SHOWN = 5  # tokens that a message names
-_SPECIAL = re.compile(r"</?[a-z]+>|\[[A-Z0-9]+\]|<\|.*\|>")
 
 
 def vocabulary_of_folder(
@@ -61,12 +61,11 @@ def _read(folder: Path, tokenizer: str | None, sentinels: str | None, rows: int)
     if str(settings.get("tokenizer_class", "")).startswith(BYTE_CLASS):
         return _byte_vocabulary(folder, settings, sentinels)
     definition = folder / DEFINITION
-    if (folder / PIECES).is_file() and not _adds_words(json_object_of(definition)):
+    if (folder / PIECES).is_file():
         vocabulary = _sentencepiece_vocabulary(folder / PIECES, settings)
-        other_ids = [
-            f"{text} is {token}" for token, text in _all_added(folder, settings) if not _has(vocabulary, text, token)
-        ]
-        if not other_ids:
+        added = _all_added(folder, settings)
+        other_ids = [f"{text} is {token}" for token, text in added if not _has(vocabulary, text, token)]
+        if not other_ids and _reads_alike(definition, vocabulary):
             return vocabulary
         if not definition.is_file():
             raise UserError(
@@ -130,6 +129,17 @@ def _sentencepiece_vocabulary(file: Path, settings: Mapping[str, Any]) -> Vocabu
     return dataclasses.replace(vocabulary, named_tokens=names) if names and vocabulary.extra_ids else vocabulary
 
 
+def _reads_alike(definition: Path, vocabulary: Vocabulary) -> bool:
+    """True unless the tokenizer.json, which transformers reads, gives texts other ids than the pieces do. NFD is not
+    compared: T5Tokenizer loses accents that the models were trained with."""
+    if not definition.is_file():
+        return True
+    other, added = HuggingFaceTokenizer(str(definition)), json_object_of(definition).get("added_tokens") or ()
+    texts = (*SAMPLES, *(one["content"] for one in added))
+    compared = [text for text in texts if unicodedata.is_normalized("NFC", text) and not SENTINEL.search(text)]
+    return all(other.encode(text) == vocabulary.encode(text) for text in compared)
+
+
 def _has(vocabulary: Vocabulary, text: str, token: int) -> bool:
     """True if an added token has this id in the vocabulary. Of the ids of pieces, the text is not compared."""
     if match := SENTINEL.fullmatch(text):
@@ -143,17 +153,9 @@ def _all_added(folder: Path, settings: Mapping[str, Any]) -> list[tuple[int, str
     """The tokens, with their ids, that any of a folder's files adds, by id."""
     by_text = () if _added_tokens(settings) else json_object_of(folder / "added_tokens.json").items()
     added = json_object_of(folder / DEFINITION).get("added_tokens")
-    entries = [one for one in added if isinstance(one, Mapping)] if isinstance(added, list) else []
     pairs: list[tuple[Any, Any]] = [*_added_tokens(settings).items(), *((token, text) for text, token in by_text)]
-    pairs += [(one.get("id"), one.get("content")) for one in entries]
+    pairs += [(one.get("id"), one.get("content")) for one in added or () if isinstance(one, Mapping)]
     return sorted({(token, text) for token, text in pairs if isinstance(token, int) and isinstance(text, str)})
-
-
-def _adds_words(definition: Mapping[str, Any]) -> bool:
-    """True if a tokenizer.json adds tokens of text to the pieces: then only that file has all of them."""
-    added = definition.get("added_tokens")
-    texts = [one.get("content") for one in added if isinstance(one, Mapping)] if isinstance(added, list) else []
-    return not all(isinstance(text, str) and (SENTINEL.fullmatch(text) or _SPECIAL.fullmatch(text)) for text in texts)
 
 
 def _added_tokens(settings: Mapping[str, Any]) -> dict[int, str]:

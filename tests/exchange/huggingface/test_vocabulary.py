@@ -124,3 +124,18 @@ def test_what_does_not_fit(tmp_path: Path) -> None:
     byte_level(tmp_path / "other", ("</s>", "<pad>"))
     with refused("padding", " 1", " 0"):
         vocabulary_of_folder(tmp_path / "other", {"vocab_size": 1000})
+
+
+def test_a_tokenizer_that_reads_texts_otherwise_than_its_pieces(tmp_path: Path) -> None:
+    """transformers reads tokenizer.json; where it was changed, the pieces beside it are of an earlier tokenizer."""
+    (tmp_path / "made").mkdir()
+    write_tokenizer(
+        tmp_path, vocabulary_of_file(Path(sentencepiece_model(tmp_path / "made" / "a.model")), 8), longest=64
+    )
+    assert found(tmp_path).kind == "sentencepiece"
+    definition = json.loads((tmp_path / "tokenizer.json").read_text())
+    definition["normalizer"]["normalizers"].insert(0, {"type": "Lowercase"})
+    (tmp_path / "tokenizer.json").write_text(json.dumps(definition))
+    lower = found(tmp_path)
+    assert lower.kind == "huggingface"
+    assert lower.encode("BAD bag") == lower.encode("bad bag")
