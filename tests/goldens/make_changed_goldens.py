@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import copy
 import json
-import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -24,7 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
-from make_family_goldens import FAMILIES, FOLDER, kind_of
+from make_family_goldens import FOLDER, kind_of
 from make_goldens import is_check, make_all
 from safetensors.numpy import load_file, save_file
 

@@ -133,13 +133,14 @@ class _Config:
         start, begun = self._needed("bos_token_id"), config.get("decoder_start_token_id")
         if begun not in (None, start):
             raise UserError(f"The checkpoint's decoder_start_token_id is {begun!r}, and its bos_token_id {start!r}.")
-        end = images.get("eoi_token_index", images.get("eoi_token_id", 256_000)) if images is not parts[0] else None
-        if end is not None and 0 <= end < self._needed("vocab_size"):
-            raise UserError(
-                f"The checkpoint's eoi_token_index {end} is an id of its vocabulary, with one embedding in inputs and "
-                "another in outputs, as no model here has. For texts without images, write -1 in its place, into "
-                "`encoder` of config.json."
-            )
+        ends = {name: images[name] for name in ("eoi_token_index", "eoi_token_id") if name in images}
+        for name, end in (ends or {"eoi_token_index": 256_000}).items():
+            if images is not parts[0] and end is not None and 0 <= end < self._needed("vocab_size"):
+                raise UserError(
+                    f"The checkpoint's {name} {end} is an id of its vocabulary, with one embedding in inputs and "
+                    "another in outputs, as no model here has. For texts without images, write -1 in its place, into "
+                    "`encoder` of config.json."
+                )
 
     @staticmethod
     def _part(config: Json, name: str) -> Json:
