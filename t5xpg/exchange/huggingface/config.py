@@ -66,13 +66,17 @@ def _mlp_activations(config: Mapping[str, Any]) -> tuple[str, ...]:
     return (_ACTIVATIONS[name], *(["linear"] if config.get("is_gated_act", bool(gate)) else []))
 
 
+def require(config: Mapping[str, Any], name: str, is_good: bool, expected: str) -> None:
+    """Raise UserError for the setting of this name, unless it is good."""
+    if not is_good:
+        raise UserError(f"The checkpoint's {name} is {config.get(name)!r} in its config.json: expected is {expected}.")
+
+
 def refuse_other_models(config: Mapping[str, Any]) -> None:
     """Raise UserError for a setting that transformers reads, and that no model here has."""
     for name in _OTHER_MODELS:
-        if config.get(name):
-            raise UserError(f"The checkpoint has {name} {config[name]!r} in its config.json, which no model here has.")
-    if config.get("pad_token_id") not in (None, 0):
-        raise UserError(f"The checkpoint's pad_token_id is {config['pad_token_id']!r}: padding is id 0 here.")
+        require(config, name, not config.get(name), "none: no model here has it")
+    require(config, "pad_token_id", config.get("pad_token_id") in (None, 0), "0, which is padding here")
 
 
 def config_to_transformers(config: T5Config, eos_id: int = 1) -> dict[str, Any]:
@@ -150,17 +154,16 @@ def config_from_transformers(config: Mapping[str, Any], has_own_head: bool = Fal
             f"umT5, LongT5), 't5gemma' and 't5gemma2'.{near if 'Did you mean' in near else ''}"
         )
     refuse_other_models(config)
-    if not abs(_number(config, "layer_norm_epsilon", 1e-6) - 1e-6) <= 1e-12:  # NaN is not either
-        raise UserError(f"The checkpoint's layer_norm_epsilon is {config['layer_norm_epsilon']!r}; T5's is 1e-6.")
-    if config.get("decoder_start_token_id") not in (None, 0):
-        raise UserError(
-            f"The checkpoint's decoder_start_token_id is {config['decoder_start_token_id']!r}: a T5 begins with 0 here."
-        )
+    epsilon = _number(config, "layer_norm_epsilon", 1e-6)
+    require(config, "layer_norm_epsilon", abs(epsilon - 1e-6) <= 1e-12, "1e-6, as in all of T5")  # NaN is not either
+    start = config.get("decoder_start_token_id")
+    require(config, "decoder_start_token_id", start in (None, 0), "0, with which a T5 begins here")
     is_tied = scales_outputs(config) and not (model_type == "umt5" and has_own_head)
     values = {name: value for name, value in config.items() if value is not None}
     for alias, name in _ALIASES.items():
-        if alias in values and values.setdefault(name, values[alias]) != values[alias]:
-            raise UserError(f"The checkpoint's {name} is {values[name]!r}, and {alias}, the same, {values[alias]!r}.")
+        if alias in values:
+            is_one = values.setdefault(name, values[alias]) == values[alias]
+            require(values, name, is_one, f"{values[alias]!r}, as {alias} says, which is another name for it")
     try:
         values = {"num_decoder_layers": values["num_layers"]} | _DISTANCES | values
         sizes = {ours: values[theirs] for theirs, ours in _SIZES.items()}
@@ -168,11 +171,9 @@ def config_from_transformers(config: Mapping[str, Any], has_own_head: bool = Fal
         raise UserError(f"The checkpoint's config.json has no {error.args[0]!r}.") from error
     if model_type == "longt5":
         kind = config.get("encoder_attention_type", "local")
-        if kind not in ("local", "transient-global"):
-            raise UserError(
-                f"The checkpoint's encoder_attention_type is {kind!r}: of LongT5 those with 'local' and with "
-                "'transient-global' can be read."
-            )
+        require(
+            config, "encoder_attention_type", kind in ("local", "transient-global"), "'local' or 'transient-global'"
+        )
         if kind == "transient-global":
             sizes["encoder_global_block"] = _whole(config, "global_block_size", 16)
         radius = _whole(config, "local_radius", 127)
@@ -188,13 +189,11 @@ def config_from_transformers(config: Mapping[str, Any], has_own_head: bool = Fal
 
 def _number(config: Mapping[str, Any], name: str, default: float) -> float:
     value = config.get(name, default)
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        raise UserError(f"The checkpoint's {name} is {value!r}: expected a number.")
+    require(config, name, isinstance(value, int | float) and not isinstance(value, bool), "a number")
     return float(value)
 
 
 def _whole(config: Mapping[str, Any], name: str, default: int) -> int:
     value = _number(config, name, default)
-    if not value.is_integer():
-        raise UserError(f"The checkpoint's {name} is {value!r}: expected a whole number.")
+    require(config, name, value.is_integer(), "a whole number")
     return int(value)

@@ -15,7 +15,7 @@ import numpy as np
 
 from t5xpg.base.errors import UserError
 from t5xpg.exchange.formats.weights import LazyTensors
-from t5xpg.exchange.huggingface.config import refuse_other_models
+from t5xpg.exchange.huggingface.config import refuse_other_models, require
 from t5xpg.exchange.huggingface.params import Tensor, from_tensors, to_tensors
 from t5xpg.models.config import T5Config
 from t5xpg.models.model import Params
@@ -107,60 +107,37 @@ class _Config:
         self.is_second = config.get("model_type") in ("t5gemma2", "gemma3_text")
         self.whole, self.is_alone = config, is_decoder(config)
         caps = {} if self.is_second else {_CAP: 50.0, _LAST_CAP: 30.0}
-        parts = [config] if self.is_alone else [self._part(config, "encoder"), self._part(config, "decoder")]
-        images = parts[0]
-        if self.is_second and not self.is_alone:
-            parts[0] = self._part(images, "text_config")
-        self.encoder, self.decoder = ({**caps, **part} for part in (parts[0], parts[-1]))
+        encoder, decoder = (config, config) if self.is_alone else (config["encoder"], config["decoder"])
+        images: Json = {"eoi_token_index": 256_000, **encoder} if self.is_second and not self.is_alone else {}
+        encoder = images["text_config"] if images else encoder
+        self.encoder, self.decoder = ({**caps, **part} for part in (encoder, decoder))
         for part in (config, images, self.encoder, self.decoder):
             refuse_other_models(part)
         alike = [name for name in _SIZES if name not in _OF_A_STACK or self.is_second]
         alike += ["query_pre_attn_scalar", "hidden_activation", "rms_norm_eps", "sliding_window", "rope_parameters"]
         for name in (*alike, *([] if self.is_second else [_CAP]), "rope_theta", "rope_scaling", "rope_local_base_freq"):
-            ours, theirs = self.encoder.get(name), self.decoder.get(name)
-            if ours != theirs:
-                raise UserError(
-                    f"The checkpoint's encoder has {name} {ours!r} and its decoder {theirs!r}: only models whose two "
-                    "stacks are alike in it can be read."
-                )
-        if abs(float(self.decoder.get("rms_norm_eps", 1e-6)) - 1e-6) > 1e-12:
-            raise UserError(f"The checkpoint's rms_norm_eps is {self.decoder['rms_norm_eps']!r}; here it is 1e-6.")
-        if self._needed("hidden_activation") not in _ACTIVATIONS:
-            raise UserError(
-                f"The checkpoint's hidden_activation is {self.decoder['hidden_activation']!r}; known: "
-                f"{', '.join(_ACTIVATIONS)}."
+            theirs = self.decoder.get(name)
+            require(self.encoder, name, self.encoder.get(name) == theirs, f"{theirs!r}, as in the decoder")
+        epsilon, activation = float(self.decoder.get("rms_norm_eps", 1e-6)), self.decoder["hidden_activation"]
+        require(self.decoder, "rms_norm_eps", abs(epsilon - 1e-6) <= 1e-12, "1e-6")
+        require(self.decoder, "hidden_activation", activation in _ACTIVATIONS, " or ".join(_ACTIVATIONS))
+        start, begun = self.decoder["bos_token_id"], config.get("decoder_start_token_id")
+        require(config, "decoder_start_token_id", begun in (None, start), f"{start!r}, the decoder's bos_token_id")
+        for name in ("eoi_token_index", "eoi_token_id"):
+            in_text = images.get(name) is not None and 0 <= images[name] < self.decoder["vocab_size"]
+            expected = (
+                "no id of the vocabulary: it would have an embedding for inputs and one for outputs. For texts alone"
             )
-        start, begun = self._needed("bos_token_id"), config.get("decoder_start_token_id")
-        if begun not in (None, start):
-            raise UserError(f"The checkpoint's decoder_start_token_id is {begun!r}, and its bos_token_id {start!r}.")
-        ends = {name: images[name] for name in ("eoi_token_index", "eoi_token_id") if name in images}
-        for name, end in (ends or {"eoi_token_index": 256_000}).items():
-            if images is not parts[0] and end is not None and 0 <= end < self._needed("vocab_size"):
-                raise UserError(
-                    f"The checkpoint's {name} {end} is an id of its vocabulary, with one embedding in inputs and "
-                    "another in outputs, as no model here has. For texts without images, write -1 in its place, into "
-                    "`encoder` of config.json."
-                )
-
-    @staticmethod
-    def _part(config: Json, name: str) -> Json:
-        if not isinstance(part := config.get(name), Mapping):
-            raise UserError(f"The checkpoint's config.json has no object {name!r}.")
-        return part
-
-    def _needed(self, name: str) -> Any:
-        if self.decoder.get(name) is None:
-            raise UserError(f"The checkpoint's config.json has no {name!r} of its decoder.")
-        return self.decoder[name]
+            require(images, name, not in_text, f"{expected}, write -1 in its place into `encoder`")
 
     @property
     def query_scale(self) -> float:
         """The factor of products of queries and keys."""
-        return float(self._needed("query_pre_attn_scalar")) ** -0.5
+        return float(self.decoder["query_pre_attn_scalar"]) ** -0.5
 
     def config(self, tensors: Mapping[str, np.ndarray]) -> T5Config:
         """T5Config. tensors: they show whether encoder and decoder have the same embedding."""
-        sizes = {ours: self._needed(name) for name, ours in _SIZES.items()}
+        sizes = {ours: self.decoder[name] for name, ours in _SIZES.items()}
         of_encoder = {f"encoder_{_SIZES[name]}": self.encoder.get(name) for name in _OF_A_STACK}
         sizes |= {name: size for name, size in of_encoder.items() if size != sizes[name.removeprefix("encoder_")]}
         is_tied = self.whole.get("tie_word_embeddings") is not False
@@ -170,8 +147,8 @@ class _Config:
         return T5Config(
             **sizes,
             num_encoder_layers=self.encoder["num_hidden_layers"],
-            num_decoder_layers=self._needed("num_hidden_layers"),
-            mlp_activations=(_ACTIVATIONS[self._needed("hidden_activation")], "linear"),
+            num_decoder_layers=self.decoder["num_hidden_layers"],
+            mlp_activations=(_ACTIVATIONS[self.decoder["hidden_activation"]], "linear"),
             dropout_rate=float(self.whole.get("dropout_rate") or 0.0),
             logits_via_embedding=is_tied,
             attention_logit_softcap=None if self.is_second else self.decoder[_CAP],  # which has it, and uses it nowhere
@@ -181,7 +158,7 @@ class _Config:
             qk_norm=self.is_second,
             merged_attention=self.is_second and not self.is_alone,
             share_embeddings=is_shared,
-            decoder_start_token_id=self._needed("bos_token_id"),
+            decoder_start_token_id=self.decoder["bos_token_id"],
             **self._rotary(),
             **self._windows(),
         )
@@ -197,12 +174,11 @@ class _Config:
             whole, kinds = base | (rope.get(_GLOBAL) or {}) | scaling, ("default", "linear")
         for layers, one, known in ((_LOCAL, local, kinds[:1]), (_GLOBAL, whole, kinds)):
             kind = one.get("rope_type") or one.get("type") or "default"
-            others = one.keys() - {"rope_type", "type", "rope_theta", "factor"}
-            if kind not in known or one["rope_theta"] is None or others:
-                raise UserError(
-                    f"The checkpoint's rotary positions in layers of {layers} are {one}: expected of a "
-                    f"{self.whole['model_type']} is a rope_theta, with rope_type {' or '.join(known)}."
-                )
+            is_known = kind in known and not one.keys() - {"rope_type", "type", "rope_theta", "factor"}
+            expected = (
+                f"in {layers} of {self.whole['model_type']} a rope_theta, {' or '.join(known)}, and there is {one}"
+            )
+            require(self.decoder, "rope_parameters", is_known and one["rope_theta"] is not None, expected)
         return {
             "rotary_base": float(whole["rope_theta"]),
             "rotary_local_base": float(local["rope_theta"]) if local["rope_theta"] != whole["rope_theta"] else None,
@@ -217,17 +193,12 @@ class _Config:
         return _layer_types(int(part["num_hidden_layers"]), pattern)
 
     def _windows(self) -> dict[str, Any]:
-        size = int(self._needed("sliding_window"))
+        size = int(self.decoder["sliding_window"])
         stacks = [self._layer_types_of(part) for part in (self.encoder, self.decoder)]
-        longest = max(map(len, stacks))
-        for pattern in range(1, longest + 2):
-            if all(stack == _layer_types(len(stack), pattern) for stack in stacks):
-                break
-        else:
-            raise UserError(
-                f"The checkpoint's layer_types are {stacks[0]} and {stacks[1]}: known are those where every so many-th "
-                f"layer is {_GLOBAL!r}, in both stacks alike."
-            )
+        pattern = 1 + [*max(stacks, key=len), _GLOBAL].index(_GLOBAL)
+        are_regular = all(stack == _layer_types(len(stack), pattern) for stack in stacks)
+        expected = f"{_LOCAL!r} in all but every so many-th layer, which has {_GLOBAL!r}, in both stacks alike"
+        require(self.decoder, "layer_types", are_regular, expected)
         windows: dict[str, Any] = {"decoder_window": size - 1, "sliding_window_pattern": pattern}
         return windows if self.is_alone else {**windows, "encoder_window": _encoder_window(size, self.is_second)}
 
