@@ -53,13 +53,12 @@ def model_of(settings: Mapping[str, Any], weights: Mapping[str, np.ndarray]) -> 
     return EncoderDecoderModel(config), params
 
 
-def compare(imported: ImportedCheckpoint) -> str:
-    """Compare the logits with transformers', where that is installed; returns a line on it. Raises UserError where they
-    differ."""
+def compare(imported: ImportedCheckpoint) -> None:
+    """Compare the logits with transformers', where that is installed. Raises UserError where they differ."""
     auto_class = CAUSAL if isinstance(imported.model, DecoderOnlyModel) else SEQ2SEQ
     theirs, folder = Exported(auto_class, {"model_type": imported.family}, {}), imported.files[0].parent
     found = check_in_transformers(folder, theirs, imported.model, None, imported.params, imported.vocabulary)
-    return f"compared: {found.text}" if found else NOT_CHECKED
+    print(f"compared: {found.text}" if found else NOT_CHECKED, flush=True)
 
 
 def read_config(folder: Path) -> Mapping[str, Any]:

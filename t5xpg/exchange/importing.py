@@ -45,15 +45,14 @@ def import_checkpoint(
     target = (runs / name).absolute()
     stores.pull(target)
     _check_target(target, force)
-    comparison = from_transformers.compare(imported) if imported.format == "huggingface" else None
+    if imported.format == "huggingface":
+        from_transformers.compare(imported)
     with directory_atomically(target) as temporary:
         evaluation = _write_run(temporary, target, name, imported)
     vocabulary, model = imported.vocabulary, imported.model
     ids = f"{vocabulary.kind}, {vocabulary.size:,} ids, sentinels as {vocabulary.sentinels}"
     optimizer_note = f", Adafactor after step {imported.step:,}" if imported.opt_state is not None else ""
     print(f"{imported.source}: {imported.family}, {model.num_params:,} parameters, {ids}{optimizer_note}")
-    if comparison is not None:
-        print(comparison)
     print(f"run: {shown(target)}; make infer EXP={name} PROMPT=…, {evaluation}", flush=True)
     stores.push(target)
     return target

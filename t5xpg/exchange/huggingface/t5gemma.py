@@ -85,7 +85,7 @@ def from_transformers(config: Json, tensors: Mapping[str, np.ndarray]) -> tuple[
     tensors = LazyTensors({name: partial(tensors.__getitem__, names[name]) for name in kept})
     try:
         read = _Config(config)
-        ours, query_scale = read.config(tensors), read.query_scale
+        ours, query_scale = read.config(tensors), float(read.decoder["query_pre_attn_scalar"]) ** -0.5
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise UserError(
             f"The checkpoint's config.json lacks a setting of {config['model_type']}, or has another kind of value for "
@@ -129,11 +129,6 @@ class _Config:
                 "no id of the vocabulary: it would have an embedding for inputs and one for outputs. For texts alone"
             )
             require(images, name, not in_text, f"{expected}, write -1 in its place into `encoder`")
-
-    @property
-    def query_scale(self) -> float:
-        """The factor of products of queries and keys."""
-        return float(self.decoder["query_pre_attn_scalar"]) ** -0.5
 
     def config(self, tensors: Mapping[str, np.ndarray]) -> T5Config:
         """T5Config. tensors: they show whether encoder and decoder have the same embedding."""

@@ -149,11 +149,8 @@ def _ours(
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """Logits and greedy answers in float32; None instead of answers without a converter, or if it does not decode."""
     decodable = None if converter is None else model.for_decoding(converter)
-    batch = {
-        "encoder_input_tokens": inputs,
-        "decoder_input_tokens": _shifted(targets),
-        "decoder_target_tokens": targets,
-    }
+    batch = {"encoder_input_tokens": inputs, "decoder_target_tokens": targets}
+    batch["decoder_input_tokens"] = _shifted(targets)
     with jax.default_matmul_precision("highest"):
         logits = np.asarray(jax.jit(model.logits)(params, jax.tree.map(jnp.asarray, batch)))
         if decodable is None:

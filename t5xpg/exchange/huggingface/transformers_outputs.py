@@ -52,12 +52,10 @@ def main(folder: str, inputs_file: str, outputs_file: str) -> None:
         results["logits"] = model(**given).logits
         if settings["max_new_tokens"]:
             results["generated"] = generated(model, inputs, settings)
-    tokenizer, ids = None, []
-    if settings["texts"]:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, tokenizer_type=settings["tokenizer_type"])
-        ids = [tokenizer(text).input_ids for text in settings["texts"]]
+    load, kind, texts = transformers.AutoTokenizer.from_pretrained, settings["tokenizer_type"], settings["texts"]
+    tokenizer: Any = load(folder, tokenizer_type=kind) if texts else None
     answer = {
-        "ids": ids,
+        "ids": [tokenizer(text).input_ids for text in texts],
         "model": type(model).__name__,
         "tokenizer": tokenizer and type(tokenizer).__name__,
         "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
