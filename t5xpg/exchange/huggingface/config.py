@@ -126,7 +126,7 @@ def head_factor_to_transformers(config: T5Config) -> float:
 def head_factor_from_transformers(config: Mapping[str, Any], has_own_head: bool) -> float:
     """The factor of a checkpoint's output matrix on import: 1 / sqrt(D) for an untied umT5 that divides by it."""
     scaled_all_the_same = config.get("model_type") == "umt5" and has_own_head and scales_outputs(config)
-    return 1.0 / math.sqrt(config["d_model"]) if scaled_all_the_same else 1.0
+    return 1.0 / math.sqrt(config.get("d_model") or config["hidden_size"]) if scaled_all_the_same else 1.0
 
 
 def scales_outputs(config: Mapping[str, Any]) -> bool:

@@ -180,16 +180,12 @@ class _Config:
             "rotary_scale": float(whole["factor"]) if kind == "linear" else 1.0,
         }
 
-    def _layer_types_of(self, part: Json) -> list[str]:
-        """The `layer_types` of a stack, which transformers 4 did not write for Gemma 2 and 3."""
-        if layer_types := part.get("layer_types"):
-            return list(layer_types)
-        pattern = int(part.get("sliding_window_pattern", 6)) if self.is_second else 2
-        return _layer_types(int(part["num_hidden_layers"]), pattern)
-
     def _windows(self) -> dict[str, Any]:
         size = int(self.decoder["sliding_window"])
-        stacks = [self._layer_types_of(part) for part in (self.encoder, self.decoder)]
+        stacks = []
+        for part in (self.encoder, self.decoder):  # transformers 4 did not write `layer_types` for Gemma 2 and 3
+            pattern = int(part.get("sliding_window_pattern", 6)) if self.is_second else 2
+            stacks.append(list(part.get("layer_types") or _layer_types(int(part["num_hidden_layers"]), pattern)))
         pattern = 1 + [*max(stacks, key=len), _GLOBAL].index(_GLOBAL)
         are_regular = all(stack == _layer_types(len(stack), pattern) for stack in stacks)
         expected = f"{_LOCAL!r} in all but every so many-th layer, which has {_GLOBAL!r}, in both stacks alike"
