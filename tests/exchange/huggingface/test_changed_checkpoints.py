@@ -27,7 +27,7 @@ from tests.refusals import refused
 from tests.small_models import FAMILIES, GOLDENS, seq2seq
 
 PEERS = paths.REPOSITORY / ".venv-bench" / "bin" / "python"
-FILE = GOLDENS / "changed.safetensors"
+FILE = GOLDENS / "changed" / "logits.safetensors"
 SHOWN = ([0, 2], [-1, -1])  # rows and positions of the logits that are kept
 with safe_open(FILE, "numpy") as _file:
     CHANGES: list[dict[str, Any]] = json.loads(_file.metadata()["changes"])
