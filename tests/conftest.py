@@ -17,6 +17,8 @@ pytest_plugins = ["tests.tiers"]
 PROGRAMS, REVISION = "T5XPG_COMPILE_CACHE", "T5XPG_REVISION"
 # What tests train is as if of a commit: only that is published, and a checkout that is worked in has changes.
 os.environ[REVISION] = "0123456789" * 4
+# A test that compares with transformers says in which Python.
+os.environ["T5XPG_TORCH_PYTHON"] = "0"
 # Before any import of jax.
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {FAST_COMPILATION}".strip()
 set_xla_flags()

@@ -75,7 +75,8 @@ def squad(targets: Sequence[Target], predictions: Sequence[str]) -> dict[str, fl
 
 
 def trivia_qa(targets: Sequence[Target], predictions: Sequence[str]) -> dict[str, float]:
-    """TriviaQA's exact match and F1 (Joshi et al. 2017) over the aliases, normalised as in its script (no articles)."""
+    """TriviaQA's exact match and F1 (Joshi et al. 2017) over the aliases, normalised as in its script (no articles), by
+    which the F1 of two texts that this empties is 0."""
     return _match_and_f1(targets, predictions, _TRIVIA_QA_PUNCTUATION, only_with_text=False)
 
 
@@ -90,7 +91,8 @@ def _match_and_f1(
     if only_with_text:
         references = [list(filter(None, answers)) or [""] for answers in references]
     answered = list(map(normalized, predictions))
-    return {"em": mean_of_best(_equal, references, answered), "f1": mean_of_best(_f1, references, answered)}
+    f1 = _f1 if only_with_text else lambda reference, prediction: _f1(reference, prediction) if prediction else 0.0
+    return {"em": mean_of_best(_equal, references, answered), "f1": mean_of_best(f1, references, answered)}
 
 
 def _equal(reference: str, prediction: str) -> float:

@@ -29,7 +29,7 @@ from t5xpg.exchange.import_folders import (
 from t5xpg.exchange.t5x.adafactor import accumulators_of
 from t5xpg.exchange.t5x.networks import RECORD
 from t5xpg.exchange.t5x.params import config_of, params_of, state_of
-from t5xpg.models.config import ACTIVATIONS, T5Config
+from t5xpg.models.config import ACTIVATIONS, BEYOND_T5, T5Config
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
 from t5xpg.models.model import Params
 from t5xpg.optim.optimizers import Adafactor
@@ -37,7 +37,10 @@ from t5xpg.optim.schedules import Constant
 
 _GIN_FILES = ("config.gin", "operative_config.gin", "operative.gin")
 _VALUE = r"\s*=[\s\\]*([\[(][^\])]*[\])]|[^\s#]*)"
-_ACTIVATIONS = re.compile(rf"^[^#\n]*(?:mlp_activations|DenseReluDense\.activation){_VALUE}", re.MULTILINE)
+# what no array shows; of numbers, how the one that all of T5 has is written
+_USUAL: Mapping[str, tuple[str, ...]] = {"max_distance": ("128",), "epsilon": ("1e-6", "1e-06")}
+_NAMES = rf"mlp_activations|DenseReluDense\.activation|{'|'.join(_USUAL)}"
+_SETTINGS = re.compile(rf"^[^#\n]*({_NAMES}){_VALUE}", re.MULTILINE)
 _MACROS = re.compile(rf"^(\w+){_VALUE}", re.MULTILINE)
 _PART = re.compile(r"state|checkpoint(_\d+)?|model\.ckpt-.*|checkpoints")  # of a run's path, below its name
 _BYTE_ROWS = range(259, 513)
@@ -60,6 +63,13 @@ def read(checkpoint: str, *, tokenizer: str | None, sentinels: str | None, optim
     record: Mapping[str, Any] = next(filter(None, (json_object_of(folder / RECORD) for folder in folders)), {})
     state = state_of(stored)
     config = config_of(state, _activations(folders, record))
+    # sizes are those of the arrays, whose names and shapes are compared below
+    shown = {name: getattr(config, name) for name in ("relative_attention_max_distance", *BEYOND_T5)}
+    for name, theirs in record.get("model", {}).items():
+        if theirs != shown.get(name, theirs):
+            raise UserError(
+                f"{name} is {theirs!r} in the {RECORD} of {folders[0]}, and {shown[name]!r} in all of T5X's."
+            )
     vocabulary = _vocabulary(folders, config, record, tokenizer, sentinels)
     params = params_of(state, config)
     step, opt_state = 0, None
@@ -100,16 +110,20 @@ def _activations(folders: list[Path], record: Mapping[str, Any]) -> tuple[str, .
     for file in (folder / name for folder in folders for name in _GIN_FILES if (folder / name).is_file()):
         text, choices = file.read_text(encoding="utf-8", errors="replace"), set()
         macros: dict[str, str] = {f"%{name}": value for name, value in _MACROS.findall(text)}
-        for match in _ACTIVATIONS.finditer(text):
-            names = tuple(re.findall(r"\w+", macros.get(match[1], match[1])))
-            choices.add(names)
-            if len(choices) > 1 or not names or not set(names) <= set(ACTIVATIONS):
-                line = text.count("\n", 0, match.start()) + 1
-                raise UserError(
-                    f"{file}, line {line}: {' '.join(match[0].split())}. Expected is one choice of "
-                    f"{', '.join(ACTIVATIONS)} in the whole file: write that of the checkpoint there, as in "
-                    "mlp_activations = ('gelu', 'linear')."
+        for match in _SETTINGS.finditer(text):
+            value = macros.get(match[2], match[2])
+            if usual := _USUAL.get(match[1]):
+                is_good, expected = value in usual, f"{usual[0]}: no checkpoint with another one can be imported"
+            else:
+                choices.add(names := tuple(re.findall(r"\w+", value)))
+                is_good = len(choices) == 1 and names != () and set(names) <= set(ACTIVATIONS)
+                expected = (
+                    f"one choice of {', '.join(ACTIVATIONS)} in the whole file: write that of the checkpoint there, as "
+                    "in mlp_activations = ('gelu', 'linear')"
                 )
+            if not is_good:
+                line = text.count("\n", 0, match.start()) + 1
+                raise UserError(f"{file}, line {line}: {' '.join(match[0].split())}. Expected is {expected}.")
         if choices:
             return choices.pop()
     return None

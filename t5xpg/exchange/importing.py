@@ -45,6 +45,8 @@ def import_checkpoint(
     target = (runs / name).absolute()
     stores.pull(target)
     _check_target(target, force)
+    if imported.format == "huggingface":
+        from_transformers.compare(imported)
     with directory_atomically(target) as temporary:
         evaluation = _write_run(temporary, target, name, imported)
     vocabulary, model = imported.vocabulary, imported.model

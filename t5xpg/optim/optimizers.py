@@ -126,8 +126,8 @@ class Adafactor(Optimizer):
     Arrays whose two largest dimensions have `min_dim_size_to_factor` or more entries keep a mean of squared gradients
     per row and per column, all others one per entry. T5X's rules by logical axis matter only for arrays of three and
     more axes: with two and fewer, relative position biases included, T5X also decides by these sizes.
-    The decay subtracts `weight_decay * parameter`, not multiplied by the learning rate; but if
-    `weight_decay_lr_exponent` is set, multiplied by `learning_rate ** weight_decay_lr_exponent` (weight_decay None: 1).
+    The decay subtracts `weight_decay * parameter`, not multiplied by the learning rate; but with an exponent other than
+    0, multiplied by `learning_rate ** weight_decay_lr_exponent`, and a weight_decay of None or 0 then counts as 1.
     step_offset: the update from which the decay by `decay_rate` counts; it must have been reached (`Experiment`).
     """
 
@@ -169,11 +169,9 @@ class Adafactor(Optimizer):
         return optax.chain(*steps, optax.scale(-1.0))
 
     def _decay(self) -> Schedule | float | None:
-        rate, exponent = self.weight_decay, self.weight_decay_lr_exponent
-        if exponent is None:
-            return rate
-        factor = 1.0 if rate is None else rate
-        return lambda step: factor * self.learning_rate(step) ** exponent
+        if not (exponent := self.weight_decay_lr_exponent):
+            return self.weight_decay
+        return lambda step: (self.weight_decay or 1.0) * self.learning_rate(step) ** exponent
 
 
 @dataclass(frozen=True)

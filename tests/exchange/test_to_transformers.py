@@ -167,6 +167,7 @@ class Transformers:
 def test_a_difference_is_an_error_and_nothing_is_left(
     runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    import_checkpoint(str(FAMILIES / "byt5"), runs)
     transformers = Transformers(monkeypatch)
     folder = export(runs, "byt5", tmp_path / "right")
     assert "logits differ by at most 0.0e+00" in capsys.readouterr().out
@@ -184,6 +185,7 @@ def test_a_difference_is_an_error_and_nothing_is_left(
 
 @pytest.mark.process
 def test_a_transformers_that_fails(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import_checkpoint(str(FAMILIES / "t5"), runs)
     python = tmp_path / "python"
     monkeypatch.setenv(transformers_check.PYTHON_VARIABLE, str(python))
     with refused("torch and transformers"):

@@ -123,6 +123,9 @@ def adafactor_rule(
         ({"momentum": 0.9, "weight_decay": 0.01}, {"momentum": 0.9, "weight_decay": 0.01}),
         ({"weight_decay_lr_exponent": 2.0}, {"exponent": 2.0, "weight_decay": 1.0}),
         ({"weight_decay": 0.5, "weight_decay_lr_exponent": 2.0}, {"weight_decay": 0.5, "exponent": 2.0}),
+        # as T5X takes zeros
+        ({"weight_decay": 0.0, "weight_decay_lr_exponent": 2.0}, {"weight_decay": 1.0, "exponent": 2.0}),
+        ({"weight_decay_lr_exponent": 0.0}, {}),
     ],
 )
 def test_adafactor_is_the_papers(ours, theirs):

@@ -26,6 +26,7 @@ from t5xpg.models.shared_encoder_decoder import SharedEncoderDecoderModel
 
 ENCODER_DECODERS = (SharedEncoderDecoderModel, EncoderDecoderModel)
 SEQ2SEQ = "AutoModelForSeq2SeqLM"
+CAUSAL = "AutoModelForCausalLM"
 TOKENS = "AutoModelForTokenClassification"
 
 

@@ -2,7 +2,7 @@
 
 Besides sizes they differ in two things. umT5 has a table of relative positions in every layer. And the decoder's output
 may be divided by sqrt(D) before the output matrix: in transformers 4 if `tie_word_embeddings` is true; in 5, which
-writes that as true for all, for T5 if `scale_decoder_outputs` is true, for mT5 never and for umT5 always.
+writes that as true for all, if `scale_decoder_outputs` is true, for mT5 never, and for umT5 always up to 5.23.
 """
 
 import math
@@ -22,26 +22,61 @@ _SIZES = {
     "num_layers": "num_encoder_layers", "num_decoder_layers": "num_decoder_layers", "num_heads": "num_heads",
     **{name: name for name in _DISTANCES},
 }  # fmt: skip
-_ACTIVATIONS: Mapping[str, tuple[str, ...]] = {
-    "relu": ("relu",),
-    "gelu_new": ("gelu",),
-    "silu": ("silu",),
-    "gated-gelu": ("gelu", "linear"),
-    "gated-gelu_new": ("gelu", "linear"),
-    "gated-silu": ("silu", "linear"),
-    "gated-relu": ("relu", "linear"),
+# second names of some, which transformers reads alike
+_ALIASES = {
+    "hidden_size": "d_model",
+    "num_attention_heads": "num_heads",
+    "num_hidden_layers": "num_layers",
+    "head_dim": "d_kv",
 }
+_ACTIVATIONS = {"relu": "relu", "gelu_new": "gelu", "silu": "silu", "gelu_pytorch_tanh": "gelu", "swish": "silu"}
+# settings with which transformers computes something else, or reads other files: no model here has them
+_OTHER_MODELS = (
+    "attention_bias", "partial_rotary_factor", "per_layer_config", "pruned_heads", "quantization_config",
+    "tie_encoder_decoder", "transformers_weights", "use_bidirectional_attention",
+)  # fmt: skip
 # model types that are named after T5 or resemble it, with other layers
 _RELATIVES = ("switch_transformers", "pix2struct", "udop")
 
 
 def feed_forward_proj(config: T5Config) -> str:
     """The name that transformers has for the MLP's activations. Raises UserError where it has none."""
-    activations = tuple("silu" if name == "swish" else name for name in config.mlp_activations)
-    if name := next((name for name, known in _ACTIVATIONS.items() if known == activations), None):
-        return name
-    known = ", ".join(map(str, dict.fromkeys(_ACTIVATIONS.values())))
-    raise UserError(f"transformers' T5 has no MLP with the activations {config.mlp_activations}; it has {known}.")
+    first, *gate = ("silu" if name == "swish" else name for name in config.mlp_activations)
+    name = next((theirs for theirs, ours in _ACTIVATIONS.items() if ours == first), None)
+    if name is None or gate not in ([], ["linear"]):
+        known = ", ".join(dict.fromkeys(_ACTIVATIONS.values()))
+        raise UserError(
+            f"transformers' T5 has no MLP with the activations {config.mlp_activations}; it has {known}, alone or with "
+            "'linear'."
+        )
+    return name if not gate else "gated-gelu" if name == "gelu_new" else f"gated-{name}"
+
+
+def _mlp_activations(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """The MLP's activations. As in transformers, dense_act_fn and is_gated_act count more than feed_forward_proj."""
+    default = "relu" if config.get("model_type", "t5") in ("t5", "longt5") else "gated-gelu"
+    proj = str(config.get("feed_forward_proj", default))
+    gate, _, name = proj.rpartition("-")
+    name = str(config.get("dense_act_fn", "gelu_new" if proj == "gated-gelu" else name))
+    if gate not in ("", "gated") or name not in _ACTIVATIONS:
+        known = [*_ACTIVATIONS, *(f"gated-{one}" for one in ("gelu", *_ACTIVATIONS))]
+        said = {name: config[name] for name in ("feed_forward_proj", "dense_act_fn") if name in config}
+        names = " and ".join(f"{name} is {value!r}" for name, value in said.items())
+        raise UserError(f"The checkpoint's {names}.{nearest(str([*said.values()][-1]), known)}")
+    return (_ACTIVATIONS[name], *(["linear"] if config.get("is_gated_act", bool(gate)) else []))
+
+
+def require(config: Mapping[str, Any], name: str, is_good: bool, expected: str) -> None:
+    """Raise UserError for the setting of this name, unless it is good."""
+    if not is_good:
+        raise UserError(f"The checkpoint's {name} is {config.get(name)!r} in its config.json: expected is {expected}.")
+
+
+def refuse_other_models(config: Mapping[str, Any]) -> None:
+    """Raise UserError for a setting that transformers reads, and that no model here has."""
+    for name in _OTHER_MODELS:
+        require(config, name, not config.get(name), "none: no model here has it")
+    require(config, "pad_token_id", config.get("pad_token_id") in (None, 0), "0, which is padding here")
 
 
 def config_to_transformers(config: T5Config, eos_id: int = 1) -> dict[str, Any]:
@@ -91,13 +126,13 @@ def head_factor_to_transformers(config: T5Config) -> float:
 def head_factor_from_transformers(config: Mapping[str, Any], has_own_head: bool) -> float:
     """The factor of a checkpoint's output matrix on import: 1 / sqrt(D) for an untied umT5 that divides by it."""
     scaled_all_the_same = config.get("model_type") == "umt5" and has_own_head and scales_outputs(config)
-    return 1.0 / math.sqrt(config["d_model"]) if scaled_all_the_same else 1.0
+    return 1.0 / math.sqrt(config.get("d_model") or config["hidden_size"]) if scaled_all_the_same else 1.0
 
 
 def scales_outputs(config: Mapping[str, Any]) -> bool:
     """True if the decoder's output is divided by sqrt(D) before the output matrix, whoever wrote the config.json."""
-    if isinstance(scales := config.get("scale_decoder_outputs"), bool):
-        return scales
+    if config.get("model_type") != "mt5" and "scale_decoder_outputs" in config:
+        return bool(config["scale_decoder_outputs"])
     version = re.match(r"[0-9]+", str(config.get("transformers_version", "")))
     if config.get("model_type") == "mt5" and version is not None and int(version[0]) >= 5:
         return False
@@ -118,16 +153,17 @@ def config_from_transformers(config: Mapping[str, Any], has_own_head: bool = Fal
             f"The checkpoint's model_type is {model_type!r}{what}; {known} can be read (T5, T5 1.1, FLAN, ByT5, mT5, "
             f"umT5, LongT5), 't5gemma' and 't5gemma2'.{near if 'Did you mean' in near else ''}"
         )
-    proj = config.get("feed_forward_proj", "gated-gelu" if model_type != "t5" else "relu")
-    if str(proj) not in _ACTIVATIONS:
-        raise UserError(f"The checkpoint's feed_forward_proj is {proj!r}.{nearest(str(proj), _ACTIVATIONS)}")
-    if not abs(_number(config, "layer_norm_epsilon", 1e-6) - 1e-6) <= 1e-12:  # NaN is not either
-        raise UserError(f"The checkpoint's layer_norm_epsilon is {config['layer_norm_epsilon']!r}; T5's is 1e-6.")
-    for name in ("pad_token_id", "decoder_start_token_id"):
-        if config.get(name) not in (None, 0):
-            raise UserError(f"The checkpoint's {name} is {config[name]!r}; here it is 0 for every model.")
+    refuse_other_models(config)
+    epsilon = _number(config, "layer_norm_epsilon", 1e-6)
+    require(config, "layer_norm_epsilon", abs(epsilon - 1e-6) <= 1e-12, "1e-6, as in all of T5")  # NaN is not either
+    start = config.get("decoder_start_token_id")
+    require(config, "decoder_start_token_id", start in (None, 0), "0, with which a T5 begins here")
     is_tied = scales_outputs(config) and not (model_type == "umt5" and has_own_head)
     values = {name: value for name, value in config.items() if value is not None}
+    for alias, name in _ALIASES.items():
+        if alias in values:
+            is_one = values.setdefault(name, values[alias]) == values[alias]
+            require(values, name, is_one, f"{values[alias]!r}, as {alias} says, which is another name for it")
     try:
         values = {"num_decoder_layers": values["num_layers"]} | _DISTANCES | values
         sizes = {ours: values[theirs] for theirs, ours in _SIZES.items()}
@@ -135,18 +171,16 @@ def config_from_transformers(config: Mapping[str, Any], has_own_head: bool = Fal
         raise UserError(f"The checkpoint's config.json has no {error.args[0]!r}.") from error
     if model_type == "longt5":
         kind = config.get("encoder_attention_type", "local")
-        if kind not in ("local", "transient-global"):
-            raise UserError(
-                f"The checkpoint's encoder_attention_type is {kind!r}: of LongT5 those with 'local' and with "
-                "'transient-global' can be read."
-            )
+        require(
+            config, "encoder_attention_type", kind in ("local", "transient-global"), "'local' or 'transient-global'"
+        )
         if kind == "transient-global":
             sizes["encoder_global_block"] = _whole(config, "global_block_size", 16)
         radius = _whole(config, "local_radius", 127)
         sizes |= {"encoder_window": (radius, radius), "sliding_window_pattern": sizes["num_encoder_layers"] + 1}
     return T5Config(
         **sizes,
-        mlp_activations=_ACTIVATIONS[proj],
+        mlp_activations=_mlp_activations(values),
         dropout_rate=_number(config, "dropout_rate", 0.1),
         logits_via_embedding=is_tied,
         relpos_bias_in_every_layer=model_type == "umt5",
@@ -155,13 +189,11 @@ def config_from_transformers(config: Mapping[str, Any], has_own_head: bool = Fal
 
 def _number(config: Mapping[str, Any], name: str, default: float) -> float:
     value = config.get(name, default)
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        raise UserError(f"The checkpoint's {name} is {value!r}: expected a number.")
+    require(config, name, isinstance(value, int | float) and not isinstance(value, bool), "a number")
     return float(value)
 
 
 def _whole(config: Mapping[str, Any], name: str, default: int) -> int:
     value = _number(config, name, default)
-    if not value.is_integer():
-        raise UserError(f"The checkpoint's {name} is {value!r}: expected a whole number.")
+    require(config, name, value.is_integer(), "a whole number")
     return int(value)

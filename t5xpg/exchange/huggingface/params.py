@@ -6,7 +6,6 @@ of mT5, umT5 and LongT5.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -19,13 +18,10 @@ from t5xpg.models.config import T5Config
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
 from t5xpg.models.model import Params
 
-# copies of shared.weight, and a table that checkpoints of 2020 carry though no model reads it
-_IGNORED = (
-    "encoder.embed_tokens.weight",
-    "decoder.embed_tokens.weight",
-    "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",
-)
 _EMBEDDING, _HEAD = "shared.weight", "lm_head.weight"
+_EMBEDDINGS = (_EMBEDDING, "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")  # one tensor
+# a table that checkpoints of 2020 carry though no model reads it
+_UNREAD = ("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",)
 _POSITIONS = "SelfAttention.relative_attention_bias.weight"
 _MATRICES = {"query": "q", "key": "k", "value": "v", "out": "o"}
 _ATTENTIONS = {  # ours, transformers', and the norm before it
@@ -107,11 +103,17 @@ def tensors_of(config: T5Config, head_factor: float) -> Iterator[Tensor]:
         yield Tensor("decoder/logits_dense/kernel", _HEAD, True, head_factor)
 
 
+def _embedding_of(state_dict: Mapping[str, np.ndarray]) -> str:
+    """The name under which a checkpoint has its embedding: MADLAD's have no shared.weight."""
+    return next((name for name in _EMBEDDINGS if name in state_dict), _EMBEDDING)
+
+
 def has_own_head(state_dict: Mapping[str, np.ndarray]) -> bool:
     """True if a checkpoint has an output matrix that is no copy of its embedding."""
-    if _HEAD not in state_dict or _EMBEDDING not in state_dict:
+    embedding = _embedding_of(state_dict)
+    if _HEAD not in state_dict or embedding not in state_dict:
         return False
-    return not np.array_equal(state_dict[_HEAD], state_dict[_EMBEDDING])
+    return not np.array_equal(state_dict[_HEAD], state_dict[embedding])
 
 
 def params_from_transformers(
@@ -119,38 +121,33 @@ def params_from_transformers(
 ) -> Params:
     """Our parameters (numpy float32) from the tensors of a transformers T5 checkpoint.
 
-    With config.logits_via_embedding an lm_head is ignored where it equals the embedding; without it, a missing lm_head
-    is the embedding's copy. head_factor: the factor of the output matrix. Raises UserError where tensors are
-    missing, unknown, or of other shapes than config says, naming them.
+    Without config.logits_via_embedding, a missing lm_head is the embedding's copy, as in transformers. head_factor: the
+    factor of the output matrix. Raises UserError where tensors are missing, unknown, of other shapes than config says,
+    or differ though they are one in transformers, naming them.
     """
-    is_tied = config.logits_via_embedding
-    wrong = []
-    if is_tied and has_own_head(state_dict):
-        wrong.append("lm_head.weight differs from shared.weight, the configuration says that they are tied")
-    # transformers ties the head that a checkpoint lacks, also where the output is not scaled as tied ones are
-    copies = {} if is_tied or _HEAD in state_dict else {_HEAD: _EMBEDDING}
-    ignored = {*_IGNORED, _HEAD} if is_tied else _IGNORED
-    return from_tensors(state_dict, config, list(tensors_of(config, head_factor)), ignored, copies, wrong)
+    embedding = _embedding_of(state_dict)
+    tied = dict.fromkeys((*_EMBEDDINGS, _HEAD), embedding)
+    return from_tensors(state_dict, config, list(tensors_of(config, head_factor)), tied, _UNREAD)
 
 
 def from_tensors(
     state_dict: Mapping[str, np.ndarray],
     config: T5Config,
     tensors: Sequence[Tensor],
-    ignored: Collection[str],
-    copies: Mapping[str, str] = MappingProxyType({}),
-    wrong: Sequence[str] = (),
+    tied: Mapping[str, str],
+    unread: Collection[str] = (),
 ) -> Params:
     """Our parameters (numpy float32) from the tensors of a checkpoint.
 
-    ignored: further names that may be there. copies: {name: the one read in its place}. wrong: problems known already.
-    Raises UserError where tensors are missing, unknown, or of other shapes than config says, naming them.
+    tied: {name: the tensor that transformers takes where it is absent}; one that is none of `tensors` has to be its
+    copy. unread: further names, which transformers does not read. Raises UserError where tensors are missing, unknown,
+    no copies, or of other shapes than config says, naming them.
     """
     abstract = flatten_dict(EncoderDecoderModel(config).abstract_params(), sep="/")  # a decoder alone is a part of it
     params: dict[str, np.ndarray] = {}
-    missing, differing = [], list(wrong)
+    missing, differing, read = [], [], {tensor.theirs for tensor in tensors}
     for tensor in tensors:
-        source = copies.get(tensor.theirs, tensor.theirs)
+        source = tensor.theirs if tensor.theirs in state_dict else tied.get(tensor.theirs, tensor.theirs)
         if source not in state_dict:
             missing.append(source)
             continue
@@ -165,9 +162,12 @@ def from_tensors(
             f"The checkpoint lacks {len(missing)} of the tensors of this configuration: {first_names(missing)}."
             f"{nearest(missing[0], state_dict)}"
         )
-    if unknown := sorted(set(state_dict) - {tensor.theirs for tensor in tensors} - set(ignored)):
+    if unknown := sorted(set(state_dict) - {*read, *tied, *tied.values(), *unread}):
         listed = first_names(unknown)
         raise UserError(f"The checkpoint has {len(unknown)} tensors that this configuration lacks: {listed}.")
+    for name, source in tied.items():
+        if name in state_dict and name not in read and not np.array_equal(state_dict[name], state_dict[source]):
+            differing.append(f"{name} differs from {source}, the configuration says that they are tied")
     if differing:
         raise UserError(f"The checkpoint and the configuration differ: {'; '.join(differing[:5])}.")
     return unflatten_dict(params, sep="/")

@@ -8,11 +8,14 @@ the queries' matrix, or in the scale of the queries' norm, times sqrt(K), as the
 
 import math
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from t5xpg.base.errors import UserError
+from t5xpg.exchange.formats.weights import LazyTensors
+from t5xpg.exchange.huggingface.config import refuse_other_models, require
 from t5xpg.exchange.huggingface.params import Tensor, from_tensors, to_tensors
 from t5xpg.models.config import T5Config
 from t5xpg.models.model import Params
@@ -23,8 +26,8 @@ DECODERS = ("gemma2", "gemma3_text")
 _SIZES = {
     "vocab_size": "vocab_size", "hidden_size": "emb_dim", "num_attention_heads": "num_heads", "head_dim": "head_dim",
     "num_key_value_heads": "num_kv_heads", "intermediate_size": "mlp_dim",
-    "attn_logit_softcapping": "attention_logit_softcap",
 }  # fmt: skip
+_CAP, _LAST_CAP = "attn_logit_softcapping", "final_logit_softcapping"
 # the sizes in which T5Gemma's encoder can differ from its decoder
 _OF_A_STACK = ("hidden_size", "num_attention_heads", "num_key_value_heads", "intermediate_size")
 _ACTIVATIONS = {"gelu_pytorch_tanh": "gelu", "silu": "silu"}
@@ -43,7 +46,8 @@ _DECODERS_NAMES = {
 }
 _SHARED = ("token_embedder/embedding", "decoder_token_embedder/embedding")
 # T5Gemma 2's tensors for images, which are not read; and the smallest image model that it can have, for exports
-_IMAGES = ("model.encoder.vision_tower.", "model.encoder.multi_modal_projector.", "model.encoder.embed_tokens.eoi_")
+_IMAGES = ("model.encoder.vision_tower.", "model.encoder.multi_modal_projector.")
+_END_OF_IMAGE = ("model.encoder.embed_tokens.eoi_embedding", "model.decoder.embed_tokens.eoi_embedding")
 _VISION = {"hidden_size": 2, "intermediate_size": 2, "num_attention_heads": 1, "num_hidden_layers": 0, "patch_size": 2}
 Json = Mapping[str, Any]
 
@@ -75,136 +79,117 @@ def _encoder_window(size: int, is_second: bool) -> tuple[int, int]:
 
 def from_transformers(config: Json, tensors: Mapping[str, np.ndarray]) -> tuple[T5Config, Params]:
     """T5Config and our parameters (numpy float32) of a checkpoint. Raises UserError where no model here is the same."""
-    tensors = {name.replace("model.encoder.text_model.", "model.encoder."): tensors[name] for name in tensors}
-    tensors = {name: array for name, array in tensors.items() if not name.startswith(_IMAGES)}
+    names = {name.replace("model.encoder.text_model.", "model.encoder."): name for name in tensors}
+    names = dict(zip(tensors, tensors, strict=True)) if len(names) < len(tensors) else names  # both: one is unknown
+    kept = [name for name in names if not name.startswith(_IMAGES)]
+    tensors = LazyTensors({name: partial(tensors.__getitem__, names[name]) for name in kept})
     try:
         read = _Config(config)
-        ours, query_scale = read.config(tensors), read.query_scale
+        ours, query_scale = read.config(tensors), float(read.decoder["query_pre_attn_scalar"]) ** -0.5
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise UserError(
             f"The checkpoint's config.json lacks a setting of {config['model_type']}, or has another kind of value for "
             f"it ({type(error).__name__}: {error}). Copy or download it again."
         ) from None
+    tied = {_EMBEDDINGS[1]: _EMBEDDINGS[0]} if ours.share_embeddings else {}
+    tied |= {_HEAD: _EMBEDDINGS[0 if ours.share_embeddings else 1]} if ours.logits_via_embedding else {}
+    expected = list(_tensors(ours, query_scale))
     if is_decoder(config):
-        ignored: tuple[str, ...] = (_DECODERS_HEAD,) if ours.logits_via_embedding else ()
-        return ours, from_tensors(tensors, ours, list(_decoder_tensors(ours, query_scale)), ignored)
-    ignored = () if not ours.share_embeddings else _EMBEDDINGS
-    ignored = (*ignored, _HEAD) if ours.logits_via_embedding else ignored
-    return ours, from_tensors(tensors, ours, list(_tensors(ours, query_scale)), ignored)
+        expected = list(_decoder_tensors(ours, query_scale))
+        tied = {_decoders_name(name): _decoders_name(source) for name, source in tied.items()}
+    return ours, from_tensors(tensors, ours, expected, tied, _END_OF_IMAGE)
 
 
 class _Config:
-    """The settings of a config.json."""
+    """The settings of a config.json. Those that all files have are asked for; others have transformers' defaults."""
 
     def __init__(self, config: Json) -> None:
         self.is_second = config.get("model_type") in ("t5gemma2", "gemma3_text")
         self.whole, self.is_alone = config, is_decoder(config)
-        encoder = config if self.is_alone else self._part(config, "encoder")
-        self.encoder = self._part(encoder, "text_config") if self.is_second and not self.is_alone else encoder
-        self.decoder = config if self.is_alone else self._part(config, "decoder")
+        caps = {} if self.is_second else {_CAP: 50.0, _LAST_CAP: 30.0}
+        encoder, decoder = (config, config) if self.is_alone else (config["encoder"], config["decoder"])
+        images: Json = {"eoi_token_index": 256_000, **encoder} if self.is_second and not self.is_alone else {}
+        encoder = images["text_config"] if images else encoder
+        self.encoder, self.decoder = ({**caps, **part} for part in (encoder, decoder))
+        for part in (config, images, self.encoder, self.decoder):
+            refuse_other_models(part)
         alike = [name for name in _SIZES if name not in _OF_A_STACK or self.is_second]
         alike += ["query_pre_attn_scalar", "hidden_activation", "rms_norm_eps", "sliding_window", "rope_parameters"]
-        for name in (*alike, "rope_theta", "rope_scaling", "rope_local_base_freq"):
-            ours, theirs = self.encoder.get(name), self.decoder.get(name)
-            if ours != theirs:
-                raise UserError(
-                    f"The checkpoint's encoder has {name} {ours!r} and its decoder {theirs!r}: only models whose two "
-                    "stacks are alike in it can be read."
-                )
-        for name in ("attention_bias", "use_bidirectional_attention"):
-            if self.decoder.get(name) or self.encoder.get(name):
-                raise UserError(f"The checkpoint's attention has {name}, which no model here has.")
-        if abs(float(self.decoder.get("rms_norm_eps", 1e-6)) - 1e-6) > 1e-12:
-            raise UserError(f"The checkpoint's rms_norm_eps is {self.decoder['rms_norm_eps']!r}; here it is 1e-6.")
-        if self._needed("hidden_activation") not in _ACTIVATIONS:
-            raise UserError(
-                f"The checkpoint's hidden_activation is {self.decoder['hidden_activation']!r}; known: "
-                f"{', '.join(_ACTIVATIONS)}."
+        for name in (*alike, *([] if self.is_second else [_CAP]), "rope_theta", "rope_scaling", "rope_local_base_freq"):
+            theirs = self.decoder.get(name)
+            require(self.encoder, name, self.encoder.get(name) == theirs, f"{theirs!r}, as in the decoder")
+        epsilon, activation = float(self.decoder.get("rms_norm_eps", 1e-6)), self.decoder["hidden_activation"]
+        require(self.decoder, "rms_norm_eps", abs(epsilon - 1e-6) <= 1e-12, "1e-6")
+        require(self.decoder, "hidden_activation", activation in _ACTIVATIONS, " or ".join(_ACTIVATIONS))
+        start, begun = self.decoder["bos_token_id"], config.get("decoder_start_token_id")
+        require(config, "decoder_start_token_id", begun in (None, start), f"{start!r}, the decoder's bos_token_id")
+        for name in ("eoi_token_index", "eoi_token_id"):
+            in_text = images.get(name) is not None and 0 <= images[name] < self.decoder["vocab_size"]
+            expected = (
+                "no id of the vocabulary: it would have an embedding for inputs and one for outputs. For texts alone"
             )
-
-    @staticmethod
-    def _part(config: Json, name: str) -> Json:
-        if not isinstance(part := config.get(name), Mapping):
-            raise UserError(f"The checkpoint's config.json has no object {name!r}.")
-        return part
-
-    def _needed(self, name: str) -> Any:
-        if self.decoder.get(name) is None:
-            raise UserError(f"The checkpoint's config.json has no {name!r} of its decoder.")
-        return self.decoder[name]
-
-    @property
-    def query_scale(self) -> float:
-        """The factor of products of queries and keys."""
-        return float(self._needed("query_pre_attn_scalar")) ** -0.5
+            require(images, name, not in_text, f"{expected}, write -1 in its place into `encoder`")
 
     def config(self, tensors: Mapping[str, np.ndarray]) -> T5Config:
         """T5Config. tensors: they show whether encoder and decoder have the same embedding."""
-        needed = [name for name in _SIZES if name != "attn_logit_softcapping"]
-        sizes = {_SIZES[name]: self._needed(name) for name in needed}
+        sizes = {ours: self.decoder[name] for name, ours in _SIZES.items()}
         of_encoder = {f"encoder_{_SIZES[name]}": self.encoder.get(name) for name in _OF_A_STACK}
         sizes |= {name: size for name, size in of_encoder.items() if size != sizes[name.removeprefix("encoder_")]}
-        is_shared = self.is_second or self.is_alone
+        is_tied = self.whole.get("tie_word_embeddings") is not False
+        is_shared = self.is_alone or (self.is_second and is_tied)
         if not is_shared and all(name in tensors for name in _EMBEDDINGS):
             is_shared = np.array_equal(tensors[_EMBEDDINGS[0]], tensors[_EMBEDDINGS[1]])
         return T5Config(
             **sizes,
             num_encoder_layers=self.encoder["num_hidden_layers"],
-            num_decoder_layers=self._needed("num_hidden_layers"),
-            mlp_activations=(_ACTIVATIONS[self._needed("hidden_activation")], "linear"),
+            num_decoder_layers=self.decoder["num_hidden_layers"],
+            mlp_activations=(_ACTIVATIONS[self.decoder["hidden_activation"]], "linear"),
             dropout_rate=float(self.whole.get("dropout_rate") or 0.0),
-            logits_via_embedding=self.whole.get("tie_word_embeddings") is not False,
-            attention_logit_softcap=self.decoder.get("attn_logit_softcapping"),
-            logit_softcap=self.decoder.get("final_logit_softcapping"),
+            logits_via_embedding=is_tied,
+            attention_logit_softcap=None if self.is_second else self.decoder[_CAP],  # which has it, and uses it nowhere
+            logit_softcap=self.decoder.get(_LAST_CAP),
             relative_attention_bias=False,
             layer_norms="both",
             qk_norm=self.is_second,
             merged_attention=self.is_second and not self.is_alone,
             share_embeddings=is_shared,
-            decoder_start_token_id=self._needed("bos_token_id"),
+            decoder_start_token_id=self.decoder["bos_token_id"],
             **self._rotary(),
             **self._windows(),
         )
 
     def _rotary(self) -> dict[str, Any]:
-        if "rope_parameters" in self.decoder:
-            rope = self._needed("rope_parameters")
-            local, whole = (rope.get(name, rope) for name in (_LOCAL, _GLOBAL))
-        else:  # as transformers 4 wrote it
-            base = self._needed("rope_theta")
-            whole = {**(self.decoder.get("rope_scaling") or {}), "rope_theta": base}
-            local = {"rope_theta": self.decoder.get("rope_local_base_freq", base)} if self.is_second else whole
-        kinds = [one.get("rope_type") or one.get("type") or "default" for one in (local, whole)]
-        if not {*kinds} <= {"default", "linear"} or kinds[0] != "default":
-            raise UserError(
-                f"The checkpoint's rotary positions are {', '.join(sorted({*kinds}))}; known: default, linear."
+        """Bases, and the scale in layers without a window; of a setting with several names, what transformers takes."""
+        rope, scaling = (self.decoder.get(name) or {} for name in ("rope_parameters", "rope_scaling"))
+        base = {"rope_theta": self.decoder.get("rope_theta")}
+        local = whole = base | (scaling or rope)
+        kinds: tuple[str, ...] = ("default",)
+        if self.is_second:
+            local = {"rope_theta": self.decoder.get("rope_local_base_freq", 10_000.0)} | (rope.get(_LOCAL) or {})
+            whole, kinds = base | (rope.get(_GLOBAL) or {}) | scaling, ("default", "linear")
+        for layers, one, known in ((_LOCAL, local, kinds[:1]), (_GLOBAL, whole, kinds)):
+            kind = one.get("rope_type") or one.get("type") or "default"
+            is_known = kind in known and not one.keys() - {"rope_type", "type", "rope_theta", "factor"}
+            expected = (
+                f"in {layers} of {self.whole['model_type']} a rope_theta, {' or '.join(known)}, and there is {one}"
             )
-        local_base, base = (float(one["rope_theta"]) for one in (local, whole))
+            require(self.decoder, "rope_parameters", is_known and one["rope_theta"] is not None, expected)
         return {
-            "rotary_base": base,
-            "rotary_local_base": local_base if local_base != base else None,
-            "rotary_scale": float(whole.get("factor") or 1.0),
+            "rotary_base": float(whole["rope_theta"]),
+            "rotary_local_base": float(local["rope_theta"]) if local["rope_theta"] != whole["rope_theta"] else None,
+            "rotary_scale": float(whole["factor"]) if kind == "linear" else 1.0,
         }
 
-    def _layer_types_of(self, part: Json) -> list[str]:
-        """The `layer_types` of a stack, which transformers 4 did not write for Gemma 2 and 3."""
-        if layer_types := part.get("layer_types"):
-            return list(layer_types)
-        pattern = int(part.get("sliding_window_pattern") or (6 if self.is_second else 2))
-        return _layer_types(int(self._needed("num_hidden_layers")), pattern)
-
     def _windows(self) -> dict[str, Any]:
-        size = int(self._needed("sliding_window"))
-        stacks = [self._layer_types_of(part) for part in (self.encoder, self.decoder)]
-        longest = max(map(len, stacks))
-        for pattern in range(1, longest + 2):
-            if all(stack == _layer_types(len(stack), pattern) for stack in stacks):
-                break
-        else:
-            raise UserError(
-                f"The checkpoint's layer_types are {stacks[0]} and {stacks[1]}: known are those where every so many-th "
-                f"layer is {_GLOBAL!r}, in both stacks alike."
-            )
+        size = int(self.decoder["sliding_window"])
+        stacks = []
+        for part in (self.encoder, self.decoder):  # transformers 4 did not write `layer_types` for Gemma 2 and 3
+            pattern = int(part.get("sliding_window_pattern", 6)) if self.is_second else 2
+            stacks.append(list(part.get("layer_types") or _layer_types(int(part["num_hidden_layers"]), pattern)))
+        pattern = 1 + [*max(stacks, key=len), _GLOBAL].index(_GLOBAL)
+        are_regular = all(stack == _layer_types(len(stack), pattern) for stack in stacks)
+        expected = f"{_LOCAL!r} in all but every so many-th layer, which has {_GLOBAL!r}, in both stacks alike"
+        require(self.decoder, "layer_types", are_regular, expected)
         windows: dict[str, Any] = {"decoder_window": size - 1, "sliding_window_pattern": pattern}
         return windows if self.is_alone else {**windows, "encoder_window": _encoder_window(size, self.is_second)}
 
@@ -213,10 +198,14 @@ def _decoder_tensors(config: T5Config, query_scale: float) -> Iterator[Tensor]:
     """The tensors of a decoder alone: a T5Gemma's without its encoder and cross attention, by other names."""
     for tensor in _tensors(config, query_scale):
         if not tensor.ours.startswith("encoder/") and "cross" not in tensor.theirs:
-            theirs = tensor.theirs
-            for old, new in _DECODERS_NAMES.items():
-                theirs = theirs.replace(old, new)
-            yield tensor._replace(theirs=theirs)
+            yield tensor._replace(theirs=_decoders_name(tensor.theirs))
+
+
+def _decoders_name(name: str) -> str:
+    """The name that a decoder alone has for a tensor of T5Gemma's decoder."""
+    for old, new in _DECODERS_NAMES.items():
+        name = name.replace(old, new)
+    return name
 
 
 def _tensors(config: T5Config, query_scale: float) -> Iterator[Tensor]:
@@ -262,6 +251,11 @@ def to_transformers(config: T5Config, params: Params, eos_id: int) -> tuple[dict
     config_json = config_to_transformers(config, eos_id)
     is_second = config_json["model_type"] == "t5gemma2"
     tensors = to_tensors(params, _tensors(config, config.head_dim**-0.5 if config.qk_norm else 1.0))
+    if config.decoder_start_token_id == 0 and not is_second:
+        raise UserError(
+            "transformers' T5Gemma hides padding from its decoder, and this model begins with it: "
+            "decoder_start_token_id is 0 (T5Config). Train one that begins with another id."
+        )
     if config.share_embeddings and not is_second:
         tensors[_EMBEDDINGS[1]] = tensors[_EMBEDDINGS[0]].copy()
     if is_second:
@@ -307,7 +301,8 @@ def config_to_transformers(config: T5Config, eos_id: int) -> dict[str, Any]:
             "num_key_value_heads": config.num_kv_heads or config.num_heads,
             "num_hidden_layers": layers,
             "hidden_activation": activations[first],
-            "final_logit_softcapping": config.logit_softcap,
+            _CAP: config.attention_logit_softcap,
+            _LAST_CAP: config.logit_softcap,
             # products of queries and keys are right as they are; normalised ones are divided by sqrt(K)
             "query_pre_attn_scalar": config.head_dim if is_second else 1,
             "layer_types": _layer_types(layers, 1 if size is None else config.sliding_window_pattern),
@@ -322,7 +317,7 @@ def config_to_transformers(config: T5Config, eos_id: int) -> dict[str, Any]:
     if is_second:
         vision: dict[str, Any] = {**_VISION, "image_size": _VISION["patch_size"], "vision_use_head": False}
         vision["model_type"] = "siglip_vision_model"
-        encoder = {"text_config": encoder, "vision_config": vision, "mm_tokens_per_image": 1}
+        encoder = {"text_config": encoder, "vision_config": vision, "mm_tokens_per_image": 1, "eoi_token_index": -1}
     return {
         "architectures": [f"{FAMILIES[model_type]}ForConditionalGeneration"],
         "model_type": model_type,
@@ -346,7 +341,7 @@ def _require_settings(config: T5Config, family: str, encoder_window: tuple[int, 
         "encoder_window": encoder_window,
     }  # fmt: skip
     if is_second:
-        needed |= {"share_embeddings": True, "logits_via_embedding": True}
+        needed |= {"share_embeddings": True, "logits_via_embedding": True, "attention_logit_softcap": None}
     else:
         needed |= {"rotary_local_base": None, "rotary_scale": 1.0}
     for name, value in needed.items():

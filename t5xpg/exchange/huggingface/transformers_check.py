@@ -1,4 +1,4 @@
-"""Compares an export as transformers loads it, where that is installed, with the model of this program.
+"""Compares a folder as transformers loads it, where that is installed, with the model of this program.
 
 transformers runs in a process of its own (`transformers_outputs`): torch is in another environment than this program.
 """
@@ -24,7 +24,7 @@ from safetensors.numpy import save_file
 from t5xpg.base import paths
 from t5xpg.base.errors import UserError
 from t5xpg.data.vocab.vocabulary import Vocabulary
-from t5xpg.exchange.huggingface.architectures import Exported
+from t5xpg.exchange.huggingface.architectures import TOKENS, Exported
 from t5xpg.exchange.huggingface.tokenizer_files import expected_ids, sample_texts, tokenizer_type
 from t5xpg.models.decoding import greedy
 from t5xpg.models.model import Model
@@ -76,15 +76,16 @@ def check_in_transformers(
     folder: Path,
     exported: Exported,
     model: Model,
-    converter: str,
+    converter: str | None,
     params: Any,
     vocabulary: Vocabulary,
     adapter: Path | None = None,
 ) -> Comparison | None:
     """Compare logits, greedy answers and ids of texts; None where transformers is not installed.
 
-    adapter: a folder that peft loads over the other one. Raises UserError where anything differs, or where transformers
-    cannot load the folder.
+    exported: how transformers loads the folder. converter: None leaves out answers and texts, for folders of others,
+    which say how to generate. adapter: a folder that peft loads over the other one. Raises UserError where anything
+    differs, or where transformers cannot load the folder.
     """
     python = python_with_torch()
     if python is None:
@@ -92,39 +93,40 @@ def check_in_transformers(
     model = dataclasses.replace(model, config=dataclasses.replace(model.config, dtype="float32"))
     inputs, targets = _sequences(vocabulary)
     logits, generated = _ours(model, converter, params, vocabulary, inputs, targets)
-    texts = sample_texts(vocabulary)
+    texts = [] if converter is None else sample_texts(vocabulary)
     settings = {
         "auto_class": exported.auto_class,
         "prompted": exported.prompted,
-        "start_id": exported.config.get("decoder_start_token_id", 0),
-        "max_new_tokens": _ANSWER,
+        "start_id": model.config.decoder_start_token_id,
+        "max_new_tokens": 0 if generated is None else _ANSWER,
         "texts": texts,
         "tokenizer_type": tokenizer_type(exported.config["model_type"], vocabulary),
         "adapter": None if adapter is None else str(adapter),
     }
-    arrays = {"inputs": inputs.astype(np.int64)}
-    if generated is not None:
-        arrays["decoder_inputs"] = _shifted(targets).astype(np.int64)
+    arrays = {"inputs": inputs.astype(np.int64), "decoder_inputs": _shifted(targets).astype(np.int64)}
     theirs, answered = _theirs(python, folder, arrays, settings)
-    compared = logits[inputs > 0] if generated is None else logits
-    their_logits = theirs["logits"][inputs > 0] if generated is None else theirs["logits"]
+    real = inputs > 0 if exported.auto_class == TOKENS else slice(None)
+    compared, their_logits = logits[real], theirs["logits"][real]
     difference, largest = float(np.abs(compared - their_logits).max()), float(np.abs(compared).max())
-    problems = []
+    problems, same = [], [f"logits differ by at most {difference:.1e} (the largest is {largest:.3g})"]
     if not difference <= TOLERANCE * max(1.0, largest):
         problems.append(f"logits differ by up to {difference:.1e}, the largest is {largest:.3g}")
-    if generated is not None and not np.array_equal(generated, theirs["generated"]):
-        problems.append("greedy answers differ")
+    if generated is not None:
+        same.append(f"{len(generated)} greedy answers are the same")
+        if not np.array_equal(generated, theirs["generated"]):
+            problems.append("greedy answers differ")
     for text, ids in zip(texts, answered["ids"], strict=True):
         if ids != (expected := expected_ids(vocabulary, text)):
             problems.append(f"{text!r} becomes {ids}, and in training {expected}")
+    classes, versions = " and ".join(filter(None, (answered["model"], answered["tokenizer"]))), answered["versions"]
+    program = f"{classes} of transformers {versions['transformers']} (torch {versions['torch']})"
     if problems:
-        raise UserError(f"{answered['model']} makes something else of the export than t5xpg: {'; '.join(problems)}.")
-    answers = "" if generated is None else f", {len(generated)} greedy answers are the same"
-    text = (
-        "{model} and {tokenizer} of transformers {versions[transformers]} (torch {versions[torch]}): logits differ by "
-        f"at most {difference:.1e} (the largest is {largest:.3g}){answers}, the ids of {len(texts)} texts are the same"
-    )
-    return Comparison(text.format(**answered), difference, largest)
+        raise UserError(
+            f"{program} makes something else of {folder} than t5xpg: {'; '.join(problems)}. Where another version made "
+            f"it, name a Python that has that one: {PYTHON_VARIABLE}=/path/to/python; 0 leaves out the comparison."
+        )
+    same += [f"the ids of {len(texts)} texts are the same"] if texts else []
+    return Comparison(f"{program}: {', '.join(same)}", difference, largest)
 
 
 def _sequences(vocabulary: Vocabulary) -> tuple[np.ndarray, np.ndarray]:
@@ -143,15 +145,14 @@ def _shifted(targets: np.ndarray) -> np.ndarray:
 
 
 def _ours(
-    model: Model, converter: str, params: Any, vocabulary: Vocabulary, inputs: np.ndarray, targets: np.ndarray
+    model: Model, converter: str | None, params: Any, vocabulary: Vocabulary, inputs: np.ndarray, targets: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray | None]:
-    """Logits and greedy answers in float32; None instead of answers where the model does not decode."""
-    decodable = model.for_decoding(converter)
-    batch = {"encoder_input_tokens": jnp.asarray(inputs)}
-    if decodable is not None:
-        batch |= {"decoder_input_tokens": jnp.asarray(_shifted(targets)), "decoder_target_tokens": jnp.asarray(targets)}
+    """Logits and greedy answers in float32; None instead of answers without a converter, or if it does not decode."""
+    decodable = None if converter is None else model.for_decoding(converter)
+    batch = {"encoder_input_tokens": inputs, "decoder_target_tokens": targets}
+    batch["decoder_input_tokens"] = _shifted(targets)
     with jax.default_matmul_precision("highest"):
-        logits = np.asarray(jax.jit(model.logits)(params, batch))
+        logits = np.asarray(jax.jit(model.logits)(params, jax.tree.map(jnp.asarray, batch)))
         if decodable is None:
             return logits, None
         decode = jax.jit(lambda params, tokens: greedy(decodable, params, tokens, _ANSWER, vocabulary.eos_id))
@@ -169,8 +170,8 @@ def _theirs(
         if process.returncode != 0:
             lines = [line.strip() for line in process.stderr.splitlines() if line.strip()]
             raise UserError(
-                f"transformers cannot load the export, as {python} says: {lines[-1] if lines else 'nothing'}. To "
-                f"export without asking it: {PYTHON_VARIABLE}=0"
+                f"transformers cannot load {folder}, as {python} says: {lines[-1] if lines else 'nothing'}. To leave "
+                f"out the comparison: {PYTHON_VARIABLE}=0"
             )
         with safe_open(str(outputs), "numpy") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118

@@ -1,14 +1,13 @@
-"""transformers' outputs for an exported folder. Run by its path, in an environment that has torch and transformers:
+"""transformers' outputs for a folder. Run by its path, in an environment that has torch and transformers:
 
     python transformers_outputs.py FOLDER INPUTS OUTPUTS
 
-INPUTS is a safetensors file with `inputs` [B, S] int64, padded with 0, `decoder_inputs` [B, T] where the model has a
-decoder, and as metadata `settings`: JSON of `auto_class`, `prompted` (whether the decoder continues the inputs),
-`start_id` (which decoders begin with), `max_new_tokens`, `texts`, `tokenizer_type`, `adapter` (None, or a folder that
-peft loads over FOLDER).
-OUTPUTS gets `logits`, where the model has a decoder `generated` [B, max_new_tokens], and as metadata `found` (JSON: ids
-of the texts by AutoTokenizer, names of the classes that were loaded, versions). Imports nothing of t5xpg, which that
-environment lacks.
+INPUTS is a safetensors file with `inputs` [B, S] int64, padded with 0, `decoder_inputs` [B, T] and as metadata
+`settings`: JSON of `auto_class`, `prompted` (whether the decoder continues the inputs), `start_id` (with which decoders
+begin), `max_new_tokens` (0: nothing is generated), `texts`, `tokenizer_type`, `adapter` (None, or a folder that peft
+loads over FOLDER).
+OUTPUTS gets `logits`, `generated` [B, max_new_tokens], and as metadata `found` (JSON: the texts' ids by AutoTokenizer,
+names of the classes that were loaded, versions). Imports nothing of t5xpg, which that environment lacks.
 """
 
 from __future__ import annotations
@@ -32,39 +31,44 @@ def main(folder: str, inputs_file: str, outputs_file: str) -> None:
     with safe_open(inputs_file, "numpy") as file:
         tensors = {name: torch.from_numpy(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118
         settings = json.loads(file.metadata()["settings"])
-    model = getattr(transformers, settings["auto_class"]).from_pretrained(folder, attn_implementation="eager")
+    model = getattr(transformers, settings["auto_class"]).from_pretrained(
+        folder, attn_implementation="eager", torch_dtype=torch.float32
+    )
     if settings["adapter"]:
         import peft
 
         model = peft.PeftModel.from_pretrained(model, settings["adapter"])
     model = model.float().eval()
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, tokenizer_type=settings["tokenizer_type"])
     results: dict[str, Any] = {}
     with torch.no_grad():
-        inputs = tensors["inputs"]
+        inputs, decoder_inputs = tensors["inputs"], tensors["decoder_inputs"]
+        decoder_inputs[:, 0] = settings["start_id"]
         encoder_inputs = {"input_ids": inputs, "attention_mask": (inputs > 0).long()}
-        if "decoder_inputs" not in tensors:
-            results["logits"] = model(**encoder_inputs).logits
-        else:
-            decoder_inputs = tensors["decoder_inputs"]
-            decoder_inputs[:, 0] = settings["start_id"]
-            results["logits"] = model(**encoder_inputs, decoder_input_ids=decoder_inputs).logits
-            results["generated"] = generated(model, encoder_inputs, settings)
+        given = {
+            "AutoModelForSeq2SeqLM": {**encoder_inputs, "decoder_input_ids": decoder_inputs},
+            "AutoModelForCausalLM": {"input_ids": decoder_inputs},
+            "AutoModelForTokenClassification": encoder_inputs,
+        }[settings["auto_class"]]
+        results["logits"] = model(**given).logits
+        if settings["max_new_tokens"]:
+            results["generated"] = generated(model, inputs, settings)
+    load, kind, texts = transformers.AutoTokenizer.from_pretrained, settings["tokenizer_type"], settings["texts"]
+    tokenizer: Any = load(folder, tokenizer_type=kind) if texts else None
     answer = {
-        "ids": [tokenizer(text).input_ids for text in settings["texts"]],
+        "ids": [tokenizer(text).input_ids for text in texts],
         "model": type(model).__name__,
-        "tokenizer": type(tokenizer).__name__,
+        "tokenizer": tokenizer and type(tokenizer).__name__,
         "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
     }
     outputs = {name: np.ascontiguousarray(tensor.numpy()) for name, tensor in results.items()}
     save_file(outputs, outputs_file, metadata={"found": json.dumps(answer)})
 
 
-def generated(model: Any, encoder_inputs: dict[str, Any], settings: dict[str, Any]) -> Any:
+def generated(model: Any, inputs: Any, settings: dict[str, Any]) -> Any:
     """Greedy answers [B, max_new_tokens], without the tokens that the decoder was given."""
     import torch
 
-    inputs, prompted, length = encoder_inputs["input_ids"], settings["prompted"], settings["max_new_tokens"]
+    prompted, length = settings["prompted"], settings["max_new_tokens"]
     first = torch.tensor([settings["start_id"]])
     rows = torch.zeros((len(inputs), length), dtype=torch.int64)
     for row, tokens in enumerate(inputs):  # one by one: prompts differ in length

@@ -15,10 +15,6 @@ from t5xpg.optim.optimizers import Adafactor
 from t5xpg.optim.schedules import Constant, InverseSquareRoot
 
 EVAL_STEPS = 20  # where an experiment validates on all of the split, which T5X cannot
-_ADAFACTOR = (
-    "decay_rate", "multiply_by_parameter_scale", "clipping_threshold", "epsilon1", "epsilon2", "min_dim_size_to_factor",
-    "factored", "momentum", "step_offset", "weight_decay", "weight_decay_lr_exponent", "max_gradient_norm",
-)  # fmt: skip
 
 
 def experiment_gin(experiment: Experiment, name: str, model_dir: Path, initial: Path | None) -> str:
@@ -81,27 +77,23 @@ def macros_of(experiment: Experiment) -> dict[str, Any]:
         "FACTORS": factors,
         "LEARNING_RATE": rate,
         "WARMUP_STEPS": warmup,
-        **{setting.upper(): getattr(optimizer, setting) for setting in _ADAFACTOR},
+        **{name.upper(): value for name, value in vars(optimizer).items() if name != "learning_rate"},
     }
 
 
 def unsupported(experiment: Experiment) -> Iterator[str]:
     """Every setting of an experiment that T5X does not have, or has in another way, with what to set instead."""
     yield from _unsupported_model(experiment)
-    if experiment.initial is not None:
-        yield "INITIAL_CHECKPOINT: T5X starts from a checkpoint of its own; name one with INITIAL=path."
-    if experiment.teacher is not None:
-        yield "gin/runs/distillation.gin: T5X has no distillation."
-    if experiment.infer_eval_period is not None:
-        yield "INFER_EVAL_PERIOD: metrics of tasks are not computed while T5X trains; set it to None."
-    if experiment.skip_nonfinite:
-        yield "SKIP_NONFINITE: T5X has no such thing; set it to 0."
-    if experiment.selection is not None:
-        yield "gin/runs/select_best.gin: T5X keeps the last step alone; set experiment.Experiment.selection to None."
-    if experiment.ema_decay is not None:
-        yield "EMA_DECAY: T5X keeps no average of the parameters; set it to None."
-    if experiment.loggers:
-        yield "LOGGERS: T5X writes its own records alone; leave LOGGER out, or set it to ()."
+    settings = {  # in an experiment that T5X can train they are None, 0 or ()
+        "initial": "INITIAL_CHECKPOINT: T5X starts from a checkpoint of its own; name one with INITIAL=path.",
+        "teacher": "gin/runs/distillation.gin: T5X has no distillation.",
+        "infer_eval_period": "INFER_EVAL_PERIOD: metrics of tasks are not computed while T5X trains; set it to None.",
+        "skip_nonfinite": "SKIP_NONFINITE: T5X has no such thing; set it to 0.",
+        "selection": "gin/runs/select_best.gin: T5X keeps the last step; set experiment.Experiment.selection to None.",
+        "ema_decay": "EMA_DECAY: T5X keeps no average of the parameters; set it to None.",
+        "loggers": "LOGGERS: T5X writes its own records alone; leave LOGGER out, or set it to ().",
+    }
+    yield from (message for name, message in settings.items() if getattr(experiment, name))
     if experiment.mesh.rules != STANDARD_RULES or experiment.mesh.slices > 1:
         yield "gin/partitioning: T5X is driven with data_parallel.gin and tensor_parallel.gin alone, on one slice."
     yield from _unsupported_data(experiment)
