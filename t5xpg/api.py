@@ -14,7 +14,6 @@ import numpy as np
 
 from t5xpg.base import paths, stores
 from t5xpg.base.errors import UserError, nearest
-from t5xpg.base.files import read_json
 from t5xpg.data.batch import with_targets
 from t5xpg.data.spec import unpacked
 from t5xpg.evaluate import evaluation
@@ -28,7 +27,6 @@ from t5xpg.models import decoding
 from t5xpg.models.decoding import DecodingConfig
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
 from t5xpg.run.directory import RunDirectory, training_hint
-from t5xpg.run.evaluations import RECORD, all_of
 from t5xpg.run.records import read_jsonl
 from t5xpg.train import training
 
@@ -178,9 +176,8 @@ class Run:
         if decoding_options:
             own = dataclasses.replace(loaded.experiment, decoding=_decoding(**decoding_options))
             loaded = dataclasses.replace(loaded, experiment=own)
-        evaluation.evaluate(loaded, self.path, split=split, task=task, step=step)
+        record = evaluation.evaluate(loaded, self.path, split=split, task=task, step=step)
         stores.push(self.path)
-        record: dict[str, Any] = read_json(all_of(RunDirectory(self.path))[0].folder / RECORD)
         return record
 
     def model(self, step: Step = None) -> Model:

@@ -229,13 +229,12 @@ def _record(options: Namespace) -> None:
 
 def _eval(options: Namespace) -> None:
     from t5xpg.evaluate import evaluation
-    from t5xpg.run.records import to_json
 
     loaded, run = arguments.load_run(options)
     with contextlib.redirect_stdout(sys.stderr if options.json else sys.stdout):
         record = evaluation.evaluate(loaded, run, split=options.split, step=options.step, task=options.task)
     if options.json:
-        print(json.dumps(to_json(record), ensure_ascii=False, indent=1), flush=True)
+        print(json.dumps(record, ensure_ascii=False, indent=1), flush=True)
 
 
 def _infer(options: Namespace) -> None:

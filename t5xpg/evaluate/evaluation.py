@@ -121,11 +121,12 @@ def _evaluate(loaded: LoadedConfig, directory: RunDirectory, config: DatasetConf
         sample_records, attention = samples.predict(directory, built, params, vocabulary, pairs, checkpoint_step)
         write_json(target.attention_json, attention)
         write_json(target.samples_json, sample_records)
-    write_json(target.folder / RECORD, to_json(record))  # last: what lies beside it is whole then
+    written: dict[str, Any] = to_json(record)
+    write_json(target.folder / RECORD, written)  # last: what lies beside it is whole then
     _write_tensorboard(directory, target.folder, checkpoint_step, config.split, summary, by_task, measured)
     _print_result(f"{loaded.name}, {', '.join(facts['parts'].values())}", record, measured)
     print(f"written to {shown(target.folder / RECORD)}", flush=True)
-    return record
+    return written
 
 
 def _facts(
