@@ -1,4 +1,4 @@
-"""Tables of the meaning of T5X's gin files here.
+"""Tables of the meaning of T5X's gin files here: for what converts them, and for messages about T5X's names.
 
 A key is a parameter of T5X: its scope, the class or function without its module, and its name, as in
 `train/DatasetConfig.batch_size`; a macro is its name alone.
@@ -9,6 +9,7 @@ from typing import Any
 
 from t5xpg.experiment.gin_statements import Reference
 
+CONVERT = " It is T5X's: `make convert-gin FILE=…` makes an experiment of T5X's gin files."
 SCHEDULER = "create_learning_rate_scheduler"
 
 # What T5X's own files of runs say.
@@ -135,6 +136,16 @@ OURS: Mapping[str, str] = {
     **{f"train_eval/DatasetConfig.{name}": f"train_eval/spec.DatasetConfig.{name}" for name in _DATASET_MACROS},
     **{f"T5Config.{name}": f"encoder_decoder.T5Config.{name}" for name in _SAME_IN_CONFIG},
     **{f"Adafactor.{name}": f"optimizers.Adafactor.{name}" for name in _SAME_IN_ADAFACTOR},
+    # the first of these are carried over by rules of `convert_gin`
+    "train/DatasetConfig.module": "MODULE_IMPORT",
+    "train.relative_steps": "TRAIN_STEPS",
+    "train.infer_eval_dataset_cfg": "INFER_EVAL_PERIOD",
+    "RestoreCheckpointConfig.path": "INITIAL_CHECKPOINT",
+    f"{SCHEDULER}.factors": "SCHEDULE",
+    f"{SCHEDULER}.base_learning_rate": "LEARNING_RATE",
+    f"{SCHEDULER}.warmup_steps": "WARMUP_STEPS",
+    "PjitPartitioner.num_partitions": "MODEL_PARALLEL",
+    "ModelBasedPjitPartitioner.num_partitions": "MODEL_PARALLEL",
     "train.total_steps": "TRAIN_STEPS",
     "train.eval_steps": "EVAL_STEPS",
     "train.eval_period": "EVAL_PERIOD",
@@ -176,6 +187,7 @@ _REASONS: Mapping[str, str] = {
     "a run that starts from a checkpoint names it": "CheckpointConfig.restore",
     "checkpoints are kept as CHECKPOINT_PERIOD says": "CheckpointConfig.save",
     "RUN= of `make train`": "MODEL_DIR train.model_dir",
+    "RUN= and STEP= of `make eval` and `make infer`": "CHECKPOINT_PATH EVAL_OUTPUT_DIR INFER_OUTPUT_DIR",
     "the vocabulary is the task's": "VOCABULARY SentencePieceVocabulary.* ByteVocabulary.*",
     "random numbers are those of the seed on every device": "USE_HARDWARE_RNG train.use_hardware_rng",
     "the evaluator's examples are kept in memory": "EVALUATOR_USE_MEMORY_CACHE",
@@ -188,6 +200,7 @@ _REASONS: Mapping[str, str] = {
     "RANDOM_SEED decides the order of the data, too": "train/DatasetConfig.seed train_eval/DatasetConfig.seed",
     "validation is not shuffled": "train_eval/DatasetConfig.shuffle",
     "metrics of tasks are computed on the validation dataset": "infer_eval/DatasetConfig.*",
+    "INFER_EVAL_STEPS counts batches of each task": "Evaluator.num_examples",
     "metrics go to metrics.jsonl and TensorBoard": "Evaluator.*",
     "the position in the data is always kept": (
         "SaveCheckpointConfig.save_dataset SaveCheckpointConfig.keep_dataset_checkpoints"
@@ -245,3 +258,30 @@ IMPORTS = {  # what a file imports, by the first part of a parameter's name
     "optimizers": "from t5xpg.optim import optimizers",
     "schedules": "from t5xpg.optim import schedules",
 }
+
+# {"INITIAL_CHECKPOINT_PATH": "RestoreCheckpointConfig.path"}: the parameters that T5X's macros are for
+_READERS = {
+    value.text[1:]: key
+    for table in (_MODEL, _FINETUNE, _PRETRAIN)
+    for key, value in reversed([*table.items()])
+    if isinstance(value, Reference) and value.text[0] == "%"
+}
+
+
+def key_of(scope: str, selector: str, parameter: str) -> str:
+    """The key of a binding: without the module, which files may name freely; a method keeps its class."""
+    parts = selector.split(".")
+    first = next((place for place, part in enumerate(parts) if part[:1].isupper()), len(parts) - 1)
+    name = ".".join([*filter(None, parts[first:]), parameter])
+    return f"{scope}/{name}" if scope else name
+
+
+def translation(scope: str, selector: str, parameter: str) -> str:
+    """What a parameter of T5X, or a macro of its files ("", "", NAME), is here, in a sentence; "" for other names."""
+    key = key_of(scope, selector, parameter)
+    for name in (key, _READERS.get(key, ""), f"train/{key}", key.rpartition("/")[2]):
+        if ours := OURS.get(name):
+            return f"{key} of T5X is {ours} here: --gin.{ours}=…"
+        if why := UNNEEDED.get(name) or UNNEEDED.get(f"{name.rpartition('.')[0]}.*"):
+            return f"{key} of T5X is not set here: {why}."
+    return ""
