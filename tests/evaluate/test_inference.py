@@ -31,6 +31,8 @@ class Echo:
     asked = 0
     stops_at = 1_000  # as if Ctrl-C were typed before the answer to this row
 
+    check = infer.Predictor.check
+
     def ids(self, text: str) -> list[int]:
         return [*self.vocabulary.encode(text), 1]
 
@@ -100,7 +102,7 @@ def test_a_bad_record_is_named_before_the_first_prediction(tmp_path: Path, echo:
         ('{"inputs": "<extra_id_125>"}', "<extra_id_125>", "125 sentinels"),
         (json.dumps({"inputs": "é" * 32}), "65 tokens", "at most 64"),
         ("{", "not JSON"),
-        ('{"inputs": 3}', '"inputs" is int'),
+        ('{"inputs": 3}', '"inputs" is a number'),
         ('{"prompt": "a"}', "Known: prompt"),
         ("[]", '{"inputs"'),
     ):
@@ -140,7 +142,7 @@ def test_prompts_are_checked(tmp_path: Path, echo: Echo) -> None:
         ids=list, converter=MASKED_LM, lengths={"inputs": 64, "targets": 64}, longest_input=64
     )
     with refused("={'inputs': 65, 'targets': 65}"):
-        infer._check_tokens(masked, 65 * "a", "The prompt")
+        infer.Predictor.check(masked, 65 * "a", "The prompt")
 
 
 def test_what_a_byte_model_says_does_not_reach_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
