@@ -15,10 +15,7 @@ _MAX_COMPARED = 10_000  # names that are compared
 _MAX_NAME_LENGTH = 100
 _MAX_PROPOSED = 3  # names that are proposed
 _MAX_LISTED = 12  # names that are listed if none is close
-_KINDS: dict[type, str] = {
-    type(None): "null", bool: "true or false", int: "a number", float: "a number", str: "a string", list: "a list",
-    dict: "an object",
-}  # fmt: skip
+_KINDS = {type(None): "null", bool: "true or false", int: "a number", float: "a number", str: "a string"}
 
 
 class UserError(Exception):

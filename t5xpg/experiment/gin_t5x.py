@@ -13,7 +13,7 @@ CONVERT = " It is T5X's: `make convert-gin FILE=…` makes an experiment of T5X'
 SCHEDULER = "create_learning_rate_scheduler"
 
 # What T5X's own files of runs say.
-_DATASET = {
+_DATASET: Mapping[str, Any] = {
     "mixture_or_task_name": Reference("%MIXTURE_OR_TASK_NAME"),
     "task_feature_lengths": Reference("%TASK_FEATURE_LENGTHS"),
     "batch_size": Reference("%BATCH_SIZE"),
@@ -22,64 +22,39 @@ _DATASET = {
     "module": Reference("%MIXTURE_OR_TASK_MODULE"),
 }
 _PRETRAIN: Mapping[str, Any] = {
-    "BATCH_SIZE": 128,
-    "USE_CACHED_TASKS": True,
-    "MIXTURE_OR_TASK_MODULE": None,
-    "SHUFFLE_TRAIN_EXAMPLES": True,
-    "RANDOM_SEED": None,
-    "TRAIN_STEPS_RELATIVE": None,
-    "train.total_steps": Reference("%TRAIN_STEPS"),
-    "train.relative_steps": Reference("%TRAIN_STEPS_RELATIVE"),
-    "train.eval_steps": 20,
-    "train.eval_period": 1000,
-    "train.random_seed": Reference("%RANDOM_SEED"),
-    "train.infer_eval_dataset_cfg": None,
+    "BATCH_SIZE": 128, "USE_CACHED_TASKS": True, "MIXTURE_OR_TASK_MODULE": None, "SHUFFLE_TRAIN_EXAMPLES": True,
+    "RANDOM_SEED": None, "TRAIN_STEPS_RELATIVE": None, "train.total_steps": Reference("%TRAIN_STEPS"),
+    "train.relative_steps": Reference("%TRAIN_STEPS_RELATIVE"), "train.eval_steps": 20, "train.eval_period": 1000,
+    "train.random_seed": Reference("%RANDOM_SEED"), "train.infer_eval_dataset_cfg": None,
     **{f"{scope}/DatasetConfig.{name}": _DATASET[name] for scope in ("train", "train_eval") for name in _DATASET},
-    "train/DatasetConfig.split": "train",
-    "train/DatasetConfig.shuffle": Reference("%SHUFFLE_TRAIN_EXAMPLES"),
-    "train_eval/DatasetConfig.split": "validation",
-    "SaveCheckpointConfig.period": 1000,
-    "SaveCheckpointConfig.keep": None,
-    "Trainer.num_microbatches": None,
-    f"{SCHEDULER}.factors": "constant * rsqrt_decay",
-    f"{SCHEDULER}.base_learning_rate": 1.0,
+    "train/DatasetConfig.split": "train", "train/DatasetConfig.shuffle": Reference("%SHUFFLE_TRAIN_EXAMPLES"),
+    "train_eval/DatasetConfig.split": "validation", "SaveCheckpointConfig.period": 1000,
+    "SaveCheckpointConfig.keep": None, "Trainer.num_microbatches": None,
+    f"{SCHEDULER}.factors": "constant * rsqrt_decay", f"{SCHEDULER}.base_learning_rate": 1.0,
     f"{SCHEDULER}.warmup_steps": 10000,
-}
+}  # fmt: skip
 _FINETUNE: Mapping[str, Any] = {
     **{name: value for name, value in _PRETRAIN.items() if name != "SHUFFLE_TRAIN_EXAMPLES"},
-    "DROPOUT_RATE": 0.1,
-    "EVAL_STEPS": 20,
-    "EVAL_PERIOD": 1000,
-    "EVALUATOR_NUM_EXAMPLES": None,
-    "Evaluator.num_examples": Reference("%EVALUATOR_NUM_EXAMPLES"),
-    "train.eval_steps": Reference("%EVAL_STEPS"),
+    "DROPOUT_RATE": 0.1, "EVAL_STEPS": 20, "EVAL_PERIOD": 1000, "EVALUATOR_NUM_EXAMPLES": None,
+    "Evaluator.num_examples": Reference("%EVALUATOR_NUM_EXAMPLES"), "train.eval_steps": Reference("%EVAL_STEPS"),
     "train.eval_period": Reference("%EVAL_PERIOD"),
     "train.infer_eval_dataset_cfg": Reference("@infer_eval/utils.DatasetConfig()"),
-    "train/DatasetConfig.shuffle": True,
-    "RestoreCheckpointConfig.path": Reference("%INITIAL_CHECKPOINT_PATH"),
-    "SaveCheckpointConfig.period": 5000,
-    f"{SCHEDULER}.factors": "constant",
-    f"{SCHEDULER}.base_learning_rate": 0.001,
-    f"{SCHEDULER}.warmup_steps": 1000,
-}
+    "train/DatasetConfig.shuffle": True, "RestoreCheckpointConfig.path": Reference("%INITIAL_CHECKPOINT_PATH"),
+    "SaveCheckpointConfig.period": 5000, f"{SCHEDULER}.factors": "constant",
+    f"{SCHEDULER}.base_learning_rate": 0.001, f"{SCHEDULER}.warmup_steps": 1000,
+}  # fmt: skip
 RUNS = {"pretrain": _PRETRAIN, "finetune": _FINETUNE}
 # What its files of models say.
 _MODEL: Mapping[str, Any] = {
-    "Z_LOSS": 0.0001,
-    "LABEL_SMOOTHING": 0.0,
-    "LOSS_NORMALIZING_FACTOR": None,
-    "DROPOUT_RATE": Reference("%gin.REQUIRED"),
-    "MODEL": Reference("@models.EncoderDecoderModel()"),
-    "OPTIMIZER": Reference("@adafactor.Adafactor()"),
-    "EncoderDecoderModel.optimizer_def": Reference("%OPTIMIZER"),
+    "Z_LOSS": 0.0001, "LABEL_SMOOTHING": 0.0, "LOSS_NORMALIZING_FACTOR": None,
+    "DROPOUT_RATE": Reference("%gin.REQUIRED"), "MODEL": Reference("@models.EncoderDecoderModel()"),
+    "OPTIMIZER": Reference("@adafactor.Adafactor()"), "EncoderDecoderModel.optimizer_def": Reference("%OPTIMIZER"),
     "EncoderDecoderModel.z_loss": Reference("%Z_LOSS"),
     "EncoderDecoderModel.label_smoothing": Reference("%LABEL_SMOOTHING"),
     "EncoderDecoderModel.loss_normalizing_factor": Reference("%LOSS_NORMALIZING_FACTOR"),
-    "T5Config.dtype": "bfloat16",
-    "T5Config.dropout_rate": Reference("%DROPOUT_RATE"),
-    "T5Config.mlp_activations": ("gelu", "linear"),
-    "T5Config.logits_via_embedding": False,
-}
+    "T5Config.dtype": "bfloat16", "T5Config.dropout_rate": Reference("%DROPOUT_RATE"),
+    "T5Config.mlp_activations": ("gelu", "linear"), "T5Config.logits_via_embedding": False,
+}  # fmt: skip
 _SCALABLE = {"T5Config.scan_layers": True, "T5Config.remat_policy": "minimal"}
 _WIDTHS = ("emb_dim", "num_heads", "head_dim", "mlp_dim", "num_encoder_layers", "num_decoder_layers")
 _TINY = (8, 4, 3, 16, 2, 2)
@@ -126,10 +101,7 @@ _SAME_IN_ADAFACTOR = (
     "decay_rate", "step_offset", "clipping_threshold", "multiply_by_parameter_scale", "factored", "epsilon1",
     "epsilon2", "min_dim_size_to_factor",
 )  # fmt: skip
-_DATASET_MACROS = {
-    "mixture_or_task_name": "MIXTURE_OR_TASK_NAME", "task_feature_lengths": "TASK_FEATURE_LENGTHS",
-    "batch_size": "BATCH_SIZE", "use_cached": "USE_CACHED_TASKS", "pack": "PACK",
-}  # fmt: skip
+_DATASET_MACROS = {name: "PACK" if one is True else one.text[1:] for name, one in _DATASET.items() if name != "module"}
 _AXIS_RULES = "standard_logical_axis_rules"
 OURS: Mapping[str, str] = {
     **{f"train/DatasetConfig.{name}": macro for name, macro in _DATASET_MACROS.items()},
@@ -137,35 +109,22 @@ OURS: Mapping[str, str] = {
     **{f"T5Config.{name}": f"encoder_decoder.T5Config.{name}" for name in _SAME_IN_CONFIG},
     **{f"Adafactor.{name}": f"optimizers.Adafactor.{name}" for name in _SAME_IN_ADAFACTOR},
     # the first of these are carried over by rules of `convert_gin`
-    "train/DatasetConfig.module": "MODULE_IMPORT",
-    "train.relative_steps": "TRAIN_STEPS",
-    "train.infer_eval_dataset_cfg": "INFER_EVAL_PERIOD",
-    "RestoreCheckpointConfig.path": "INITIAL_CHECKPOINT",
-    f"{SCHEDULER}.factors": "SCHEDULE",
-    f"{SCHEDULER}.base_learning_rate": "LEARNING_RATE",
-    f"{SCHEDULER}.warmup_steps": "WARMUP_STEPS",
-    "PjitPartitioner.num_partitions": "MODEL_PARALLEL",
-    "ModelBasedPjitPartitioner.num_partitions": "MODEL_PARALLEL",
-    "train.total_steps": "TRAIN_STEPS",
-    "train.eval_steps": "EVAL_STEPS",
-    "train.eval_period": "EVAL_PERIOD",
-    "train.stats_period": "STATS_PERIOD",
-    "train.random_seed": "RANDOM_SEED",
-    "train/DatasetConfig.shuffle": "SHUFFLE_TRAIN_EXAMPLES",
+    "train/DatasetConfig.module": "MODULE_IMPORT", "train.relative_steps": "TRAIN_STEPS",
+    "train.infer_eval_dataset_cfg": "INFER_EVAL_PERIOD", "RestoreCheckpointConfig.path": "INITIAL_CHECKPOINT",
+    f"{SCHEDULER}.factors": "SCHEDULE", f"{SCHEDULER}.base_learning_rate": "LEARNING_RATE",
+    f"{SCHEDULER}.warmup_steps": "WARMUP_STEPS", "PjitPartitioner.num_partitions": "MODEL_PARALLEL",
+    "ModelBasedPjitPartitioner.num_partitions": "MODEL_PARALLEL", "train.total_steps": "TRAIN_STEPS",
+    "train.eval_steps": "EVAL_STEPS", "train.eval_period": "EVAL_PERIOD", "train.stats_period": "STATS_PERIOD",
+    "train.random_seed": "RANDOM_SEED", "train/DatasetConfig.shuffle": "SHUFFLE_TRAIN_EXAMPLES",
     "train/DatasetConfig.split": "train/spec.DatasetConfig.split",
     "train_eval/DatasetConfig.split": "train_eval/spec.DatasetConfig.split",
-    "SaveCheckpointConfig.period": "CHECKPOINT_PERIOD",
-    "SaveCheckpointConfig.keep": "KEEP_CHECKPOINTS",
-    "Trainer.num_microbatches": "NUM_MICROBATCHES",
-    "EncoderDecoderModel.z_loss": "Z_LOSS",
+    "SaveCheckpointConfig.period": "CHECKPOINT_PERIOD", "SaveCheckpointConfig.keep": "KEEP_CHECKPOINTS",
+    "Trainer.num_microbatches": "NUM_MICROBATCHES", "EncoderDecoderModel.z_loss": "Z_LOSS",
     "EncoderDecoderModel.label_smoothing": "LABEL_SMOOTHING",
     "EncoderDecoderModel.loss_normalizing_factor": "LOSS_NORMALIZING_FACTOR",
     "EncoderDecoderModel.predict_batch_with_aux.num_decodes": "decoding.DecodingConfig.num_decodes",
-    "T5Config.dropout_rate": "DROPOUT_RATE",
-    "T5Config.dtype": "DTYPE",
-    "T5Config.vocab_size": "VOCAB_SIZE",
-    "T5Config.scan_layers": "SCAN_LAYERS",
-    "T5Config.remat_policy": "REMAT_POLICY",
+    "T5Config.dropout_rate": "DROPOUT_RATE", "T5Config.dtype": "DTYPE", "T5Config.vocab_size": "VOCAB_SIZE",
+    "T5Config.scan_layers": "SCAN_LAYERS", "T5Config.remat_policy": "REMAT_POLICY",
     "Adafactor.beta1": "optimizers.Adafactor.momentum",
     "Adafactor.weight_decay_rate": "optimizers.Adafactor.weight_decay",
     "Adafactor.weight_decay_rate_lr_exponent": "optimizers.Adafactor.weight_decay_lr_exponent",
@@ -174,7 +133,7 @@ OURS: Mapping[str, str] = {
         f"{_AXIS_RULES}.{name}": f"distributed.{_AXIS_RULES}.{name}"
         for name in ("activation_partitioning_dims", "parameter_partitioning_dims")
     },
-}
+}  # fmt: skip
 
 # Why a parameter need not be set here: the parameters for which this holds. A star stands for all of a class.
 _REASONS: Mapping[str, str] = {
@@ -217,23 +176,17 @@ _REASONS: Mapping[str, str] = {
 UNNEEDED: Mapping[str, str] = {key: why for why, keys in _REASONS.items() for key in keys.split()}
 # Such a parameter is not needed only if its value ends so, as in T5X's own files. Another value is not carried over.
 STANDARD: Mapping[str, tuple[str, ...]] = {
-    "MODEL": (".EncoderDecoderModel()",),
-    "train.model": ("%MODEL", ".EncoderDecoderModel()"),
+    "MODEL": (".EncoderDecoderModel()",), "train.model": ("%MODEL", ".EncoderDecoderModel()"),
     "train.train_dataset_cfg": ("@train/utils.DatasetConfig()",),
     "train.train_eval_dataset_cfg": ("@train_eval/utils.DatasetConfig()",),
-    "train.checkpoint_cfg": (".CheckpointConfig()",),
-    "train.partitioner": ("PjitPartitioner()",),
-    "train.trainer_cls": (".Trainer",),
-    "EncoderDecoderModel.module": (".Transformer()",),
-    "OPTIMIZER": (".Adafactor()",),
-    "EncoderDecoderModel.optimizer_def": (".Adafactor()",),
-    "Transformer.config": (".T5Config()",),
-    "CheckpointConfig.restore": ("None", ".RestoreCheckpointConfig()"),
-    "CheckpointConfig.save": (".SaveCheckpointConfig()",),
-    "Evaluator.num_examples": ("None",),
+    "train.checkpoint_cfg": (".CheckpointConfig()",), "train.partitioner": ("PjitPartitioner()",),
+    "train.trainer_cls": (".Trainer",), "EncoderDecoderModel.module": (".Transformer()",),
+    "OPTIMIZER": (".Adafactor()",), "EncoderDecoderModel.optimizer_def": (".Adafactor()",),
+    "Transformer.config": (".T5Config()",), "CheckpointConfig.restore": ("None", ".RestoreCheckpointConfig()"),
+    "CheckpointConfig.save": (".SaveCheckpointConfig()",), "Evaluator.num_examples": ("None",),
     "Trainer.learning_rate_fn": (".create_learning_rate_scheduler()",),
     "Adafactor.logical_factor_rules": ("None", ".standard_logical_factor_rules()"),
-}
+}  # fmt: skip
 
 PARTITIONERS = ("PjitPartitioner", "ModelBasedPjitPartitioner")
 _ROOT = {"SCHEDULE": Reference("@schedules.InverseSquareRoot()")}
@@ -250,15 +203,12 @@ FACTORS: Mapping[str, dict[str, Any]] = {  # T5X's factors of the learning rate,
 }
 ROWS = {"t5_1_1": 32128, "byt5": 384}  # of the embedding, as gin/models/ has them
 REMAT = {"none": "none", "minimal": "dots", "full": "full"}
-IMPORTS = {  # what a file imports, by the first part of a parameter's name
-    "encoder_decoder": "from t5xpg.models import encoder_decoder",
-    "spec": "from t5xpg.data import spec",
-    "decoding": "from t5xpg.models import decoding",
-    "distributed": "from t5xpg import distributed",
-    "optimizers": "from t5xpg.optim import optimizers",
-    "schedules": "from t5xpg.optim import schedules",
-}
-
+_PLACES = {
+    "encoder_decoder": "t5xpg.models", "spec": "t5xpg.data", "decoding": "t5xpg.models", "distributed": "t5xpg",
+    "optimizers": "t5xpg.optim", "schedules": "t5xpg.optim",
+}  # fmt: skip
+# What a file imports, by the first part of a parameter's name.
+IMPORTS = {module: f"from {place} import {module}" for module, place in _PLACES.items()}
 # {"INITIAL_CHECKPOINT_PATH": "RestoreCheckpointConfig.path"}: the parameters that T5X's macros are for
 _READERS = {
     value.text[1:]: key
