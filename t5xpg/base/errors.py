@@ -15,6 +15,7 @@ _MAX_COMPARED = 10_000  # names that are compared
 _MAX_NAME_LENGTH = 100
 _MAX_PROPOSED = 3  # names that are proposed
 _MAX_LISTED = 12  # names that are listed if none is close
+_KINDS = {type(None): "null", bool: "true or false", int: "a number", float: "a number", str: "a string"}
 
 
 class UserError(Exception):
@@ -36,6 +37,11 @@ def first_line(error: BaseException) -> str:
     """The first line of an error's message, or the error's class where the message is empty."""
     text = str(error).strip()
     return text.splitlines()[0][:300] if text else type(error).__name__
+
+
+def kind_of(value: object) -> str:
+    """The kind of a value as JSON calls it, or its class: "null", "a number"."""
+    return _KINDS.get(type(value), f"a {type(value).__name__}")
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

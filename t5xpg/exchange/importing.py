@@ -49,10 +49,9 @@ def import_checkpoint(
         from_transformers.compare(imported)
     with directory_atomically(target) as temporary:
         evaluation = _write_run(temporary, target, name, imported)
-    vocabulary, model = imported.vocabulary, imported.model
-    ids = f"{vocabulary.kind}, {vocabulary.size:,} ids, sentinels as {vocabulary.sentinels}"
+    facts = f"{imported.family}, {imported.model.num_params:,} parameters, {imported.vocabulary.summary}"
     optimizer_note = f", Adafactor after step {imported.step:,}" if imported.opt_state is not None else ""
-    print(f"{imported.source}: {imported.family}, {model.num_params:,} parameters, {ids}{optimizer_note}")
+    print(f"{imported.source}: {facts}{optimizer_note}")
     print(f"run: {shown(target)}; make infer EXP={name} PROMPT=…, {evaluation}", flush=True)
     stores.push(target)
     return target

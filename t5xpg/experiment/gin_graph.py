@@ -7,6 +7,7 @@ from typing import Any, Self, TypeAlias
 
 from gin import config as gin
 from t5xpg.base.errors import nearest
+from t5xpg.experiment.gin_t5x import translation
 
 MACRO = "gin.macro"
 ROOT = "t5xpg.experiment.experiment.Experiment"
@@ -94,8 +95,10 @@ def unread_message(binding: Binding, place: str) -> str:
     """The message for a binding without effect, because nothing reads it."""
     scope, selector, parameter = binding
     if selector == MACRO:
-        near = nearest(scope, macros_referenced() - {scope})
-        return f"{scope} is set, and nothing uses it ({place}).{near if 'Did you mean' in near else ''}"
+        near, of_t5x = nearest(scope, macros_referenced() - {scope}), translation("", "", scope)
+        hint = f" {of_t5x}" if of_t5x else near if "Did you mean" in near else ""
+        return f"{scope} is set, and nothing uses it ({place}).{hint}"
     name = ".".join([*selector.split(".")[-2:], parameter])
     scoped = f"{scope}/{name}" if scope else name
-    return f"{scoped} is bound, and nothing in this experiment reads it: remove it ({place})."
+    of_t5x = f" {translation(scope, selector, parameter)}" if selector.startswith("t5x.") else ""
+    return f"{scoped} is bound, and nothing in this experiment reads it: remove it ({place}).{of_t5x}"

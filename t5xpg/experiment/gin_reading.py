@@ -16,6 +16,7 @@ from t5xpg.base import paths
 from t5xpg.base.errors import UserError, nearest
 from t5xpg.experiment.gin_graph import MACRO, Binding
 from t5xpg.experiment.gin_statements import AsWritten, parse
+from t5xpg.experiment.gin_t5x import CONVERT, translation
 
 _NAME = re.compile(r"\w[\w./-]*")  # of a macro, or of a parameter with its scopes, modules and class
 
@@ -44,7 +45,8 @@ class Reader:
         gin_file = next((path for path in (Path(name), paths.REPOSITORY / name) if path.is_file()), None)
         if gin_file is None:
             known = [str(file.relative_to(paths.REPOSITORY)) for file in paths.GIN.rglob("*.gin")]
-            self._cannot_read(f"There is no gin file {name}.{nearest(name, known)}{place}")
+            hint = CONVERT if name.startswith("t5x/") else nearest(name, known)
+            self._cannot_read(f"There is no gin file {name}.{hint}{place}")
         elif gin_file.resolve() in self._open_files:
             self._cannot_read(f"The gin file {name} includes itself{place}.")
         else:
@@ -70,7 +72,10 @@ class Reader:
             line = f"{name} = {_literal(value)}"
             self._read("\n".join([enabling, *sorted(imports), line]), override=shortened(f"--gin.{text}"))
         else:
-            self.problems.append(f"No gin file of this experiment knows {name}.{nearest(name, known_macros)}")
+            files = [paths.shown(file) for file in sorted(paths.GIN.rglob("*.gin")) if name in _macros_of(file)]
+            hint = f" --gin_file= can add one that does: {', '.join(files)}." if files else nearest(name, known_macros)
+            unknown = translation("", "", name) or f"No gin file of this experiment knows {name}.{hint}"
+            self.problems.append(f"{shortened(f'--gin.{text}')}: {unknown}")
 
     def _read(self, text: str, *, file: str = "", override: str = "") -> None:
         """Apply every statement of a text, which is from a file or is an override (as it was typed)."""
@@ -87,7 +92,7 @@ class Reader:
                         raise
                     unresolved = isinstance(error, NameError) and any(f"'{name}'" in str(error) for name in unknown)
                     if not unresolved:
-                        problem = _explain(error)
+                        problem = _of_t5x(statement, error) or _explain(error)
                         self.problems.append(f"{override}: {problem}" if override else f"{problem} ({place})")
                     unknown.update(_names_defined(statement))
                     self.incomplete |= not override and isinstance(statement, config_parser.ImportStatement)
@@ -113,13 +118,13 @@ class Reader:
         elif isinstance(statement, config_parser.BlockDeclaration):
             context.get_configurable(statement.selector)
         else:
-            for part in gin._iterate_flattened_values(statement.value):
-                if isinstance(part, _Unresolved):
-                    raise part.error
             key = (statement.scope, statement.selector, statement.arg_name)
             if not statement.arg_name:  # a macro: NAME = value
                 key = (f"{statement.scope}/{statement.selector}".removeprefix("/"), MACRO, "value")
             scope, selector, parameter = binding = gin.ParsedBindingKey.parse(key).scope_selector_arg
+            for part in gin._iterate_flattened_values(statement.value):
+                if isinstance(part, _Unresolved):
+                    raise part.error
             self.replaced += gin.iterate_references([gin._CONFIG.get((scope, selector), {}).get(parameter)])
             gin.bind_parameter(key, statement.value)
             self.bound_at[binding] = place
@@ -134,6 +139,16 @@ class Reader:
     def _cannot_read(self, problem: str) -> None:
         self.problems.append(problem)
         self.incomplete = True
+
+
+def _of_t5x(statement: Any, error: Exception) -> str:
+    """What a binding is here whose name is T5X's, and not of this experiment; "" if anything else is wrong."""
+    if isinstance(statement, config_parser.IncludeStatement | config_parser.ImportStatement):
+        return f"{error}.{CONVERT}" if getattr(statement, "module", "").partition(".")[0] == "t5x" else ""
+    parts = gin._iterate_flattened_values(getattr(statement, "value", None))
+    if any(error is part.error for part in parts if isinstance(part, _Unresolved)):
+        return ""
+    return translation(statement.scope or "", statement.selector, getattr(statement, "arg_name", None) or "*")
 
 
 def _names_used(statement: Any) -> set[str]:
@@ -162,6 +177,11 @@ class _Delegate(gin.ParserDelegate):
             return super().configurable_reference(scoped_selector, evaluate)
         except (NameError, AttributeError, ValueError) as error:
             return _Unresolved(error)
+
+
+def _macros_of(file: Path) -> list[str]:
+    """The macros that a gin file of this repository sets."""
+    return re.findall(r"^(\w+) =", file.read_text(encoding="utf-8"), re.MULTILINE)
 
 
 def _literal(value: str) -> str:

@@ -25,31 +25,17 @@ FREE_SETTINGS = (
 )  # fmt: skip
 # Settings without effect at these values. They are left out: published runs are from before they existed.
 WITHOUT_EFFECT = {
-    "skip_nonfinite": 0,
-    "ema_decay": None,
-    "train_dataset.objective.whole_words": False,
-    "eval_dataset.objective.whole_words": False,
-    "infer_eval_period": None,
-    "infer_eval_steps": None,
-    "infer_eval_dataset": None,
-    "initial": None,
-    "initial.adapt_decoder": False,
-    "adapter": None,
-    "teacher": None,
-    "optimizer.relpos_bias_factor": 1.0,
-    "optimizer.embedding_factor": 1.0,
-    "optimizer.width_factor": 1.0,
-    "model.inputs_bidirectional_attention": True,
-    "model.config.attention_chunk_size": None,
+    "skip_nonfinite": 0, "ema_decay": None, "train_dataset.objective.whole_words": False,
+    "eval_dataset.objective.whole_words": False, "infer_eval_period": None, "infer_eval_steps": None,
+    "infer_eval_dataset": None, "initial": None, "initial.adapt_decoder": False, "adapter": None, "teacher": None,
+    "optimizer.relpos_bias_factor": 1.0, "optimizer.embedding_factor": 1.0, "optimizer.width_factor": 1.0,
+    "model.inputs_bidirectional_attention": True, "model.config.attention_chunk_size": None,
     "model.config.relpos_bias_in_every_layer": False,
     **{f"model.config.{name}": default for name, default in BEYOND_T5.items()},
-    "train_dataset.feature_converter": ENC_DEC,
-    "train_dataset.loss_on_targets_only": True,
-    "eval_dataset.feature_converter": ENC_DEC,
-    "eval_dataset.loss_on_targets_only": True,
-    "train_dataset.length_buckets": None,
-    "eval_dataset.length_buckets": None,
-}
+    "train_dataset.feature_converter": ENC_DEC, "train_dataset.loss_on_targets_only": True,
+    "eval_dataset.feature_converter": ENC_DEC, "eval_dataset.loss_on_targets_only": True,
+    "train_dataset.length_buckets": None, "eval_dataset.length_buckets": None,
+}  # fmt: skip
 # Model settings that may differ between training and predicting: precision, and settings of training alone.
 _FREE_MODEL_SETTINGS = (
     ".dtype", ".float32_attention_logits", ".dropout_rate", ".attention_chunk_size",

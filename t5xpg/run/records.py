@@ -119,11 +119,12 @@ class TensorBoardWriter(Closing):
 
 
 def _summaries(tag: str, value: Any) -> Iterator[Any]:
-    """Yields TensorBoard's `Summary` of a metric, one for each picture; none for a kind that it cannot show."""
+    """Yields TensorBoard's `Summary` of a metric, one for each picture; none for what it cannot show, such as NaN."""
     from tensorboardX import summary
 
     if is_number(value):
-        yield summary.scalar(tag, value)
+        if math.isfinite(value):
+            yield summary.scalar(tag, value)
     elif isinstance(value, str):
         yield summary.text(tag, value)
     elif isinstance(value, Histogram):

@@ -9,6 +9,7 @@ import io
 import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import date
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -25,6 +26,7 @@ from t5xpg.site import docstrings, lineage
 from t5xpg.site.markup import differences, html_of
 from t5xpg.site.pictures import attention, spark
 from t5xpg.site.records import SiteExperiment, SiteRun, experiments, local_runs
+from t5xpg.study.sweep.page import ranked
 
 PARTS = Path(__file__).parent
 MARK = ".t5xpg-site"  # a folder with this file is a site, which another one may replace
@@ -64,6 +66,7 @@ class Site:
         self.environment.globals.update(
             attention=attention,
             cell=cell,
+            date=date.fromtimestamp,
             differences=differences,
             docs=(paths.REPOSITORY / "docs").is_dir(),  # not where the package is installed
             spark=spark,
@@ -161,13 +164,15 @@ def address(file: Path) -> str:
 def chart_data(shown: Sequence[SiteExperiment], runs: Sequence[SiteRun]) -> Iterator[dict[str, Any]]:
     """The lines that one chart can show: runs, and the recipes of sweeps, whose seeds are a band."""
     for one in shown:
-        for run in one.runs:
-            yield run.browser_data()
-        for entry in (one.board or {}).get("final", ()):
+        entries = (one.board or {}).get("final", ())
+        best = ranked(one.board) if one.board and entries else []  # first: a line's place decides its colour
+        for entry in (*best, *(each for each in entries if each not in best)):
             recipe_run = recipe(one.name, entry)
             curves = recipe_run["curves"].values()
             if curves and all(steps for steps, *_ in curves):  # trained, and measured
                 yield recipe_run
+        for run in one.runs:
+            yield run.browser_data()
     names = {one.name for one in shown}
     yield from (run.browser_data() for run in runs if run.results["experiment"] not in names)
 

@@ -36,8 +36,11 @@ def anchor(heading: str) -> str:
 
 
 def differences(target: str, prediction: str) -> Markup:
-    """The prediction compared with the target, word by word: its additions as <ins>, what it lacks as <del>."""
+    """The prediction compared with the target, word by word: its additions as <ins>, what it lacks as <del>; as it is
+    where they share no word."""
     old, new = _WORD.findall(target), _WORD.findall(prediction)
+    if not {word for word in old if word.isalnum()} & {*new}:
+        return escape(prediction)
     shown = []
     for kind, a, b, c, d in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
         if kind == "equal":

@@ -31,11 +31,13 @@ class SiteRun:
     """A run that the site shows.
 
     results: as `run.results.collect` makes them. id: its name on the site. published: False for a run of this machine.
+    time: its last start, of a run of this machine.
     """
 
     id: str
     results: Results
     published: bool
+    time: float = 0.0
 
     @property
     def curves(self) -> dict[str, list[list[float | None]]]:
@@ -93,8 +95,9 @@ class Headline:
 class SiteExperiment:
     """An experiment that the site shows.
 
-    text: its README. runs: the published one first, then those of this machine. board: of a sweep or a matrix, its
-    results of all runs. state: the reliability of the published numbers, as (kind, text).
+    text: its README. runs: the published one first, then those of this machine, but for the published one's own
+    directory. board: of a sweep or a matrix, its results of all runs. state: the reliability of the published numbers,
+    as (kind, text). time: of its last start or writing here; 0 for one that only came with the checkout.
     """
 
     name: str
@@ -105,6 +108,7 @@ class SiteExperiment:
     runs: Sequence[SiteRun]
     board: Mapping[str, Any] | None
     state: Sequence[tuple[str, str]]
+    time: float = 0.0
 
     @property
     def published(self) -> SiteRun | None:
@@ -117,7 +121,8 @@ class SiteExperiment:
 
 
 def experiments(runs: Sequence[SiteRun]) -> list[SiteExperiment]:
-    """All experiments of the checkout, by name, with those of the runs of this machine that are theirs."""
+    """All experiments of the checkout, with those of the runs of this machine that are theirs: those that the user
+    trained or wrote here first, the newest before others; then all others by name."""
     site_experiments = []
     for _, folder in sorted(paths.experiments().items()):
         readme = folder / README_FILE
@@ -125,15 +130,30 @@ def experiments(runs: Sequence[SiteRun]) -> list[SiteExperiment]:
             continue
         text = read_text(readme) if readme.exists() else f"# {folder.name}\n"
         own_runs = [run for run in runs if run.results["experiment"] == folder.name]
-        published = folder / RESULTS_FILE
-        if published.exists():
-            own_runs.insert(0, SiteRun(folder.name, read_results(published), published=True))
+        time = _last_use(folder, own_runs)
+        if (file := folder / RESULTS_FILE).exists():
+            published = read_results(file)
+            others = [
+                run for run in own_runs if any(run.results[key] != published[key] for key in ("curves", "timing"))
+            ]
+            own_runs = [SiteRun(folder.name, published, published=True), *others]
         boards = (folder / kind.page.board_file for kind in KINDS)
         board = next((json_object_of(path) for path in boards if path.exists()), None)
         question, answer = (_sentence(text, name) for name in ("Question", "Answer"))
         state = list(_state(folder, own_runs))
-        site_experiments.append(SiteExperiment(folder.name, folder, text, question, answer, own_runs, board, state))
-    return site_experiments
+        site_experiments.append(
+            SiteExperiment(folder.name, folder, text, question, answer, own_runs, board, state, time)
+        )
+    return sorted(site_experiments, key=lambda one: -one.time)
+
+
+def _last_use(folder: Path, runs: Sequence[SiteRun]) -> float:
+    """The time of the last start of an experiment on this machine; of its gin files, where git does not know them."""
+    begun = [run.time for run in runs]
+    begun += [file.stat().st_mtime for file in (paths.runs_directory() / folder.name).glob("*/run.json")]  # of a sweep
+    if not begun and (folder.parent != paths.REPOSITORY / "experiments" or git("ls-files", "--", str(folder)) == ""):
+        begun = [file.stat().st_mtime for file in folder.glob("*.gin")]
+    return max(begun, default=0.0)
 
 
 def local_runs() -> Iterator[SiteRun]:
@@ -145,7 +165,7 @@ def local_runs() -> Iterator[SiteRun]:
                 results = collect(run)
             except UNREADABLE:
                 continue
-            yield SiteRun(LOCAL + path.name, results, published=False)
+            yield SiteRun(LOCAL + path.name, results, published=False, time=run.read()["starts"][-1]["time"])
 
 
 def headline(results: Results) -> Headline | None:

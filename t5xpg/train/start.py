@@ -3,16 +3,13 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from t5xpg.base import environment, xla_flags
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import sha256_of_file, write_text
-from t5xpg.base.paths import shown
 from t5xpg.data.recording.reader import RecordedData
 from t5xpg.data.stream.client import DataService, TaskDescription
-from t5xpg.data.vocab.tokenizers import KINDS
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.distributed import Group
 from t5xpg.evaluate.trained_model import Origin
@@ -114,11 +111,8 @@ def print_data(description: TaskDescription, experiment: Experiment) -> None:
     size = f", {num_documents:,} documents" if num_documents else ""
     spans = description.objective
     masking = f"; {spans.noise_density:.0%} masked in spans of {spans.mean_noise_span_length:g} tokens" if spans else ""
-    cache_state, vocabulary = "cached" if description.cached else "not cached", description.vocabulary
-    model_file = vocabulary.model_file
-    kind = "bytes" if model_file is None else f"{KINDS[vocabulary.kind]} {shown(Path(model_file))}"
-    ids = f"{kind}, {vocabulary.size:,} ids, sentinels as {vocabulary.sentinels}"
-    print(f"data: {description.name}, {cache_state}{size}{masking}; {ids}", flush=True)
+    cache_state = "cached" if description.cached else "not cached"
+    print(f"data: {description.name}, {cache_state}{size}{masking}; {description.vocabulary.summary}", flush=True)
 
 
 def check_fits(service: DataService | RecordedData, experiment: Experiment) -> None:

@@ -1,6 +1,7 @@
 """What the pages name exists, their sessions print what they say, and results pages show what was published."""
 
 import doctest
+import inspect
 import json
 import re
 from pathlib import Path
@@ -9,7 +10,9 @@ import pytest
 
 import t5xpg
 from t5xpg.base import paths
+from t5xpg.commands import COMMANDS
 from t5xpg.experiment import config
+from t5xpg.experiment.gin_t5x import IMPORTS, translation
 from t5xpg.experiment.identity import run_identity
 from t5xpg.models.adaptation import check_adaptable
 from t5xpg.models.adapters import PromptTuning
@@ -63,6 +66,31 @@ def test_what_a_page_names_exists(page: Path) -> None:
         r"^make ([a-z-]+)", text, re.MULTILINE
     ):
         assert target in TARGETS
+
+
+def test_names_of_other_programs_are_what_the_pages_say() -> None:
+    """T5X's by the table that refuses them; what stands beside those of transformers exists."""
+
+    def rows(page: str) -> list[tuple[list[str], list[str]]]:
+        table = INDEX.with_name(page).read_text(encoding="utf-8").partition("<!-- names:begin -->")[2]
+        cells = [line.split(" |") for line in table.partition("<!-- names:end -->")[0].splitlines() if "`" in line]
+        return [(re.findall(r"`([^`]*)`", one[0]), re.findall(r"`([^`]*)`", one[1])) for one in cells]
+
+    for (theirs,), ours in rows("from_t5x.md"):
+        scope, _, rest = theirs.rpartition("/")
+        said = translation(scope, *rest.rpartition(".")[::2])
+        assert f"{theirs} of T5X is" in said
+        assert [name for name in ours if name not in said] == []
+    gin_text = "\n".join(file.read_text(encoding="utf-8") for file in paths.GIN.rglob("*.gin"))
+    variables = {option.variable for command in COMMANDS.values() for option in command.options}
+    for _, ours in rows("from_transformers.md"):
+        for name in (one for one in ours if not one.startswith(("gin/", "'"))):
+            module, *rest = name.rpartition("/")[2].split(".")
+            if rest:
+                exec(IMPORTS[module], names := {})
+                assert rest[1] in inspect.signature(getattr(names[module], rest[0])).parameters, name
+            else:
+                assert name.removesuffix("=") in variables or re.search(rf"^{name} =", gin_text, re.MULTILINE), name
 
 
 @pytest.mark.parametrize(

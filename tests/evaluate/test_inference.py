@@ -103,7 +103,7 @@ def test_a_bad_record_is_named_before_the_first_prediction(tmp_path: Path, echo:
         ('{"inputs": "<extra_id_125>"}', "<extra_id_125>", "125 sentinels"),
         (json.dumps({"inputs": "é" * 32}), "65 tokens", "at most 64"),
         ("{", "not JSON"),
-        ('{"inputs": 3}', '"inputs" is int'),
+        ('{"inputs": 3}', '"inputs" is a number'),
         ('{"prompt": "a"}', "Known: prompt"),
         ("[]", '{"inputs"'),
         ('{"inputs": "a", "n": 1e400}', "1e400", "string"),

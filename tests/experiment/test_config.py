@@ -1,8 +1,10 @@
 """Gin files, overrides, and what is said about mistakes in them."""
 
 import dataclasses
+import inspect
 import json
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +14,7 @@ import pytest
 from t5xpg.base import paths
 from t5xpg.data.objectives import KINDS, IidDenoising, LanguageModel, MaskedLM, NextLine, Objective, Passkey, PrefixLM
 from t5xpg.data.spec import DatasetConfig
-from t5xpg.experiment import config
+from t5xpg.experiment import config, gin_t5x
 from t5xpg.experiment.config import ConfigError
 from t5xpg.experiment.identity import identity_settings
 from t5xpg.models.decoding import DecodingConfig
@@ -20,6 +22,7 @@ from t5xpg.models.decoding.config import METHODS
 from t5xpg.run.best import BestMetric
 from t5xpg.run.checkpoint.initial_checkpoint import InitialCheckpoint
 from tests.refusals import refused
+from tests.workplace import REPOSITORY
 
 BASE = """
 from __gin__ import dynamic_registration
@@ -348,6 +351,19 @@ MISTAKES = {
     "=3": "--gin.NAME=value",
     "spec.DatasetConfig.split=other": "spec.DatasetConfig.split is bound",
     "gin/optimizers/adamww.gin": "adamw.gin",
+    "MODEL_PARALLEL=2": "--gin_file= can add one that does: gin/partitioning/",
+    # names of T5X
+    "train.eval_period=100": "--gin.EVAL_PERIOD=…",
+    "utils.SaveCheckpointConfig.period=5": "--gin.CHECKPOINT_PERIOD=…",
+    "utils.RestoreCheckpointConfig.path=@x.y()": "--gin.INITIAL_CHECKPOINT=…",
+    "INITIAL_CHECKPOINT_PATH=x": "--gin.INITIAL_CHECKPOINT=…",
+    "MIXTURE_OR_TASK_MODULE=x": "--gin.MODULE_IMPORT=…",
+    "optimizers.Adafactor.beta1=0.9": "--gin.optimizers.Adafactor.momentum=…",
+    "partitioning.PjitPartitioner.num_partitions=2": "--gin.MODEL_PARALLEL=…",
+    "train_eval/utils.DatasetConfig.batch_size=8": "--gin.train_eval/spec.DatasetConfig.batch_size=…",
+    "USE_HARDWARE_RNG=True": "is not set here: random numbers",
+    "train/spec.DatasetConfig.split=@x.y()": "imports x",
+    "t5x/examples/t5/t5_1_1/base.gin": "make convert-gin FILE=",
 }
 OF_FINE_TUNING = {
     "INITIAL_CHECKPOINT=%gin.REQUIRED": "INITIAL_CHECKPOINT has no value",
@@ -364,7 +380,28 @@ OF_FILES = {
     "include '{file}'": "itself",
     "from t5xpg import optimisers\noptimisers.X.a = 1\noptimisers.Y.b = @optimisers.Z()": "optimisers",
     "OPTIMIZER = @nothing.Here()": "imports nothing",
+    "from t5x import utils\nutils.SaveCheckpointConfig.period = 5": "make convert-gin FILE=",
+    "INITIAL_CHECKPOINT_PATH = 'x'": "INITIAL_CHECKPOINT_PATH of T5X is INITIAL_CHECKPOINT here",
+    "trainer.Trainer.num_microbatches = 2": "--gin.NUM_MICROBATCHES=…",
 }
+
+
+def test_what_t5x_calls_otherwise_is_here_by_the_name_that_is_said() -> None:
+    """Every name in T5X's examples of encoder-decoders has a meaning here, and what it is here exists."""
+    examples = json.loads((REPOSITORY / "tests" / "goldens" / "t5x_gin_values.json").read_text())["examples"]
+    known = [one["says"] for one in examples.values() if "EncoderDecoderModel.module" in one["effective"]]
+    bound = {one[0] for says in known for one in says if isinstance(one, list)}
+    macros = {name for file in paths.GIN.rglob("*.gin") for name in re.findall(r"^([A-Z_]+) =", file.read_text(), re.M)}
+    parts = [(*name.rpartition("/")[::2], name) for name in bound - macros]
+    said = {name: gin_t5x.translation(scope, *rest.rpartition(".")[::2]) for scope, rest, name in parts}
+    assert [name for name in said if not said[name]] == []
+    for ours in gin_t5x.OURS.values():
+        module, *rest = ours.rpartition("/")[2].split(".")
+        if rest:
+            exec(gin_t5x.IMPORTS[module], names := {})
+            assert rest[1] in inspect.signature(getattr(names[module], rest[0])).parameters, ours
+        else:
+            assert module in macros
 
 
 def check_mistake(file: str, overrides: list[str], named: str) -> None:

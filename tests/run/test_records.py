@@ -97,6 +97,7 @@ def test_metrics_of_all_kinds_as_events(tmp_path: Path) -> None:
     values: dict[str, MetricValue] = {
         "bleu": 12.5,
         "none": None,
+        "nats_per_byte": math.nan,  # of targets that are no text
         "signature": "nrefs:1",
         "lengths": Histogram(np.array([1.0, 2.0, 2.0, math.nan]), bins=2),
         "picture": Image(np.zeros((1, 4, 5, 3), np.uint8)),

@@ -2,6 +2,7 @@
 
 import html
 import json
+import os
 import re
 import statistics
 from pathlib import Path
@@ -10,15 +11,17 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 from t5xpg.base import paths
+from t5xpg.base.curves import COMPARED
 from t5xpg.base.files import read_json, sha256_of_file, write_json
 from t5xpg.base.markdown import cell
 from t5xpg.data.vocab.record import RECORD, folder_of
+from t5xpg.run.report import publish
 from t5xpg.run.results import read_results
 from t5xpg.site import lineage
-from t5xpg.site.build import Site, build, csv_of, recipe
+from t5xpg.site.build import PARTS, Site, build, chart_data, csv_of, recipe
 from t5xpg.site.lineage import ABSENT, SAME, STALE
 from t5xpg.site.markup import differences, html_of
-from t5xpg.site.records import experiments, headline
+from t5xpg.site.records import experiments, headline, local_runs
 from tests.refusals import assert_named, refused
 from tests.run.test_report import added_by, make_run
 
@@ -106,6 +109,36 @@ def test_what_is_the_number_of_an_experiment() -> None:
     assert headline({**results, "references": named}) == headline(results)
 
 
+def test_what_is_the_users_comes_first_and_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the last start or writing; a published run and its directory are one, one that went on stays beside."""
+    monkeypatch.setenv("T5XPG_RUNS_DIR", str(tmp_path / "runs"))
+    monkeypatch.setattr(paths, "EXPERIMENTS", tmp_path / "own")
+    for name in ("tiny", "written"):
+        (tmp_path / "own" / name).mkdir(parents=True)
+        (tmp_path / "own" / name / f"{name}.gin").touch()
+    os.utime(tmp_path / "own" / "written" / "written.gin", (10, 10))
+    publish(make_run(tmp_path / "runs" / "tiny"), tmp_path / "own" / "tiny", allow_changed=True)
+    make_run(tmp_path / "runs" / "longer", steps=800)
+    make_run(tmp_path / "runs" / "mine", experiment="nb_nn")
+    shown = experiments(list(local_runs()))
+    assert [one.name for one in shown[:3]] == ["nb_nn", "tiny", "written"]
+    assert [one.name for one in shown[3:]] == sorted(one.name for one in shown[3:])
+    assert [run.id for run in shown[1].runs] == ["tiny", "runs-longer"]
+
+
+def test_colours_of_a_sweep_are_those_of_its_picture() -> None:
+    """The first lines of a chart are those of the picture, in its order, and so are the first colours."""
+    (shown,) = [one for one in experiments([]) if one.name == "optimizers_tiny"]
+    assert shown.board
+    picture = (shown.folder / "steps.svg").read_text()
+    best = sorted(shown.board["final"], key=lambda entry: entry["mean_loss"])[: len(COMPARED)]
+    charted = [run["id"] for run in chart_data([shown], [])]
+    assert charted[: len(best)] == [f"optimizers_tiny-{entry['recipe']}" for entry in best]
+    (colours,) = re.findall(r"COLOURS = \[(.*)\]", (PARTS / "static" / "site.js").read_text())
+    of_picture = [re.findall(rf"\.{kind} {{ stroke: (#\w+); stroke-width", picture)[0] for kind in COMPARED]
+    assert json.loads(f"[{colours}]")[: len(COMPARED)] == of_picture
+
+
 def test_seeds_of_a_sweep_are_a_band() -> None:
     curves = {
         "0": {"step": [0, 1, 2], "nats_per_byte": [4.0, 2.0, 1.0]},
@@ -151,3 +184,4 @@ def test_markdown_becomes_html_with_links_of_the_site() -> None:
     assert_named(html, ['<a href="../y.md">x</a> &lt;i&gt;', '<td><img src="../c.svg" alt="p"'])
     assert "no" not in html
     assert differences("a red <b>", "a green <b> too") == "a <del>red</del><ins>green</ins> &lt;b&gt;<ins> too</ins>"
+    assert differences("Ein Hund, groß.", "A dog, <b>.") == "A dog, &lt;b&gt;."

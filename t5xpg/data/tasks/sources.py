@@ -13,7 +13,7 @@ from typing import Any
 import seqio
 import tensorflow as tf
 
-from t5xpg.base.errors import UserError
+from t5xpg.base.errors import UserError, kind_of
 from t5xpg.data.tasks.task_names import cache_command
 from t5xpg.data.text import hugging_face
 
@@ -157,7 +157,7 @@ def read_split(
         for number, row in enumerate(rows, start=1):
             for column in columns:
                 if not isinstance(row.get(column), str):
-                    kind = type(row[column]).__name__ if column in row else f"not there: it has {', '.join(row)}"
+                    kind = kind_of(row[column]) if column in row else f"not there: it has {', '.join(row)}"
                     raise UserError(f'{path} {split}, row {number}: "{column}" is {kind}, expected a string.')
             yield {column: row[column] for column in columns}
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from t5xpg.base.errors import UserError
+from t5xpg.base.errors import UserError, kind_of
 from t5xpg.data.text.manifest import SPLITS
 
 _ROWS_AT_ONCE = 1000
@@ -56,7 +56,7 @@ def _texts(batches: Iterator[Mapping[str, list[Any]]], name: str) -> Iterator[st
         for text in batch["text"]:
             row += 1
             if not isinstance(text, str):
-                raise UserError(f'{name}, row {row}: "text" is {type(text).__name__}, expected a string.')
+                raise UserError(f'{name}, row {row}: "text" is {kind_of(text)}, expected a string.')
             yield text
 
 

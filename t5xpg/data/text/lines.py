@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import IO, Any
 
-from t5xpg.base.errors import UserError, nearest
+from t5xpg.base.errors import UserError, kind_of, nearest
 
 # A longer line is no document (but a device, or a file without line ends), and would fill the memory.
 LONGEST_LINE = 64 * 2**20
@@ -91,7 +91,7 @@ def json_object(line: str, where: str, example: str) -> dict[str, Any]:
         reason = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
         raise BadLineError(f"{where} is not JSON ({reason}). Expected one {example} a line.") from None
     if not isinstance(value, dict):
-        raise BadLineError(f"{where} holds a JSON {type(value).__name__}. Expected one {example} a line.")
+        raise BadLineError(f"{where} holds {kind_of(value)}. Expected one {example} a line.")
     is_nested = not {dict, list}.isdisjoint(map(type, value.values()))
     level: list[Any] = [value] if is_nested and line.count("[") + line.count("{") > _MAX_DEPTH else []
     for _ in range(_MAX_DEPTH + 1):
@@ -107,5 +107,5 @@ def string_in(value: dict[str, Any], name: str, where: str) -> str:
     if name not in value:
         raise BadLineError(f'{where} has no "{name}".{nearest(name, value)}')
     if not isinstance(value[name], str):
-        raise BadLineError(f'{where}: "{name}" is {type(value[name]).__name__}, expected a string.')
+        raise BadLineError(f'{where}: "{name}" is {kind_of(value[name])}, expected a string.')
     return value[name]

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from t5xpg.base.errors import UserError
+from t5xpg.base.errors import UserError, kind_of
 from t5xpg.data.text.labelled import TEXT
 from t5xpg.data.text.lines import EMPTY, LONGEST_LINE, BadLineError, LeftOut, json_object, string_in, text_of_line
 from t5xpg.data.text.local_files import JSON_LINES, PARQUET, form_of, numbered_lines, parquet_rows
@@ -140,7 +140,7 @@ def _cells(row: tuple[Sequence[Any] | None, str], fields: Sequence[str]) -> Reco
         raise BadLineError(f"{where} is longer than {LONGEST_LINE >> 20} MiB. Expected a document a row.")
     for name, value in zip(fields, values, strict=True):
         if not isinstance(value, str):
-            raise BadLineError(f'{where}: "{name}" is {type(value).__name__}, expected a string.')
+            raise BadLineError(f'{where}: "{name}" is {kind_of(value)}, expected a string.')
         if len(value) > LONGEST_LINE:
             raise BadLineError(f'{where}: "{name}" is longer than {LONGEST_LINE >> 20} MiB. Expected a document a row.')
     return _complete(tuple(values), fields, where)

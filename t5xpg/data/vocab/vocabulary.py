@@ -22,8 +22,9 @@ from typing import Any
 
 import numpy as np
 
-from t5xpg.base.errors import UserError, nearest
+from t5xpg.base.errors import UserError, kind_of, nearest
 from t5xpg.base.files import sha256_of_file
+from t5xpg.base.paths import shown
 from t5xpg.data.text.lines import SURROGATE
 from t5xpg.data.vocab.sentinels import check_names, marks
 from t5xpg.data.vocab.tokenizers import HUGGING_FACE, SENTENCEPIECE, TokenModel, load, plain_ids
@@ -110,6 +111,14 @@ class Vocabulary:
     def size(self) -> int:
         """Every id is below it."""
         return self._tokens + self.extra_ids
+
+    @property
+    def summary(self) -> str:
+        """For people: "bytes, 384 ids, sentinels as seqio", or "32 ids that stand for no text"."""
+        if self.kind == IDS:
+            return f"{self.size:,} ids that stand for no text"
+        kind = self.kind if self.model_file is None else f"{MODEL_KINDS[self.kind]} {shown(Path(self.model_file))}"
+        return f"{kind}, {self.size:,} ids, sentinels as {self.sentinels}"
 
     @property
     def _tokens(self) -> int:
@@ -269,7 +278,7 @@ class Vocabulary:
         """The vocabulary that `to_json` described. Raises UserError for what describes none, and where the model file
         is gone or another one."""
         if not isinstance(value, Mapping):
-            raise UserError(f"A {type(value).__name__} is recorded as the vocabulary, expected an object.")
+            raise UserError(f"What is recorded as the vocabulary is {kind_of(value)}, expected an object.")
         if absent := [name for name in _RECORDED if name not in value]:
             raise UserError(f"What is recorded as the vocabulary has no {', '.join(absent)}.")
         model_file = value.get("model_file")

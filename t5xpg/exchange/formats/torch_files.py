@@ -23,7 +23,7 @@ from typing import Any, BinaryIO
 import jax.numpy as jnp
 import numpy as np
 
-from t5xpg.base.errors import UserError
+from t5xpg.base.errors import UserError, kind_of
 
 _MAGIC = 0x1950A86A20F9469CFC6C  # what the layout without an archive begins with
 _MOST_DESCRIPTION_BYTES = 64 << 20
@@ -101,7 +101,7 @@ class TorchFile(Mapping[str, np.ndarray]):
             self._read: Callable[[_Storage], np.ndarray]
             contents, self._read = self._archive() if is_archive else self._stream()
             if not isinstance(contents, dict):
-                raise ValueError(f"a {type(contents).__name__} instead of a dict of tensors")
+                raise ValueError(f"{kind_of(contents)} instead of a dict of tensors")
             self._tensors = {name: value for name, value in contents.items() if isinstance(value, _Tensor)}
             if not self._tensors or not all(isinstance(name, str) for name in self._tensors):
                 raise ValueError("no named tensors in it")
@@ -257,7 +257,7 @@ def _take(stack: list[Any], start: int) -> list[Any]:
 def _text(value: Any) -> str:
     """The value, which must be a text. Others can be short in the file, by references, but endless to hash or print."""
     if not isinstance(value, str):
-        raise ValueError(f"a {type(value).__name__} where a name is expected")
+        raise ValueError(f"{kind_of(value)} where a name is expected")
     return value
 
 

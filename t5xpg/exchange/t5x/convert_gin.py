@@ -1,6 +1,6 @@
 """Converts T5X's gin files of the usual kind (a family and size, a run, macros and some bindings) to experiments.
 
-The values that T5X's own files of runs and models set are in `convert_gin_tables`, so that T5X need not be installed.
+The values that T5X's own files of runs and models set are in `experiment.gin_t5x`, so that T5X need not be installed.
 Every binding of the file is carried over, listed as not needed here, or listed as not carried over; none is dropped
 silently.
 """
@@ -18,8 +18,8 @@ from t5xpg.base import paths
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import write_text
 from t5xpg.exchange.import_folders import run_name
-from t5xpg.exchange.t5x import convert_gin_tables as tables
 from t5xpg.experiment import config
+from t5xpg.experiment import gin_t5x as tables
 from t5xpg.experiment.gin_statements import BoundValue, Import, Include, Reference, statements
 
 _MODEL_FILE = re.compile(r"(?:^|/)t5x/(?:\w+/)*(t5_1_1|byt5)/(\w+)\.gin$")
@@ -37,7 +37,7 @@ _OTHERS = {
         "gin/optimizers/ has others than Adafactor: include one of them",
     ),
     "CheckpointConfig.save": "every run keeps checkpoints here (CHECKPOINT_PERIOD)",
-    "Evaluator.num_examples": "INFER_EVAL_STEPS counts batches",
+    "Evaluator.num_examples": tables.UNNEEDED["Evaluator.num_examples"],
 }
 
 
@@ -92,7 +92,7 @@ class _Conversion:
         elif isinstance(statement, Import):
             self._import(statement)
         else:
-            key = _key(statement)
+            key = tables.key_of(statement.scope, statement.selector, statement.parameter)
             self._bound.pop(key, None)
             self._bound[key] = statement
             self._values[key] = statement.value
@@ -252,8 +252,9 @@ class _Conversion:
                 known = ", ".join(map(repr, tables.FACTORS))
                 self._refuse(key, f"schedules are those of {known}" if ours is None else _UNKNOWN)
         if ours is not None:
-            for name, macro in (("base_learning_rate", "LEARNING_RATE"), ("warmup_steps", "WARMUP_STEPS")):
-                self._set(f"{tables.SCHEDULER}.{name}", macro, values[name])
+            for name in ("base_learning_rate", "warmup_steps"):
+                key = f"{tables.SCHEDULER}.{name}"
+                self._set(key, tables.OURS[key], values[name])
             self._ours |= ours
 
     def _initial_checkpoint(self) -> None:
@@ -360,14 +361,6 @@ class _Conversion:
             if name not in included or repr(included[name]) != repr(value):
                 changed[name] = value
         return changed
-
-
-def _key(bound: BoundValue) -> str:
-    """A binding's key in the tables: without the module, which files may name freely; a method keeps its class."""
-    parts = bound.selector.split(".")
-    first = next((place for place, part in enumerate(parts) if part[:1].isupper()), len(parts) - 1)
-    name = ".".join([*filter(None, parts[first:]), bound.parameter])
-    return f"{bound.scope}/{name}" if bound.scope else name
 
 
 def write(

@@ -4,6 +4,7 @@ const t5xpg = (() => {
   const runs = new Map();
   const root = document.body.dataset.root;
   const COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6d31", "#7f7f7f"];
+  if (matchMedia("(prefers-color-scheme: dark)").matches) [COLOURS[0], COLOURS[5]] = [COLOURS[5], COLOURS[0]]; // as pictures
   const AXES = { steps: "training step", tokens: "target tokens", flops: "FLOPs of training", seconds: "seconds of updates" };
 
   let redraw = null; // what shows the runs again, once they are drawn

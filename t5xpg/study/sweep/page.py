@@ -20,11 +20,11 @@ Entry = Mapping[str, Any]
 def sections(board: Board) -> Iterator[str]:
     """The paragraphs of the block."""
     yield progress(board, "runs", "what is missing is left out")
-    ends = ", ".join(f"{entry['recipe']} {entry['mean_loss']:.3f}" for entry in _ranked(board))
+    ends = ", ".join(f"{entry['recipe']} {entry['mean_loss']:.3f}" for entry in ranked(board))
     caption = f"{_label(board)[0].upper()}{_label(board)[1:]}, after {_final_steps(board)}: {ends}"
     for file in pictures(board):
         yield f"![{escape(caption)}]({file})"
-    undrawn = _ranked(board)[len(COMPARED) :]
+    undrawn = ranked(board)[len(COMPARED) :]
     if not _comparable(board):
         yield "The recipes are validated on different tasks: these losses do not compare, and no curve is drawn."
     elif undrawn:
@@ -51,7 +51,7 @@ def pictures(board: Board) -> dict[str, str]:
     For several seeds the mean is drawn, and a band from lowest to highest; of many recipes, those best at the end.
     Empty while no long run is done, and where the recipes are validated on different tasks.
     """
-    entries = _ranked(board)
+    entries = ranked(board)
     if not entries or not _comparable(board):
         return {}
     has_several_seeds = any(len(entry["seeds"]) > 1 for entry in entries)
@@ -70,7 +70,7 @@ def pictures(board: Board) -> dict[str, str]:
 PAGE = Page("leaderboard.json", "leaderboard", sections, pictures)
 
 
-def _ranked(board: Board) -> list[Entry]:
+def ranked(board: Board) -> list[Entry]:
     """The recipes with a long run, the best first."""
     done = [entry for entry in board["final"] if entry["mean_loss"] is not None]
     return sorted(done, key=lambda entry: entry["mean_loss"], reverse=board.get("mode") == MAX)
@@ -85,7 +85,7 @@ def _label(board: Board) -> str:
 
 
 def _curves(board: Board, seconds: Mapping[str, float] | None) -> Iterator[Curve]:
-    for kind, entry in zip(COMPARED, _ranked(board), strict=False):
+    for kind, entry in zip(COMPARED, ranked(board), strict=False):
         curves = list(entry["curves"].values())
         steps = [step for step in curves[0]["step"] if step > 0 and all(step in one["step"] for one in curves)]
         values = [[one[board["measure"]][one["step"].index(step)] for one in curves] for step in steps]
@@ -142,7 +142,7 @@ def _leaderboard(board: Board) -> str:
             *_costs_to_reference(board, entry),
             UNKNOWN if times is None else f"{1000 * times['seconds'][entry['recipe']]:,.0f} ms",
         ]
-        for entry in _ranked(board)
+        for entry in ranked(board)
     ]
     measure = _name(board)
     header = ["recipe", "settings", "seeds", f"{measure} after {_final_steps(board)}", "steps to the reference"]

@@ -118,7 +118,7 @@ def test_what_a_stream_lacks_is_said(fineweb: Path, tmp_path: Path) -> None:
 
     path = fineweb / "nob_Latn" / "train" / "00000.parquet"
     pyarrow.parquet.write_table(pyarrow.table({"text": ["a", None]}), path)
-    refuses("train, row 2", '"text"', "NoneType")
+    refuses("train, row 2", '"text"', "null")
     path.write_bytes(b"PAR1 and nothing else")
     refuses("(nob_Latn)")
     pyarrow.parquet.write_table(pyarrow.table({"content": ["a"]}), path)

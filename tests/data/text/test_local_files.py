@@ -151,7 +151,7 @@ def test_parts_go_together_by_field_and_in_order(tmp_path: Path) -> None:
         ({"a.jsonl": b'{"en": "one", "de": ""}\n'}, "a.jsonl:1|de is empty"),
         ({"a.jsonl": b"one\n"}, 'a.jsonl:1|JSON|{"en": "…", "de": "…"}'),
         ({"a.parquet": parquet(En=["a"], de=["b"])}, '"en"|Did you mean En'),
-        ({"a.parquet": parquet(en=["a", "b"], de=["b", None])}, 'row 2|"de"|NoneType'),
+        ({"a.parquet": parquet(en=["a", "b"], de=["b", None])}, 'row 2|"de"|null'),
         ({"a.parquet": parquet(en=["a", ""], de=["b", "c"])}, "row 2|en is empty"),
     ],
     ids=range(12),

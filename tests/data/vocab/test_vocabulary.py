@@ -45,6 +45,11 @@ def test_numbers_the_sentinels_of_each_convention(vocabulary: Vocabulary, size: 
     assert vocabulary.decode([*ids, 1, 70, 0]) == "é<extra_id_0>b"
 
 
+def test_ids_of_no_text_are_not_called_bytes() -> None:
+    assert BYTES.summary.startswith("bytes, 384 ids")
+    assert Vocabulary("ids", 0, unk_id=None, num_ids=32).summary.startswith("32 ids")
+
+
 @given(st.text(st.characters(exclude_categories=["Cs"])))
 def test_decode_inverts_encode(text: str) -> None:
     for vocabulary in (BYTES, ORIGINAL, HUGGING_FACE):

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from t5xpg import cli
-from t5xpg.exchange.t5x import convert_gin_tables as tables
 from t5xpg.exchange.t5x.convert_gin import Converted, convert
 from t5xpg.experiment import config
+from t5xpg.experiment import gin_t5x as tables
 from t5xpg.experiment.experiment import Experiment
 from t5xpg.experiment.gin_statements import Reference
 from t5xpg.models.config import T5Config
