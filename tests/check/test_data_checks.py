@@ -133,7 +133,7 @@ def test_every_refusal_of_training_is_one_of_the_check() -> None:
         finally:
             sys.settrace(before)
         assert refusing - reached[side] == set(), side
-    assert len(refusing) == 10
+    assert len(refusing) == 11
 
 
 @settings(max_examples=150, deadline=None)
