@@ -2,7 +2,6 @@
 
 import collections
 import dataclasses
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from t5xpg.base.errors import UserError
 from t5xpg.base.files import directory_atomically, read_json, remove_abandoned, write_json
 from t5xpg.base.progress import Progress
 from t5xpg.data.text import labelled
-from t5xpg.data.text.manifest import read_manifest, split_path
+from t5xpg.data.text.manifest import read_manifest, split_path, texts_of_line
 from t5xpg.data.vocab import tokenizers
 from t5xpg.data.vocab.files import vocabulary_of_file
 from t5xpg.data.vocab.record import (
@@ -53,7 +52,7 @@ def measure(vocabulary: Vocabulary, folder: Path) -> dict[str, Any]:
         Progress(f"measure on {split}", None, "documents") as progress,
     ):
         for line in file:
-            for text in json.loads(line).values():
+            for text in texts_of_line(line):
                 ids = vocabulary.encode_plain(text)
                 seen[ids] = True
                 counts.update(characters=len(text), bytes=len(text.encode("utf-8")), words=len(text.split()))
