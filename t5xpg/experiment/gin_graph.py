@@ -1,6 +1,6 @@
 """The graph of gin's bindings: those that the experiment reads, and the missing values. Nothing is built."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TypeAlias
@@ -94,8 +94,18 @@ def unread_message(binding: Binding, place: str) -> str:
     """The message for a binding without effect, because nothing reads it."""
     scope, selector, parameter = binding
     if selector == MACRO:
-        near = nearest(scope, macros_referenced() - {scope})
-        return f"{scope} is set, and nothing uses it ({place}).{near if 'Did you mean' in near else ''}"
+        return unused_macro(scope, place, macros_referenced())
     name = ".".join([*selector.split(".")[-2:], parameter])
     scoped = f"{scope}/{name}" if scope else name
     return f"{scoped} is bound, and nothing in this experiment reads it: remove it ({place})."
+
+
+def unused_macro(name: str, place: str, used: Set[str]) -> str:
+    """The message for a macro that no value refers to. used: the others."""
+    near = nearest(name, used - {name})
+    return f"{name} is set, and nothing uses it ({place}).{near if 'Did you mean' in near else ''}"
+
+
+def unknown_macro(name: str, known: Iterable[str]) -> str:
+    """The message for an override of a macro that there is not."""
+    return f"No gin file of this experiment knows {name}.{nearest(name, known)}"

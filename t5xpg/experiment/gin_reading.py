@@ -14,8 +14,8 @@ from gin import config as gin
 from gin import config_parser
 from t5xpg.base import paths
 from t5xpg.base.errors import UserError, nearest
-from t5xpg.experiment.gin_graph import MACRO, Binding
-from t5xpg.experiment.gin_statements import AsWritten, parse
+from t5xpg.experiment.gin_graph import MACRO, Binding, unknown_macro
+from t5xpg.experiment.gin_statements import parse, value_as_written
 
 _NAME = re.compile(r"\w[\w./-]*")  # of a macro, or of a parameter with its scopes, modules and class
 
@@ -64,10 +64,10 @@ class Reader:
         elif "." in name or name in known_macros or self.incomplete:
             enabling = "from __gin__ import dynamic_registration"  # has to come first
             imports = {statement.format() for statement in gin._IMPORTS} - {enabling}
-            line = f"{name} = {_literal(value)}"
+            line = f"{name} = {literal(value)}"
             self._read("\n".join([enabling, *sorted(imports), line]), override=shortened(f"--gin.{text}"))
         else:
-            self.problems.append(f"No gin file of this experiment knows {name}.{nearest(name, known_macros)}")
+            self.problems.append(unknown_macro(name, known_macros))
 
     def _read(self, text: str, *, file: str = "", override: str = "") -> None:
         """Apply every statement of a text, which is from a file or is an override (as it was typed)."""
@@ -161,10 +161,10 @@ class _Delegate(gin.ParserDelegate):
             return _Unresolved(error)
 
 
-def _literal(value: str) -> str:
+def literal(value: str) -> str:
     """The value as a gin literal. Text that gin cannot parse is quoted as a string, unless it begins with @ or %."""
     with contextlib.suppress(UserError, MemoryError):
-        list(parse(f"x = {value}", AsWritten(), ""))  # the whole value: gin.parse_value reads a beginning of it
+        value_as_written(value)  # the whole value: gin.parse_value reads a beginning of it
         return value
     return value if value[:1] in ("@", "%") else repr(value)
 

@@ -110,3 +110,9 @@ class AsWritten(config_parser.ParserDelegate):
 
     def macro(self, macro_name: str) -> Reference:
         return Reference(f"%{macro_name}")
+
+
+def value_as_written(text: str) -> Any:
+    """The value that a text stands for, with its references as written. Raises UserError where gin cannot read it."""
+    *_, statement = parse(f"x = {text}", AsWritten(), "")
+    return statement.value
