@@ -15,7 +15,7 @@ from t5xpg.base import paths
 from t5xpg.base.errors import UserError, nearest
 from t5xpg.experiment.gin_building import type_problem
 from t5xpg.experiment.gin_graph import unknown_macro, unused_macro
-from t5xpg.experiment.gin_reading import literal, shortened
+from t5xpg.experiment.gin_reading import NAME, literal, shortened
 from t5xpg.experiment.gin_statements import BoundValue, Import, Reference, statements, value_as_written
 
 
@@ -37,7 +37,7 @@ def mistakes(file: Path, gin_files: Sequence[str], overrides: Sequence[str]) -> 
         name, _, text = (part.strip() for part in override.partition("="))
         place = shortened(f"--gin.{override}")
         value: Any = Reference("")  # what cannot be read
-        if "." not in name and name not in known:
+        if "." not in name and name not in known and NAME.fullmatch(name):
             found.append(unknown_macro(name, known))
         with contextlib.suppress(UserError):
             value = value_as_written(literal(text))

@@ -17,7 +17,7 @@ from t5xpg.base.errors import UserError, nearest
 from t5xpg.experiment.gin_graph import MACRO, Binding, unknown_macro
 from t5xpg.experiment.gin_statements import parse, value_as_written
 
-_NAME = re.compile(r"\w[\w./-]*")  # of a macro, or of a parameter with its scopes, modules and class
+NAME = re.compile(r"\w[\w./-]*")  # of a macro, or of a parameter with its scopes, modules and class
 
 
 @dataclass
@@ -59,7 +59,7 @@ class Reader:
         """Read "NAME=value"."""
         name, separator, value = (part.strip() for part in text.partition("="))
         # a second line would be another statement, and a line that starts with # a comment
-        if not separator or not _NAME.fullmatch(name) or len(text.splitlines()) > 1:
+        if not separator or not NAME.fullmatch(name) or len(text.splitlines()) > 1:
             self.problems.append(f"Cannot read {shortened(f'--gin.{text}')}: expected --gin.NAME=value on one line.")
         elif "." in name or name in known_macros or self.incomplete:
             enabling = "from __gin__ import dynamic_registration"  # has to come first

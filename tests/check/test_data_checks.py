@@ -11,6 +11,7 @@ from unittest import mock
 
 import pytest
 import seqio
+import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,7 +20,9 @@ from t5xpg.check.data_checks import data_findings
 from t5xpg.data.batch import ENC_DEC, LM, MASKED_LM, PREFIX_LM, layout_of
 from t5xpg.data.objectives import IidDenoising, LanguageModel, MaskedLM, NextLine, Objective, Passkey, SpanCorruption
 from t5xpg.data.spec import DatasetConfig
-from t5xpg.data.stream import worker
+from t5xpg.data.stream import first_examples, worker
+from t5xpg.data.stream.client import TaskDescription
+from t5xpg.data.stream.length_fit import LengthFit
 from t5xpg.data.tasks import lengths
 from t5xpg.data.tasks.seqio_vocabularies import to_seqio
 from t5xpg.data.tasks.steps import output_features, steps
@@ -154,3 +157,48 @@ def test_the_check_refuses_what_training_refuses(
         sizes_of["targets"] = sizes_of["inputs"]
     dataset = stream(task, task_feature_lengths=sizes_of, objective=objective, feature_converter=converter, split=split)
     assert bool(trained(dataset)) == bool(checked(dataset)), (trained(dataset), checked(dataset))
+
+
+class Service:
+    """The data process's answers, in this one."""
+
+    def describe(self, dataset: DatasetConfig) -> TaskDescription:
+        found = worker.Answers.describe(object.__new__(worker.Answers), dataset.to_json())
+        return TaskDescription.from_json(found, Vocabulary.from_json(found["vocabulary"]))
+
+    def fits(self, dataset: DatasetConfig) -> list[LengthFit]:
+        provider = worker._find_provider(dataset.to_json())[1]
+        return [LengthFit(**one) for one in first_examples.measure(provider, dataset)]
+
+
+def test_a_mixture_that_is_not_cached_yet_says_what_is_cut() -> None:
+    """As training prints it: of every task, and refused where it is too much."""
+    feature = seqio.Feature(seqio.ByteVocabulary())
+    names = [f"users_{length}" for length in (9, 30)]
+    for name in names:
+        text = "x" * int(name.partition("_")[2])
+        source = seqio.FunctionDataSource(
+            lambda split, shuffle_files, seed=None, text=text: tf.data.Dataset.from_tensors(
+                {"inputs": text, "targets": text}
+            ).repeat(3),
+            splits=["train"],
+        )
+        made = [seqio.preprocessors.tokenize, seqio.CacheDatasetPlaceholder(), seqio.preprocessors.append_eos]
+        seqio.TaskRegistry.add(name, source, {"inputs": feature, "targets": feature}, made)
+    seqio.MixtureRegistry.add("users_mixture", names, default_rate=1.0)
+    dataset = stream("users_mixture", use_cached=True, task_feature_lengths={"inputs": 16, "targets": 64})
+    model = SimpleNamespace(config=SimpleNamespace(vocab_size=5000))
+    given = {"infer_eval_period": None, "train_dataset": dataset, "eval_dataset": None, "model": model, "needs": ()}
+    experiment: Any = SimpleNamespace(max_cut_share=0.2, **given)
+    service: Any = Service()
+    found = list(data_findings(dataset, experiment, lambda: service))
+    try:
+        assert_named(
+            "\n".join(str(one) for one in found), ["users_9, train", "users_30, train", "inputs 100.0% cut at 16"]
+        )
+        assert [one.text for one in found if one.problem and "users_30" in one.text and "MAX_CUT_SHARE" in one.text]
+        assert not [one for one in found if one.problem and "users_9" in one.text]
+    finally:
+        seqio.MixtureRegistry.remove("users_mixture")
+        for name in names:
+            seqio.TaskRegistry.remove(name)

@@ -13,8 +13,8 @@ from tests.refusals import assert_named
 from tests.workplace import EXPERIMENT
 
 NAMES = [
-    "BATCH_SIZE", "BATCH_SZE", "EMA_DECAY", "MODEL_DIR", "PACK", "TASK_FEATURE_LENGTHS", "train/spec.DatasetConfig.split",
-    "spec.DatasetConfig.batch_sze", "encoder_decoder.T5Config.emb_dim", "experiment.Experiment.total_stepz", "MESH", "a b",
+    "BATCH_SIZE", "BATCH_SZE", "EMA_DECAY", "MODEL_DIR", "PACK", "TASK_FEATURE_LENGTHS", "spec.DatasetConfig.batch_sze",
+    "train/spec.DatasetConfig.split", "encoder_decoder.T5Config.emb_dim", "experiment.Experiment.total_stepz", "a b",
 ]  # fmt: skip
 VALUES = [
     "abc",
@@ -38,7 +38,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(NAMES), st.sampled_from(VALUES)), max_size=2))
 def test_loading_finds_the_same_mistakes(file: Path, pairs: list[tuple[str, str]]) -> None:
     overrides = [f"{name}={value}" for name, value in pairs]

@@ -185,7 +185,7 @@ def _there(wanted: VocabularyRecord, data_dir: Path, force: bool, log: Log) -> V
             "its own: VOCAB=…  To replace it: FORCE=1"
         )
     record.check_model(folder)
-    log(f"{wanted.dataset}_{wanted.name} is up to date: {_summary(record)}")
+    log(f"{wanted.dataset}_{wanted.name} is up to date: {_summary(record.vocabulary_in(folder))}")
     if (folder / REPORT).is_file():
         log(table(read_json(folder / REPORT)))
     return record
@@ -224,11 +224,11 @@ def _put(
         report = measure(vocabulary, data_dir / wanted.dataset)
         write_json(new / REPORT, report)
     tokenizers.load.cache_clear()  # another model may have had the same name
-    log(f"{wanted.dataset}_{wanted.name}: {_summary(record)}")
+    log(f"{wanted.dataset}_{wanted.name}: {_summary(record.vocabulary_in(folder))}")
     log(table(report))
     return record
 
 
-def _summary(record: VocabularyRecord) -> str:
-    size, extra_ids = record.vocabulary["size"], record.vocabulary["extra_ids"]
-    return f"{size:,} ids ({size - extra_ids:,} tokens and {extra_ids:,} sentinels)"
+def _summary(vocabulary: Vocabulary) -> str:
+    size, sentinels = vocabulary.size, vocabulary.num_sentinels
+    return f"{size:,} ids ({size - sentinels:,} tokens and {sentinels:,} sentinels)"
