@@ -39,8 +39,7 @@ class Reader:
 
     def include(self, name: str, place: str = "") -> None:
         """Read a gin file. name: its path from the current folder or from the root of the checkout."""
-        gin_file = next((path for path in (Path(name), paths.REPOSITORY / name) if path.is_file()), None)
-        if gin_file is None:
+        if (gin_file := find_gin_file(name)) is None:
             known = [str(file.relative_to(paths.REPOSITORY)) for file in paths.GIN.rglob("*.gin")]
             self._cannot_read(f"There is no gin file {name}.{nearest(name, known)}{place}")
         elif gin_file.resolve() in self._open_files:
@@ -159,6 +158,11 @@ class _Delegate(gin.ParserDelegate):
             return super().configurable_reference(scoped_selector, evaluate)
         except (NameError, AttributeError, ValueError) as error:
             return _Unresolved(error)
+
+
+def find_gin_file(name: str) -> Path | None:
+    """The gin file of a path from the current folder or from the root of the checkout; None where there is none."""
+    return next((path for path in (Path(name), paths.REPOSITORY / name) if path.is_file()), None)
 
 
 def literal(value: str) -> str:
