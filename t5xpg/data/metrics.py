@@ -109,10 +109,8 @@ def _f1(reference: str, prediction: str) -> float:
 
 def accuracy(targets: Sequence[Hashable], predictions: Sequence[Hashable]) -> dict[str, float]:
     """Share of the examples whose class was predicted."""
-    from sklearn.metrics import accuracy_score
-
     check_pairs(targets, predictions)
-    return {"accuracy": 100.0 * float(accuracy_score(*_class_numbers(targets, predictions)))}
+    return {"accuracy": 100.0 * (sum(map(operator.eq, targets, predictions)) / len(targets))}
 
 
 def macro_f1(

@@ -14,15 +14,12 @@ They do not affect what a run computes: its identity holds the digests of the te
 """
 
 import dataclasses
-import functools
 import math
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from t5xpg.base import digests
 from t5xpg.base.errors import UserError
@@ -199,28 +196,13 @@ class Vocabulary:
 
 @dataclass(frozen=True)
 class PlannedIds(Ids):
-    """The ids of a vocabulary that does not exist yet. pieces: the most that it has, without extra ids; 0: unknown.
-
-    Where its model is not there, words are taken to begin with a space, and line ends to be what its tasks need."""
+    """The ids of a vocabulary that does not exist yet. pieces: the most that it has, without extra ids; 0: unknown."""
 
     pieces: int = 0
 
     @property
     def _tokens(self) -> int:
         return self.pieces
-
-    @property
-    def _is_there(self) -> bool:
-        return Path(str(self.model_file)).is_file()
-
-    def word_flags(self) -> tuple[np.ndarray, np.ndarray]:
-        """As `Vocabulary.word_flags`."""
-        return super().word_flags() if self._is_there else (np.ones(1), np.ones(1))
-
-    @functools.cached_property
-    def end_of_line(self) -> int | None:
-        """As `Vocabulary.end_of_line`."""
-        return super().end_of_line if self._is_there else 0
 
 
 Need = Data | Vocabulary

@@ -72,7 +72,7 @@ def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     environment = {"T5XPG_DATA_DIR": str(folder / "data"), "T5XPG_CACHE_DIR": str(folder / "cache")}
     with mock.patch.dict(os.environ, environment):
         register_tasks(folder / "data")
-        pieces = Vocabulary("huggingface", 100, "seqio", str(early / "tokenizer.json"), unk_id=None)
+        pieces = Vocabulary("huggingface", 100, "seqio", str(early), unk_id=None)
         source = seqio.FunctionDataSource(lambda split, shuffle_files, seed=None: None, splits=["train"])
         for name, objective in {"next_line": NextLine(), "passkey": Passkey(), "mlm": MaskedLM()}.items():
             features = output_features(objective, to_seqio(pieces))

@@ -9,6 +9,7 @@ import functools
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -122,7 +123,8 @@ def problems(
     if set(lengths) != expected:
         names = " and ".join(f"'{name}'" for name in sorted(expected))
         return [f"TASK_FEATURE_LENGTHS has {sorted(lengths)}: {task} ({name_of(objective)}) has {names}."]
-    if vocabulary is not None and (problem := vocabulary_problem(task, objective, vocabulary)):
+    is_made = vocabulary is not None and (vocabulary.model_file is None or Path(vocabulary.model_file).is_file())
+    if vocabulary is not None and is_made and (problem := vocabulary_problem(task, objective, vocabulary)):
         return [problem]
     needed = objective_lengths(objective, lengths, vocabulary, reserved)
     if needed.text < 2:
