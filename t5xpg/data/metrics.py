@@ -17,6 +17,7 @@ import itertools
 import math
 import operator
 import re
+import statistics
 import string
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -143,12 +144,11 @@ def pearson_corrcoef(
     """Pearson's correlation of the numbers, 100 at best and -100 at worst, as GLUE measures STS-B with; 0 where all
     targets or all predictions are equal. default: for a prediction that is no number (T5's string_to_float)."""
     check_pairs(targets, predictions)
-    expected = [float(target) for target in targets]
-    found = [_number(prediction, default) for prediction in predictions]
-    means = [math.fsum(values) / len(values) for values in (expected, found)]
-    pairs = [(x - means[0], y - means[1]) for x, y in zip(expected, found, strict=True)]
-    norm = math.sqrt(math.fsum(x * x for x, _ in pairs)) * math.sqrt(math.fsum(y * y for _, y in pairs))
-    return {"pearson_corrcoef": 100.0 * math.fsum(x * y for x, y in pairs) / norm if norm else 0.0}
+    try:
+        found = [_number(prediction, default) for prediction in predictions]
+        return {"pearson_corrcoef": 100.0 * statistics.correlation([float(target) for target in targets], found)}
+    except statistics.StatisticsError:  # a constant
+        return {"pearson_corrcoef": 0.0}
 
 
 def _number(text: str | float, default: float) -> float:
