@@ -120,8 +120,14 @@ def _new(options: Namespace) -> None:
 
 
 def _check(options: Namespace) -> int:
+    from t5xpg.check import finding
+    from t5xpg.experiment import config, gin_names
+
+    overrides, gin_files = arguments.overrides(options)
+    mistakes = gin_names.mistakes(config.find_experiment(options.experiment)[1], gin_files, overrides)
+    if mistakes:  # before the libraries are loaded, which takes seconds
+        return finding.report(finding.mistakes(mistakes, loaded=False), as_json=options.json)
     from t5xpg.check import checks
-    from t5xpg.experiment import config
     from t5xpg.study.matrix.matrix import Matrix
 
     if Matrix.is_planned(options.experiment):
@@ -130,7 +136,6 @@ def _check(options: Namespace) -> int:
         if options.mesh or options.device or options.devices:
             raise UserError("MESH, DEVICE and DEVICES are for one experiment: a matrix is checked for this machine.")
         return Matrix(options.experiment, folder).check(as_json=options.json)
-    overrides, gin_files = arguments.overrides(options)
     device = None
     if options.mesh or options.device or options.devices:
         from t5xpg.check import plan

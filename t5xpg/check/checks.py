@@ -16,7 +16,7 @@ from jax.sharding import AbstractMesh, Mesh
 from t5xpg import distributed
 from t5xpg.base import environment, paths, stores, xla_flags
 from t5xpg.base.errors import UserError
-from t5xpg.check import data_checks, run_checks, start_checks
+from t5xpg.check import data_checks, finding, run_checks, start_checks
 from t5xpg.check.finding import Finding, errors_as_problems, report
 from t5xpg.check.plan import memory
 from t5xpg.check.plan.devices import USABLE_MEMORY, Device
@@ -48,10 +48,8 @@ def check(
     built in spite of mistakes in its configuration, the rest is checked too.
     """
     loaded, mistakes = config.examine(name, overrides, gin_files)
-    all_findings = [Finding("gin", mistake, problem=True) for mistake in mistakes]
-    if loaded is None:
-        all_findings.append(Finding("the rest", "is looked at once these are mended", looked_at=False))
-    else:
+    all_findings = finding.mistakes(mistakes, loaded=loaded is not None)
+    if loaded is not None:
         if not mistakes:
             all_findings.append(Finding("gin", f"{paths.shown(loaded.gin_file)}, seed {loaded.experiment.random_seed}"))
         directory = RunDirectory(run or paths.run_directory(loaded.experiment.model_dir or loaded.name))

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from t5xpg.base import paths
-from t5xpg.base.errors import UserError, nearest
+from t5xpg.base.errors import UserError
 from t5xpg.base.files import json_object_if_any
 from t5xpg.check.finding import Finding, errors_as_problems
 from t5xpg.data import objectives
@@ -61,31 +61,31 @@ def _task_of_table(
 ) -> Iterator[Finding]:
     documents = _documents(state, row)
     count = documents.get(dataset.split)
-    if dataset.split not in documents:
-        text = f"{row.name} has no split {dataset.split!r}.{nearest(dataset.split, documents)}"
-        yield Finding("data", text, problem=True)
-    elif count == 0:
-        text = f"The split {dataset.split!r} of {row.dataset} is empty: nothing can be read from it."
-        yield Finding("data", text, problem=True)
-    elif not state.ready:
-        yield from _text(state, dataset)
-    else:
-        yield _readable(row.name, dataset, "cached" if dataset.use_cached else "not cached", count)
+    yield from errors_as_problems("data", _table_text(state, row, dataset, documents))
     yield from _metrics(dataset, experiment, has_metrics=row.has_metrics or bool(dataset.metrics))
     yield from errors_as_problems("ids", _vocabulary(row.vocabulary, experiment))
     if row.supervised is not None and dataset.objective is not None:
-        yield Finding(
-            "spans",
-            f"The experiment sets the objective {objectives.name_of(dataset.objective)}, and {row.name} has inputs and "
-            "targets already: include 'gin/objectives/none.gin' after gin/runs/pretrain.gin.",
-            problem=True,
-        )
+        yield _other_objective(row.name, "inputs and targets already", "none", dataset.objective)
     uncached = [command for command in state.missing if not command.startswith("make cache")]
-    if row.supervised is not None and count and service and not state.problems and not uncached:
-        readable = dataclasses.replace(dataset, use_cached=dataset.use_cached and state.ready)
-        yield from _fits(service(), readable, experiment)
+    if row.supervised is not None and (count or state.ready) and service and not state.problems and not uncached:
+        readable = dataclasses.replace(dataset, objective=None, use_cached=dataset.use_cached and state.ready)
+        yield from errors_as_problems("data", _fits(service(), readable, experiment))
     for part in row.parts:
         yield from _lengths(part, row.vocabulary, dataset, "" if len(row.parts) == 1 else f"{part.name}: ")
+
+
+def _table_text(
+    state: data_state.DataState, row: task_names.Row, dataset: DatasetConfig, documents: Mapping[str, int | None]
+) -> Iterator[Finding]:
+    """The finding on the text of a split; raises UserError where the task has not what the stream takes."""
+    dataset.check_task(row.name, objectives.features_of(row.objective), documents)
+    count = documents[dataset.split]
+    if count == 0:
+        raise UserError(f"The split {dataset.split!r} of {row.dataset} is empty: nothing can be read from it.")
+    if not state.ready:
+        yield from _text(state, dataset)
+    else:
+        yield _readable(row.name, dataset, "cached" if dataset.use_cached else "not cached", count)
 
 
 def _documents(state: data_state.DataState, row: task_names.Row) -> Mapping[str, int | None]:
@@ -106,16 +106,8 @@ def _readable(task: str, dataset: DatasetConfig, cached: str, documents: int | N
 def _lengths(part: task_names.Part, vocabulary: Vocabulary, dataset: DatasetConfig, prefix: str) -> Iterator[Finding]:
     """The findings on the lengths of a task's features. prefix: the beginning of the text."""
     objective, lengths = dataset.objective or part.objective, dataset.task_feature_lengths
-    if objectives.name_of(objective) != objectives.name_of(part.objective):
-        fragment = data_state.objective_fragment(part)
-        include = f"include 'gin/objectives/{fragment}.gin' after gin/runs/pretrain.gin"
-        remedy = include if fragment else "leave out the fragment of gin/objectives"
-        yield Finding(
-            "spans",
-            f"The experiment sets the objective {objectives.name_of(objective)}, and {part.name} has "
-            f"{objectives.name_of(part.objective)}: {remedy}, or choose another task.",
-            problem=True,
-        )
+    if (own := objectives.name_of(part.objective)) != objectives.name_of(objective):
+        yield _other_objective(part.name, own, data_state.objective_fragment(part), objective)
         return
     problems = objective_lengths.problems(part.name, lengths, objective, vocabulary, part.reserved)
     for problem in problems:
@@ -133,14 +125,23 @@ def _lengths(part: task_names.Part, vocabulary: Vocabulary, dataset: DatasetConf
     yield Finding("spans", f"{text} {lengths['targets']}")
 
 
+def _other_objective(task: str, has: str, fragment: str, objective: objectives.Objective) -> Finding:
+    """The finding that a task has not the objective that the experiment sets. fragment: "" for the default."""
+    include = f"include 'gin/objectives/{fragment}.gin' after gin/runs/pretrain.gin"
+    text = (
+        f"The experiment sets the objective {objectives.name_of(objective)}, and {task} has {has}: "
+        f"{include if fragment else 'leave out the fragment of gin/objectives'}, or choose another task."
+    )
+    return Finding("spans", text, problem=True)
+
+
 def _users_task(dataset: DatasetConfig, experiment: Experiment, service: DataService) -> Iterator[Finding]:
     """The findings of the data process on a task or mixture that a user's module registers."""
-    description = describe(service, dataset)
+    description, readable = describe(service, dataset)
     assembly.check_vocabulary(description.vocabulary, experiment)
     if description.cached:
         data_state.compare_caches(dataset)
-    if description.cached or not dataset.use_cached:
-        yield from _fits(service, dataset, experiment)
+    yield from _fits(service, readable, experiment)
     cached = "cached" if description.cached else "not cached"
     if dataset.use_cached and not description.cached:
         cached = "no cache yet (`make train` makes it first, where the task can be cached)"
@@ -156,15 +157,16 @@ def _fits(service: DataService, dataset: DatasetConfig, experiment: Experiment) 
             yield Finding("examples", problem, problem=True)
 
 
-def describe(service: DataService, dataset: DatasetConfig) -> TaskDescription:
-    """The description of the task from its cache, or without a cache if there is none yet."""
+def describe(service: DataService, dataset: DatasetConfig) -> tuple[TaskDescription, DatasetConfig]:
+    """The description of the task and the stream that it is of, which has no cache if there is none yet."""
     try:
-        return service.describe(dataset)
+        return service.describe(dataset), dataset
     except UserError as error:
         if task_names.NOT_CACHED not in str(error):
             raise
     # in one epoch: its place need not be saved before it is cached
-    return service.describe(dataclasses.replace(dataset, use_cached=False, num_epochs=1))
+    readable = dataclasses.replace(dataset, use_cached=False, num_epochs=1)
+    return service.describe(readable), readable
 
 
 def _metrics(dataset: DatasetConfig, experiment: Experiment, *, has_metrics: bool) -> Iterator[Finding]:

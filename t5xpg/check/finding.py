@@ -25,6 +25,12 @@ class Finding:
         return f"{self.what:<9}{verdict:<4}" + ("\n" + " " * 13).join(self.text.splitlines())
 
 
+def mistakes(messages: Iterable[str], *, loaded: bool) -> list[Finding]:
+    """The mistakes of a configuration. loaded: whether it could be loaded all the same, and the rest is looked at."""
+    rest = Finding("the rest", "is looked at once these are mended", looked_at=False)
+    return [*(Finding("gin", message, problem=True) for message in messages), *([] if loaded else [rest])]
+
+
 def errors_as_problems(what: str, findings: Iterable[Finding]) -> Iterator[Finding]:
     """Yields the findings; a UserError while they are made becomes the last finding, a problem."""
     try:

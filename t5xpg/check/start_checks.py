@@ -1,6 +1,5 @@
 """The checks of a run's initial checkpoint, its teacher, and the metric that selects its best evaluation."""
 
-import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -94,13 +93,12 @@ def _task(experiment: Experiment, trained_with: Mapping[str, Any] | None, servic
     if service is None or (trained_with is None and selection is None) or not state.ready:
         return
     try:
-        description = describe(service(), dataset)
+        description, readable = describe(service(), dataset)
     except UserError:  # reported where the data is checked
         return
     if trained_with is not None:
         yield from _vocabulary(description.vocabulary, trained_with, experiment)
     if selection is not None:
-        readable = dataclasses.replace(dataset, use_cached=description.cached)
         require = functools.partial(require_selection, service(), readable, selection)
         yield from errors_as_problems("best", _best(selection, require))
 

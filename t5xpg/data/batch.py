@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from t5xpg.base.errors import UserError, nearest
+from t5xpg.data.objectives import CHOSEN
 
 Batch = dict[str, np.ndarray]
 # Features of a task. The length of an array is the sum of their lengths.
@@ -39,13 +40,15 @@ MASKED_LM = "MaskedLMFeatureConverter"
 @dataclass(frozen=True)
 class BatchLayout:
     """The arrays that a feature converter makes, each with the task features whose lengths add up to its length.
-    only_packed: arrays of packed batches only. targets, weights: arrays for the loss. tokens: arrays of token ids."""
+    only_packed: arrays of packed batches only. targets, weights: arrays for the loss. tokens: arrays of token ids.
+    flags: features of the task that have no length of their own."""
 
     arrays: Mapping[str, Length]
     only_packed: tuple[str, ...] = ()
     targets: str = "decoder_target_tokens"
     weights: str = "decoder_loss_weights"
     tokens: tuple[str, ...] = ("encoder_input_tokens", "decoder_target_tokens", "decoder_input_tokens")
+    flags: tuple[str, ...] = ()
 
     @property
     def task_features(self) -> tuple[str, ...]:
@@ -103,6 +106,7 @@ _LAYOUTS = {
         targets="encoder_target_tokens",
         weights="encoder_loss_weights",
         tokens=("encoder_input_tokens", "encoder_target_tokens"),
+        flags=(CHOSEN,),
     ),
 }
 

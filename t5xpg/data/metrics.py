@@ -5,8 +5,9 @@
 
 A function of (targets, predictions) gets the output of the task's `postprocess_fn` for each example, by default text;
 one of (targets, scores) gets log-likelihoods in nats, one number for each example. All numbers are averages over the
-examples (BLEU, chrF, the likelihoods: over the whole split) and go from 0 to 100, as in `t5.evaluation.metrics`; only
-likelihoods have units of their own. A target is one reference or a list of several, of which the best one counts.
+examples (BLEU, chrF, correlations, the likelihoods: over the whole split) and go from 0 to 100 (correlations: from
+-100), as in `t5.evaluation.metrics`; only likelihoods have units of their own.
+A target is one reference or a list of several, of which the best one counts.
 Options are keyword arguments: `functools.partial(bleu, tokenize="13a")`.
 
 docs/metrics.md has a table of them. Importing this module loads no library: that is done when a metric is computed.
@@ -14,7 +15,9 @@ docs/metrics.md has a table of them. Importing this module loads no library: tha
 
 import itertools
 import math
+import operator
 import re
+import statistics
 import string
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -109,10 +112,8 @@ def _f1(reference: str, prediction: str) -> float:
 
 def accuracy(targets: Sequence[Hashable], predictions: Sequence[Hashable]) -> dict[str, float]:
     """Share of the examples whose class was predicted."""
-    from sklearn.metrics import accuracy_score
-
     check_pairs(targets, predictions)
-    return {"accuracy": 100.0 * float(accuracy_score(*_class_numbers(targets, predictions)))}
+    return {"accuracy": 100.0 * (sum(map(operator.eq, targets, predictions)) / len(targets))}
 
 
 def macro_f1(
@@ -126,6 +127,37 @@ def macro_f1(
     chosen = list(dict.fromkeys(targets if labels is None else labels))
     expected, found, numbers = _class_numbers(targets, predictions, chosen)
     return {"macro_f1": 100.0 * float(f1_score(expected, found, labels=numbers, average="macro", zero_division=0.0))}
+
+
+def matthews_corrcoef(targets: Sequence[Hashable], predictions: Sequence[Hashable]) -> dict[str, float]:
+    """Matthews' correlation of any number of classes (Gorodkin 2004), 100 at best and -100 at worst, as GLUE measures
+    CoLA with; 0 where all targets or all predictions are of one class."""
+    check_pairs(targets, predictions)
+    count, expected, found = len(targets), Counter(targets), Counter(predictions)
+    equal = sum(map(operator.eq, targets, predictions))
+    spread = math.prod(count**2 - sum(number**2 for number in numbers.values()) for numbers in (expected, found))
+    covariance = count * equal - sum(number * found[label] for label, number in expected.items())
+    return {"matthews_corrcoef": 100.0 * covariance / math.sqrt(spread) if spread else 0.0}
+
+
+def pearson_corrcoef(
+    targets: Sequence[str | float], predictions: Sequence[str | float], *, default: float = -1.0
+) -> dict[str, float]:
+    """Pearson's correlation of the numbers, 100 at best and -100 at worst, as GLUE measures STS-B with; 0 where all
+    targets or all predictions are equal. default: for a prediction that is no number (T5's string_to_float)."""
+    check_pairs(targets, predictions)
+    try:
+        found = [_number(prediction, default) for prediction in predictions]
+        return {"pearson_corrcoef": 100.0 * statistics.correlation([float(target) for target in targets], found)}
+    except statistics.StatisticsError:  # a constant
+        return {"pearson_corrcoef": 0.0}
+
+
+def _number(text: str | float, default: float) -> float:
+    try:
+        return number if math.isfinite(number := float(text)) else default
+    except ValueError:
+        return default
 
 
 def _class_numbers(*sequences: Sequence[Hashable]) -> list[list[int]]:

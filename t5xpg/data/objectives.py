@@ -132,6 +132,17 @@ KINDS: Mapping[str, type[Objective]] = {
 }
 
 
+# The feature that says of each position of a masked language model whether its token was chosen.
+CHOSEN = "chosen"
+
+
+def features_of(objective: Objective | None) -> tuple[str, ...]:
+    """The features of a task with an objective, or of a supervised one: None."""
+    if isinstance(objective, LanguageModel):
+        return ("targets",)
+    return ("inputs", "targets", CHOSEN) if isinstance(objective, MaskedLM) else ("inputs", "targets")
+
+
 def name_of(objective: Objective) -> str:
     """The objective's name in names of tasks."""
     # not by its type: gin makes objects of a subclass

@@ -3,11 +3,11 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from t5xpg.base.errors import UserError
+from t5xpg.base.errors import UserError, nearest
 from t5xpg.base.seeds import check_seed
 from t5xpg.data import objectives
 from t5xpg.data.batch import ENC_DEC, PREFIX_LM, BatchSpec, layout_of, longest_array
@@ -125,6 +125,14 @@ class DatasetConfig:
                 f"LENGTH_BUCKETS is not for {self.converter}, which joins features in one array. Set it to None."
             )
         return lengths
+
+    def check_task(self, task: str, features: Collection[str], splits: Collection[str]) -> None:
+        """Raise UserError where a task with these features and splits has not what the stream takes."""
+        layout = layout_of(self.converter)
+        if missing := {*layout.task_features, *layout.flags}.difference(features):
+            raise UserError(f"{task} has no feature {' and '.join(sorted(missing))}, which {self.converter} takes.")
+        if self.split not in splits:
+            raise UserError(f"{task} has no split {self.split!r}.{nearest(self.split, splits)}")
 
     @property
     def rows_per_shard(self) -> int:

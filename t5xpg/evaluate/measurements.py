@@ -44,8 +44,6 @@ def describe_task(config: DatasetConfig, data_dir: Path) -> TaskDescription | No
         return None
     objectives = [_with_objective(part, config.objective) for part in row.parts]
     lengths = config.task_feature_lengths
-    if row.parts and not row.vocabulary.counts_down_from_last:
-        return None
     if config.split not in counts or any(
         objective is None or problems(part.name, lengths, objective, row.vocabulary, part.reserved)
         for part, objective in zip(row.parts, objectives, strict=True)

@@ -13,16 +13,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gin import config as gin
 from t5xpg.base import paths, stores
 from t5xpg.base.errors import UserError, nearest
 from t5xpg.experiment import gin_graph
-from t5xpg.experiment.experiment import Experiment
 from t5xpg.experiment.gin_building import FAILED, Builder
 from t5xpg.experiment.gin_reading import Reader
 from t5xpg.run.records import to_json_number
+
+if TYPE_CHECKING:
+    from t5xpg.experiment.experiment import Experiment  # loads JAX
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,7 @@ class LoadedConfig:
 
     name: str
     gin_file: Path
-    experiment: Experiment
+    experiment: "Experiment"
     full: str
     operative: str
     gin_files: tuple[Path, ...] = ()
@@ -105,6 +107,8 @@ def examine(
     name_or_file: str, overrides: Sequence[str] = (), gin_files: Sequence[str] = ()
 ) -> tuple[LoadedConfig | None, list[str]]:
     """The experiment, if it can be built, and the messages of all mistakes; arguments as for `load`."""
+    from t5xpg.experiment.experiment import Experiment
+
     name, file = find_experiment(name_or_file)
     gin.clear_config()
     reader = Reader()

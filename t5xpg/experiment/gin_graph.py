@@ -1,11 +1,13 @@
 """The graph of gin's bindings: those that the experiment reads, and the missing values. Nothing is built."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TypeAlias
 
 from gin import config as gin
+from t5xpg.base import paths
 from t5xpg.base.errors import nearest
 from t5xpg.experiment.gin_t5x import translation
 
@@ -95,10 +97,27 @@ def unread_message(binding: Binding, place: str) -> str:
     """The message for a binding without effect, because nothing reads it."""
     scope, selector, parameter = binding
     if selector == MACRO:
-        near, of_t5x = nearest(scope, macros_referenced() - {scope}), translation("", "", scope)
-        hint = f" {of_t5x}" if of_t5x else near if "Did you mean" in near else ""
-        return f"{scope} is set, and nothing uses it ({place}).{hint}"
+        return unused_macro(scope, place, macros_referenced())
     name = ".".join([*selector.split(".")[-2:], parameter])
     scoped = f"{scope}/{name}" if scope else name
     of_t5x = f" {translation(scope, selector, parameter)}" if selector.startswith("t5x.") else ""
     return f"{scoped} is bound, and nothing in this experiment reads it: remove it ({place}).{of_t5x}"
+
+
+def unused_macro(name: str, place: str, used: Set[str]) -> str:
+    """The message for a macro that no value refers to. used: the others."""
+    near, of_t5x = nearest(name, used - {name}), translation("", "", name)
+    hint = f" {of_t5x}" if of_t5x else near if "Did you mean" in near else ""
+    return f"{name} is set, and nothing uses it ({place}).{hint}"
+
+
+def unknown_macro(name: str, known: Iterable[str]) -> str:
+    """The message for an override of a macro that there is not."""
+    files = [paths.shown(file) for file in sorted(paths.GIN.rglob("*.gin")) if name in _macros_of(file)]
+    hint = f" --gin_file= can add one that does: {', '.join(files)}." if files else nearest(name, known)
+    return translation("", "", name) or f"No gin file of this experiment knows {name}.{hint}"
+
+
+def _macros_of(file: Path) -> list[str]:
+    """The macros that a gin file of this repository sets."""
+    return re.findall(r"^(\w+) =", file.read_text(encoding="utf-8"), re.MULTILINE)

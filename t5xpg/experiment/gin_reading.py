@@ -14,11 +14,11 @@ from gin import config as gin
 from gin import config_parser
 from t5xpg.base import paths
 from t5xpg.base.errors import UserError, nearest
-from t5xpg.experiment.gin_graph import MACRO, Binding
-from t5xpg.experiment.gin_statements import AsWritten, parse
+from t5xpg.experiment.gin_graph import MACRO, Binding, unknown_macro
+from t5xpg.experiment.gin_statements import parse, value_as_written
 from t5xpg.experiment.gin_t5x import CONVERT, translation
 
-_NAME = re.compile(r"\w[\w./-]*")  # of a macro, or of a parameter with its scopes, modules and class
+NAME = re.compile(r"\w[\w./-]*")  # of a macro, or of a parameter with its scopes, modules and class
 
 
 @dataclass
@@ -42,8 +42,7 @@ class Reader:
 
     def include(self, name: str, place: str = "") -> None:
         """Read a gin file. name: its path from the current folder or from the root of the checkout."""
-        gin_file = next((path for path in (Path(name), paths.REPOSITORY / name) if path.is_file()), None)
-        if gin_file is None:
+        if (gin_file := find_gin_file(name)) is None:
             known = [str(file.relative_to(paths.REPOSITORY)) for file in paths.GIN.rglob("*.gin")]
             hint = CONVERT if name.startswith("t5x/") else nearest(name, known)
             self._cannot_read(f"There is no gin file {name}.{hint}{place}")
@@ -64,18 +63,15 @@ class Reader:
         """Read "NAME=value"."""
         name, separator, value = (part.strip() for part in text.partition("="))
         # a second line would be another statement, and a line that starts with # a comment
-        if not separator or not _NAME.fullmatch(name) or len(text.splitlines()) > 1:
+        if not separator or not NAME.fullmatch(name) or len(text.splitlines()) > 1:
             self.problems.append(f"Cannot read {shortened(f'--gin.{text}')}: expected --gin.NAME=value on one line.")
         elif "." in name or name in known_macros or self.incomplete:
             enabling = "from __gin__ import dynamic_registration"  # has to come first
             imports = {statement.format() for statement in gin._IMPORTS} - {enabling}
-            line = f"{name} = {_literal(value)}"
+            line = f"{name} = {literal(value)}"
             self._read("\n".join([enabling, *sorted(imports), line]), override=shortened(f"--gin.{text}"))
         else:
-            files = [paths.shown(file) for file in sorted(paths.GIN.rglob("*.gin")) if name in _macros_of(file)]
-            hint = f" --gin_file= can add one that does: {', '.join(files)}." if files else nearest(name, known_macros)
-            unknown = translation("", "", name) or f"No gin file of this experiment knows {name}.{hint}"
-            self.problems.append(f"{shortened(f'--gin.{text}')}: {unknown}")
+            self.problems.append(f"{shortened(f'--gin.{text}')}: {unknown_macro(name, known_macros)}")
 
     def _read(self, text: str, *, file: str = "", override: str = "") -> None:
         """Apply every statement of a text, which is from a file or is an override (as it was typed)."""
@@ -179,15 +175,15 @@ class _Delegate(gin.ParserDelegate):
             return _Unresolved(error)
 
 
-def _macros_of(file: Path) -> list[str]:
-    """The macros that a gin file of this repository sets."""
-    return re.findall(r"^(\w+) =", file.read_text(encoding="utf-8"), re.MULTILINE)
+def find_gin_file(name: str) -> Path | None:
+    """The gin file of a path from the current folder or from the root of the checkout; None where there is none."""
+    return next((path for path in (Path(name), paths.REPOSITORY / name) if path.is_file()), None)
 
 
-def _literal(value: str) -> str:
+def literal(value: str) -> str:
     """The value as a gin literal. Text that gin cannot parse is quoted as a string, unless it begins with @ or %."""
     with contextlib.suppress(UserError, MemoryError):
-        list(parse(f"x = {value}", AsWritten(), ""))  # the whole value: gin.parse_value reads a beginning of it
+        value_as_written(value)  # the whole value: gin.parse_value reads a beginning of it
         return value
     return value if value[:1] in ("@", "%") else repr(value)
 

@@ -190,13 +190,12 @@ class Vocabulary:
 
     def planned(self) -> "PlannedIds":
         """Its ids, as far as they are known before it is made."""
-        sentinels, pieces = self.settings.extra_ids, self.settings.size
         if self.tokenizer is not None and Path(self.tokenizer).is_file():
-            vocabulary = vocabulary_of_file(Path(self.tokenizer), **self.copy_settings)
-            sentinels, pieces = vocabulary.num_sentinels, vocabulary.size - vocabulary.num_sentinels
-        elif self.tokenizer is not None:
-            pieces = 0
-        return PlannedIds(SENTENCEPIECE, sentinels, model_file=self.name_in_tasks, pieces=pieces)
+            found = vocabulary_of_file(Path(self.tokenizer), **self.copy_settings)
+            ids = {field.name: getattr(found, field.name) for field in dataclasses.fields(found)}
+            return PlannedIds(**ids, pieces=found.size - found.extra_ids)
+        pieces = self.settings.size if self.tokenizer is None else 0
+        return PlannedIds(SENTENCEPIECE, self.settings.extra_ids, model_file=self.name_in_tasks, pieces=pieces)
 
 
 @dataclass(frozen=True)

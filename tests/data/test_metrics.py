@@ -2,14 +2,18 @@
 
 import json
 import math
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+import sklearn.metrics
+import t5.evaluation.metrics
+from hypothesis import assume, given
 from hypothesis import strategies as st
+from t5.data import postprocessors
 from t5.evaluation import qa_utils
 
 from t5xpg.data import metrics
@@ -190,3 +194,43 @@ def test_the_scripts_of_papers_print_the_same() -> None:
             shown = f"BLEU = {lowered['token_bleu']:.2f}, {lowered['token_bleu_parts'].textdata}"
         assert shown == case["printed"]
     assert metrics.codexglue(["a"], [""]) == {"codexglue_bleu": 0.0, "codexglue_exact_match": 0.0}
+
+
+CLASSES = st.sampled_from(["acceptable", "unacceptable", "5", ""])
+
+
+@given(st.lists(st.tuples(CLASSES, CLASSES), min_size=1, max_size=40))
+def test_correlation_of_classes_is_that_of_their_indicators(pairs: list[tuple[str, str]]) -> None:
+    """Covariances of one-hot classes; and scikit-learn's number, which T5 takes, too."""
+    targets, predictions = map(list, zip(*pairs, strict=True))
+    classes = sorted({*targets, *predictions})
+    one_hot = [
+        np.array([[label == one for one in classes] for label in labels], float) for labels in (targets, predictions)
+    ]
+    x, y = (rows - rows.mean(0) for rows in one_hot)
+    norm = math.sqrt((x * x).sum() * (y * y).sum())
+    expected = 100 * (x * y).sum() / norm if norm > 1e-12 else 0.0
+    found = metrics.matthews_corrcoef(targets, predictions)["matthews_corrcoef"]
+    assert found == pytest.approx(expected, abs=1e-9)
+    numbers = [[classes.index(label) for label in labels] for labels in (targets, predictions)]
+    with warnings.catch_warnings(action="ignore"):  # of a single class
+        assert found == pytest.approx(100 * sklearn.metrics.matthews_corrcoef(*numbers), abs=1e-9)
+
+
+@given(st.lists(st.tuples(st.floats(0, 5), st.floats(0, 5)), min_size=2, max_size=40))
+def test_correlation_of_numbers_is_that_of_t5(pairs: list[tuple[float, float]]) -> None:
+    expected, found = map(list, zip(*pairs, strict=True))
+    assume(np.std(expected) > 1e-3 and np.std(found) > 1e-3)
+    reference = t5.evaluation.metrics.pearson_corrcoef(expected, found)
+    written = metrics.pearson_corrcoef([*map(str, expected)], [*map(str, found)])
+    assert written == pytest.approx(reference, abs=1e-6)
+
+
+def test_predictions_that_are_no_numbers() -> None:
+    """As T5's postprocessor reads them."""
+    texts = ["0.2", "4.8", "three", "nan", "", "2"]
+    targets = ["1", "5", "3", "0", "1", "2"]
+    read = [postprocessors.string_to_float(text) if text != "nan" else -1.0 for text in texts]
+    reference = t5.evaluation.metrics.pearson_corrcoef([*map(float, targets)], read)
+    assert metrics.pearson_corrcoef(targets, texts) == pytest.approx(reference, abs=1e-9)
+    assert metrics.pearson_corrcoef(targets, ["x"] * 6) == {"pearson_corrcoef": 0.0}

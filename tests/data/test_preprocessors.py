@@ -10,9 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from t5xpg.data.preprocessors import _parse_record, parse_records
-from t5xpg.data.text.manifest import canonical_line, canonical_record
+from t5xpg.data.text.lines import Answers
+from t5xpg.data.text.manifest import canonical_line, canonical_record, texts_of_line
 
 _parse = tf.function(functools.partial(_parse_record, fields=("text",)), input_signature=[tf.TensorSpec([], tf.string)])
+_parse_answers = tf.function(
+    functools.partial(_parse_record, fields=("inputs", "targets"), answers="targets"),
+    input_signature=[tf.TensorSpec([], tf.string)],
+)
 
 # all control characters, the characters of escapes, and some others
 _TRICKY = [chr(code) for code in range(0x20)] + list('\\"/bfnrtuab01{}: \x7f\x85\u2028é€😀')
@@ -58,3 +63,16 @@ def test_records_of_several_fields(tmp_path: Path) -> None:
     path.write_text('{"a": "x", "b": "y", "c": "z"}\n')
     with pytest.raises(tf.errors.InvalidArgumentError, match="as `make data` writes it; export the"):
         list(parse_records(tf.data.TextLineDataset(str(path)), ("a", "b")))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.text(st.characters(exclude_categories=["Cs"])) | st.text(st.sampled_from([*_TRICKY, ","])), min_size=1)
+)
+def test_one_answer_or_several(texts: list[str]) -> None:
+    value = Answers.of(tuple(texts)) if len(texts) > 1 else texts[0]
+    line = canonical_record(("a\n[", value), ("inputs", "targets"))
+    assert texts_of_line(line) == ["a\n[", *texts]
+    example = _parse_answers(tf.constant(line.rstrip(b"\n")))
+    assert example["inputs"].numpy() == b"a\n["
+    assert [text.decode() for text in example["targets"].numpy()] == texts

@@ -8,8 +8,9 @@ import tensorflow as tf
 
 from t5xpg.base.errors import UserError
 from t5xpg.data.batch import PREFIX_LM
+from t5xpg.data.objectives import CHOSEN
 from t5xpg.data.spec import DatasetConfig
-from t5xpg.data.tasks.steps import CHOSEN, CHOSEN_VALUE
+from t5xpg.data.tasks.steps import CHOSEN_VALUE
 
 
 class MaskedLMFeatureConverter(seqio.EncoderFeatureConverter):

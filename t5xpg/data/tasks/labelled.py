@@ -20,15 +20,19 @@ from t5xpg.data.text.labelled import TFDS_TASKS, TRANSLATE
 Step = Callable[..., tf.data.Dataset]
 
 
-def register_records(row: Row, dataset: str, source: seqio.DataSource, fields: Sequence[str]) -> None:
-    """Register a supervised task of an export of records with such fields."""
+def register_records(
+    row: Row, dataset: str, source: seqio.DataSource, fields: Sequence[str], several_answers: bool = False
+) -> None:
+    """Register a supervised task of an export of records with such fields. several_answers: see `manifest.Manifest`."""
     assert row.supervised is not None
-    parse = functools.partial(parse_records, fields=tuple(fields))
+    answers = {"answers": row.supervised.targets} if several_answers else {}
+    parse = functools.partial(parse_records, fields=tuple(fields), **answers)
     inputs, targets, kind = row.supervised.inputs, row.supervised.targets, row.supervised.kind
-    step = functools.partial(text_to_text, inputs=inputs, targets=targets, prompt=row.supervised.prompt(dataset))
+    make = with_answers if several_answers else text_to_text
+    step = functools.partial(make, inputs=inputs, targets=targets, prompt=row.supervised.prompt(dataset))
     if kind == TRANSLATE:
         step = functools.partial(t5.translate, source_language=inputs, target_language=targets)
-    _register(row, source, [parse, step])
+    _register(row, source, [parse, step], one_or_several if several_answers else None)
 
 
 def register_tfds(rows: Sequence[Row]) -> list[str]:
@@ -67,6 +71,19 @@ def _register(
 def text_to_text(example: Mapping[str, tf.Tensor], inputs: str, targets: str, prompt: str = "") -> dict[str, tf.Tensor]:
     """{"inputs", "targets"} of two fields; `prompt` in front of the inputs."""
     return {"inputs": tf.strings.join([prompt, example[inputs]]), "targets": example[targets]}
+
+
+@seqio.map_over_dataset
+def with_answers(example: Mapping[str, tf.Tensor], inputs: str, targets: str, prompt: str = "") -> dict[str, tf.Tensor]:
+    """As `text_to_text`, of several answers: the model is trained on the first one, and "answers" has them all."""
+    answers = example[targets]
+    return {"inputs": tf.strings.join([prompt, example[inputs]]), "targets": answers[0], "answers": answers}
+
+
+def one_or_several(answer: str, example: Mapping[str, Any], is_target: bool = False, **_: Any) -> str | list[str]:
+    """A postprocessor of SeqIO: a prediction as it is; the target, or all that are right where there are several."""
+    answers = t5_postprocessors.qa(answer, example, is_target=True) if is_target else [answer]
+    return answers if len(answers) > 1 else answers[0]
 
 
 @seqio.map_over_dataset

@@ -1,4 +1,5 @@
-"""How long the inputs and targets of an objective become, and how many sentinels they take; without TensorFlow.
+"""How long the inputs and targets of an objective become, what ids they take, and why a task cannot be read so: what
+training refuses and `make check` reports. Without TensorFlow.
 
 Known before anything is read, so that no run trains on targets that were cut off, or on sentinels that are tokens of
 text. Of tokens that are masked by chance, the numbers are those that one example in a thousand million exceeds.
@@ -8,10 +9,12 @@ import functools
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 from t5xpg.data.objectives import (
+    CHOSEN,
     IidDenoising,
     LanguageModel,
     MaskedLM,
@@ -20,8 +23,10 @@ from t5xpg.data.objectives import (
     Passkey,
     PrefixLM,
     SpanCorruption,
+    features_of,
     name_of,
 )
+from t5xpg.data.vocab.sentinels import CLS, MASK
 from t5xpg.data.vocab.vocabulary import BYTES, Vocabulary
 
 
@@ -112,11 +117,15 @@ def objective_lengths(
 def problems(
     task: str, lengths: Mapping[str, int], objective: Objective, vocabulary: Vocabulary | None, reserved: int = 0
 ) -> list[str]:
-    """Why a task with this objective cannot be read with these lengths. vocabulary: None if it needs no sentinels."""
-    expected = {"targets"} if isinstance(objective, LanguageModel) else {"inputs", "targets"}
+    """Why a task with this objective cannot be read with these lengths and this vocabulary. vocabulary: None where the
+    objective takes no ids beside those of the text."""
+    expected = set(features_of(objective)) - {CHOSEN}
     if set(lengths) != expected:
         names = " and ".join(f"'{name}'" for name in sorted(expected))
         return [f"TASK_FEATURE_LENGTHS has {sorted(lengths)}: {task} ({name_of(objective)}) has {names}."]
+    is_made = vocabulary is not None and (vocabulary.model_file is None or Path(vocabulary.model_file).is_file())
+    if vocabulary is not None and is_made and (problem := vocabulary_problem(task, objective, vocabulary)):
+        return [problem]
     needed = objective_lengths(objective, lengths, vocabulary, reserved)
     if needed.text < 2:
         given = " and ".join(f"{name} of {length} tokens" for name, length in lengths.items())
@@ -146,6 +155,34 @@ def problems(
             "inputs."
         )
     return found
+
+
+def vocabulary_problem(task: str, objective: Objective, vocabulary: Vocabulary) -> str | None:
+    """Why a task with this objective cannot have this vocabulary, of whatever lengths; None where it can."""
+    if isinstance(objective, SpanCorruption | IidDenoising) and not vocabulary.counts_down_from_last:
+        return (
+            f"{task} has a vocabulary whose sentinels are not its last ids, counting down, and its objective takes "
+            "those for sentinels. Have some appended, by make vocab EXTRA_IDS=100 (extra_ids= in Python); a checkpoint "
+            "with the ids as they are can be trained on tasks without sentinels alone."
+        )
+    if isinstance(objective, SpanCorruption) and objective.whole_words and not any(vocabulary.word_flags()[1]):
+        return (
+            f"WHOLE_WORDS=True: the vocabulary of {task} has no token that begins with a space and so a word. "
+            "Set it to False, or choose another vocabulary."
+        )
+    if isinstance(objective, NextLine) and vocabulary.end_of_line is None:
+        return (
+            f"{task}: lines are divided by their ends, and the vocabulary ({vocabulary.kind}) has no token for those "
+            "alone: use bytes, or pieces of make vocab NORMALIZATION=identity."
+        )
+    if isinstance(objective, Passkey) and vocabulary.kind != BYTES:
+        return f"{task}: a pass key has a token for each digit: use bytes, not {vocabulary.kind}."
+    if isinstance(objective, MaskedLM) and (absent := [n for n in (CLS, MASK) if n not in vocabulary.named_tokens]):
+        return (
+            f"{task}: the vocabulary has no {' and no '.join(absent)}. Name some of its extra ids so, as the table's "
+            "mlm tasks do (named_tokens= in Python)."
+        )
+    return None
 
 
 def span_numbers(objectives: Collection[Objective | None], lengths: Mapping[str, int]) -> SpanLengths | None:

@@ -12,12 +12,12 @@ from t5xpg.base.errors import UserError, nearest
 from t5xpg.base.paths import data_directory
 from t5xpg.data.batch import layout_of
 from t5xpg.data.metric_names import metric_of
-from t5xpg.data.objectives import IidDenoising, SpanCorruption
+from t5xpg.data.objectives import LanguageModel, PrefixLM
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.tasks import sources
 from t5xpg.data.tasks.lengths import problems
 from t5xpg.data.tasks.seqio_vocabularies import from_seqio
-from t5xpg.data.tasks.steps import _word_flags, objective_of, reserved_of, with_objective
+from t5xpg.data.tasks.steps import objective_of, reserved_of, with_objective
 from t5xpg.data.tasks.task_names import NOT_CACHED, cache_command, how_to_get, vocabularies
 
 Provider: TypeAlias = seqio.Task | seqio.Mixture
@@ -91,12 +91,7 @@ def source_of(task: seqio.Task, config: DatasetConfig) -> seqio.DataSource:
 
 def check(provider: Provider, config: DatasetConfig) -> None:
     """Raise UserError for what would fail, or go wrong unseen, once the stream is read."""
-    layout = layout_of(config.converter)
-    layout.check_lengths(config.task_feature_lengths)
-    if missing := set(layout.task_features) - set(provider.output_features):
-        raise UserError(
-            f"{provider.name} has no feature {' and '.join(sorted(missing))}, which {config.converter} takes."
-        )
+    layout_of(config.converter).check_lengths(config.task_feature_lengths)
     try:
         splits = provider.splits
     except ValueError:  # how SeqIO says that a source has none, as a data set that TFDS cannot get
@@ -104,8 +99,7 @@ def check(provider: Provider, config: DatasetConfig) -> None:
             f"{provider.name} has no data here: its source has no splits. A data set of TensorFlow Datasets is cached, "
             f"or in TFDS_DATA_DIR, or comes over the network: make cache TASK={provider.name}"
         ) from None
-    if config.split not in splits:
-        raise UserError(f"{provider.name} has no split {config.split!r}.{nearest(config.split, splits)}")
+    config.check_task(provider.name, provider.output_features, splits)
     for task in tasks_of(provider):
         if config.split in task.splits:
             _check_readable(task, config)
@@ -167,20 +161,9 @@ def _check_objective(task: seqio.Task, config: DatasetConfig) -> None:
     objective = objective_of(task)
     if objective is None:
         return
-    # other objectives may have vocabularies that are not known here
-    masks = isinstance(objective, SpanCorruption | IidDenoising)
-    vocabulary = from_seqio(task.output_features["targets"].vocabulary) if masks else None
-    if vocabulary is not None and not vocabulary.counts_down_from_last:
-        raise UserError(
-            f"{task.name} has a vocabulary whose sentinels are not its last ids, counting down, and its objective "
-            "takes those for sentinels. Have some appended: EXTRA_IDS=100 (extra_ids= in Python)."
-        )
-    in_words = isinstance(objective, SpanCorruption) and objective.whole_words
-    if vocabulary is not None and in_words and not any(_word_flags(vocabulary)[1]):
-        raise UserError(
-            f"WHOLE_WORDS=True: the vocabulary of {task.name} has no token that begins with a space and so a word. "
-            "Set it to False, or choose another vocabulary."
-        )
+    # these may have vocabularies that are not known here
+    is_free = isinstance(objective, LanguageModel | PrefixLM)
+    vocabulary = None if is_free else from_seqio(task.output_features["targets"].vocabulary)
     if found := problems(task.name, config.task_feature_lengths, objective, vocabulary, reserved_of(task)):
         raise UserError(" ".join(found))
 

@@ -13,9 +13,10 @@ from typing import Any
 import seqio
 import tensorflow as tf
 
-from t5xpg.base.errors import UserError, kind_of
+from t5xpg.base.errors import UserError
 from t5xpg.data.tasks.task_names import cache_command
 from t5xpg.data.text import hugging_face
+from t5xpg.data.text.lines import string_in
 
 _ARGUMENTS = ["split", "shuffle_files", "seed"]
 
@@ -155,11 +156,7 @@ def read_split(
     def examples() -> Iterator[dict[str, str]]:
         rows = hugging_face.load(path, configuration, revision=revision, split=names[split], streaming=streaming)
         for number, row in enumerate(rows, start=1):
-            for column in columns:
-                if not isinstance(row.get(column), str):
-                    kind = kind_of(row[column]) if column in row else f"not there: it has {', '.join(row)}"
-                    raise UserError(f'{path} {split}, row {number}: "{column}" is {kind}, expected a string.')
-            yield {column: row[column] for column in columns}
+            yield {column: string_in(row, column, f"{path} {split}, row {number}") for column in columns}
 
     return tf.data.Dataset.from_generator(
         examples, output_signature=dict.fromkeys(columns, tf.TensorSpec([], tf.string))

@@ -8,13 +8,13 @@ import string
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import seqio
 import tensorflow as tf
 from t5.data import preprocessors as t5
 
 from t5xpg.base.errors import UserError
 from t5xpg.data.objectives import (
+    CHOSEN,
     IidDenoising,
     LanguageModel,
     MaskedLM,
@@ -23,10 +23,11 @@ from t5xpg.data.objectives import (
     Passkey,
     PrefixLM,
     SpanCorruption,
+    features_of,
 )
+from t5xpg.data.tasks.lengths import vocabulary_problem
 from t5xpg.data.tasks.seqio_vocabularies import from_seqio
 from t5xpg.data.vocab.sentinels import CLS, MASK
-from t5xpg.data.vocab.vocabulary import Vocabulary
 
 
 def next_line(
@@ -43,12 +44,9 @@ def next_line(
     in which a line's end is no token of its own.
     """
     vocabulary = from_seqio(output_features["targets"].vocabulary)
+    if problem := vocabulary_problem("next_line", NextLine(lines), vocabulary):
+        raise UserError(problem)
     end = vocabulary.end_of_line
-    if end is None:
-        raise UserError(
-            f"Lines are divided by their ends, and the vocabulary ({vocabulary.kind}) has no token for those alone: "
-            "use bytes, or pieces of make vocab NORMALIZATION=identity."
-        )
     texts = map(vocabulary.decode, zip(range(vocabulary.size)))
     blank = tf.constant([token for token, text in enumerate(texts) if not text.strip(string.whitespace)], tf.int32)
     longest, context = sequence_length["targets"] - 1, sequence_length["inputs"] - 1
@@ -78,9 +76,7 @@ def next_line(
 Step = Callable[..., tf.data.Dataset]
 Features = Mapping[str, seqio.Feature]
 
-# The feature that says of each position of a masked language model whether its token was chosen. No position is 0: that
-# is padding, and what pads is dropped where examples are packed.
-CHOSEN = "chosen"
+# Of the feature CHOSEN. No position is 0: that is padding, and what pads is dropped where examples are packed.
 NOT_CHOSEN_VALUE, CHOSEN_VALUE = 1, 2
 
 _LONGEST_DOCUMENT = 65536  # tokens that t5's objectives take of one document
@@ -113,7 +109,7 @@ def whole_word_spans(
     into examples of its own length, from half the longest on: of one length, their inputs would say how much is masked.
     """
     vocabulary = output_features["targets"].vocabulary
-    of_word, begins = (tf.constant(flags) for flags in _word_flags(from_seqio(vocabulary)))
+    of_word, begins = (tf.constant(flags) for flags in from_seqio(vocabulary).word_flags())
 
     @seqio.map_over_dataset(num_seeds=2)
     def corrupt(example: Mapping[str, tf.Tensor], seeds: Sequence[Any]) -> dict[str, tf.Tensor]:
@@ -136,16 +132,6 @@ def whole_word_spans(
     return dataset.filter(
         lambda example: (tf.size(example["targets"]) > 0) & (tf.size(example["targets"]) < sequence_length["targets"])
     )
-
-
-def _word_flags(vocabulary: Vocabulary) -> tuple[np.ndarray, np.ndarray]:
-    """Of every id, whether it is of a word, and whether a word begins with it, whatever stands before it; bool [V]."""
-    # a single byte of a longer character is no text by itself, and of a word like a letter
-    text_of = vocabulary.piece if vocabulary.kind != "bytes" else lambda token: vocabulary.decode([token])
-    texts = [text_of(token) if count else "" for token, count in enumerate(vocabulary.token_bytes())]
-    of_word = [any(character.isalnum() or character in "_\ufffd" for character in text) for text in texts]
-    begins = [text.startswith(("▁", "Ġ", " ")) for text in texts]
-    return np.array(of_word), np.array(begins)
 
 
 def iid_denoising(
@@ -303,14 +289,10 @@ def steps(objective: Objective, mode: str | None = None) -> list[Step]:
 
 def output_features(objective: Objective, vocabulary: seqio.Vocabulary) -> dict[str, seqio.Feature]:
     """What a task with the steps of an objective gives."""
-    feature = seqio.Feature(vocabulary, add_eos=True)
-    features = {} if isinstance(objective, LanguageModel) else {"inputs": feature}
-    features["targets"] = feature
-    if isinstance(objective, MaskedLM):
-        # the end that is added to the others was not chosen
-        flags = seqio.PassThroughVocabulary(size=CHOSEN_VALUE + 1, eos_id=NOT_CHOSEN_VALUE)
-        features[CHOSEN] = seqio.Feature(flags, add_eos=True)
-    return features
+    # the end that is added to the chosen and the others was not chosen
+    flags = seqio.PassThroughVocabulary(size=CHOSEN_VALUE + 1, eos_id=NOT_CHOSEN_VALUE)
+    kinds = {name: flags if name == CHOSEN else vocabulary for name in features_of(objective)}
+    return {name: seqio.Feature(kind, add_eos=True) for name, kind in kinds.items()}
 
 
 def objective_of(task: seqio.Task) -> Objective | None:

@@ -44,16 +44,17 @@ def register_tasks(data_dir: Path, objective: Objective | None = None) -> list[s
     for dataset, folder in folders.items():
         if not re.fullmatch("[A-Za-z0-9_]+", dataset):
             continue  # not made by an export
-        fields, counts = known[dataset].fields if dataset in known else TEXT, None
+        fields, counts, several = known[dataset].fields if dataset in known else TEXT, None, False
         with contextlib.suppress(UserError):  # not exported yet, or by another version: commands that need it say so
             manifest = read_manifest(folder)
             fields, counts = manifest.fields, {name: split.documents for name, split in manifest.splits.items()}
+            several = manifest.several_answers > 0
         source = _source(folder, counts)
         for row in rows(dataset, entries, fields):
             if dataset_of(row.name, folders, entries) != dataset:
                 continue  # a name that another dataset has, too
             if row.supervised is not None:
-                register_records(row, dataset, source, fields)
+                register_records(row, dataset, source, fields, several)
             elif row.objective is None:
                 seqio.MixtureRegistry.remove(row.name)
                 seqio.MixtureRegistry.add(row.name, [(part.name, part.rate) for part in row.parts])

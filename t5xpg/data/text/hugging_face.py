@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from t5xpg.base.errors import UserError, kind_of
+from t5xpg.base.errors import UserError
+from t5xpg.data.text.lines import text_in
 from t5xpg.data.text.manifest import SPLITS
 
 _ROWS_AT_ONCE = 1000
@@ -55,9 +56,7 @@ def _texts(batches: Iterator[Mapping[str, list[Any]]], name: str) -> Iterator[st
             raise UserError(f'{name} has no column "text": it has {", ".join(batch)}.')
         for text in batch["text"]:
             row += 1
-            if not isinstance(text, str):
-                raise UserError(f'{name}, row {row}: "text" is {kind_of(text)}, expected a string.')
-            yield text
+            yield text_in(text, "text", f"{name}, row {row}")
 
 
 def load(path: str, configuration: str | None, **options: Any) -> Any:

@@ -20,6 +20,19 @@ class BadLineError(UserError):
     """A line that cannot be used; later lines can."""
 
 
+class Answers(str):
+    """An answer, the first of several that are equally right. all: them all."""
+
+    all: tuple[str, ...]
+
+    @classmethod
+    def of(cls, answers: tuple[str, ...]) -> "Answers":
+        """The first of the answers, with all of them."""
+        first = cls(answers[0])
+        first.all = answers
+        return first
+
+
 MALFORMED, EMPTY = "malformed", "empty"  # reasons to leave a row out
 
 
@@ -104,8 +117,18 @@ def json_object(line: str, where: str, example: str) -> dict[str, Any]:
 
 def string_in(value: dict[str, Any], name: str, where: str) -> str:
     """The string `name` of a JSON object. Raises BadLineError if it is missing or no string."""
+    return text_in(value_in(value, name, where), name, where)
+
+
+def value_in(value: dict[str, Any], name: str, where: str) -> Any:
+    """The value `name` of a JSON object. Raises BadLineError if it is missing."""
     if name not in value:
         raise BadLineError(f'{where} has no "{name}".{nearest(name, value)}')
-    if not isinstance(value[name], str):
-        raise BadLineError(f'{where}: "{name}" is {kind_of(value[name])}, expected a string.')
     return value[name]
+
+
+def text_in(value: Any, name: str, where: str) -> str:
+    """The value of a field, which is to be a string. Raises BadLineError if it is none."""
+    if not isinstance(value, str):
+        raise BadLineError(f'{where}: "{name}" is {kind_of(value)}, expected a string.')
+    return value

@@ -1,19 +1,32 @@
 """Texts and records of the user's files: lines of text, parallel files of text, TSV, JSON lines and parquet."""
 
+import functools
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+import json
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from t5xpg.base.errors import UserError, kind_of
+from t5xpg.base.errors import UserError
 from t5xpg.data.text.labelled import TEXT
-from t5xpg.data.text.lines import EMPTY, LONGEST_LINE, BadLineError, LeftOut, json_object, string_in, text_of_line
+from t5xpg.data.text.lines import (
+    EMPTY,
+    LONGEST_LINE,
+    Answers,
+    BadLineError,
+    LeftOut,
+    json_object,
+    text_in,
+    text_of_line,
+    value_in,
+)
 from t5xpg.data.text.local_files import JSON_LINES, PARQUET, form_of, numbered_lines, parquet_rows
 
 TSV = ".tsv"
 # The files that give records together: one file, or one for each field.
 Part: TypeAlias = tuple[Path, ...]
-Record: TypeAlias = tuple[str, ...]  # the text of each field
+Record: TypeAlias = tuple[str, ...]  # the text of each field, one of several answers as `Answers`
 Line: TypeAlias = tuple[bytes | None, str]  # as `numbered_lines` yields it: its bytes and its place
 
 
@@ -44,8 +57,11 @@ def parts_of(paths: Sequence[Path], fields: Sequence[str]) -> list[Part]:
     return [parallel.get(path, (path,)) for path in paths if path not in later_files]
 
 
-def records(part: Part, fields: Sequence[str] = TEXT, left_out: LeftOut | None = None) -> Iterator[Record]:
-    """Yields the texts of `fields` (their names in the files), record by record.
+def records(
+    part: Part, fields: Sequence[str] = TEXT, left_out: LeftOut | None = None, answer: str = "", several: bool = False
+) -> Iterator[Record]:
+    """Yields the texts of `fields` (their names in the files), record by record. answer: the field whose values may be
+    numbers in JSON and parquet, and, with `several`, lists of answers that are equally right.
 
     The format comes from the name: `.jsonl`, `.json`, `.ndjson` (an object a line), `.parquet`, for records `.tsv`
     (columns between tabs, in the order of `fields` or named by a first line); else text in UTF-8, a document a line;
@@ -56,7 +72,8 @@ def records(part: Part, fields: Sequence[str] = TEXT, left_out: LeftOut | None =
     counts all of them. A file that cannot be read on, and parallel files of different lengths, raise UserError.
     """
     left_out = LeftOut() if left_out is None else left_out
-    items, parse = _items_and_parser(part, fields)
+    text_of = functools.partial(_answer, several=several)
+    items, parse = _items_and_parser(part, fields, {name: text_of if name == answer else text_in for name in fields})
     for item in items:
         try:
             record = parse(item)
@@ -69,18 +86,21 @@ def records(part: Part, fields: Sequence[str] = TEXT, left_out: LeftOut | None =
             yield record
 
 
-def _items_and_parser(part: Part, fields: Sequence[str]) -> tuple[Iterator[Any], Callable[[Any], Record | None]]:
-    """The items of a part, and the function from an item to its record: None for one without text."""
+def _items_and_parser(
+    part: Part, fields: Sequence[str], texts: Mapping[str, Callable[..., str]]
+) -> tuple[Iterator[Any], Callable[[Any], Record | None]]:
+    """The items of a part, and the function from an item to its record: None for one without text. texts: from (value,
+    field, place) to the text, by field."""
     form = form_of(part[0])
     if len(part) > 1:
         return _parallel_lines(part), lambda lines: _complete(
             tuple(text_of_line(*line) for line in lines), [where for _, where in lines]
         )
     if form == PARQUET:
-        return parquet_rows(part[0], fields), lambda row: _cells(row, fields)
+        return parquet_rows(part[0], fields), lambda row: _cells(row, texts)
     if form in JSON_LINES:
         example = "{" + ", ".join(f'"{field}": "…"' for field in fields) + "}"
-        return numbered_lines(part[0]), lambda line: _object(line, fields, example)
+        return numbered_lines(part[0]), lambda line: _object(line, texts, example)
     if tuple(fields) == TEXT:
         return numbered_lines(part[0]), lambda line: (text_of_line(*line),)
     return _column_lines(part[0], fields), lambda line: _columns(line, fields)
@@ -126,27 +146,38 @@ def _columns(line: tuple[bytes | None, str, Sequence[str]], fields: Sequence[str
     return _complete(tuple(record[field] for field in fields), fields, where)
 
 
-def _object(line: Line, fields: Sequence[str], example: str) -> Record | None:
+def _object(line: Line, texts: Mapping[str, Callable[..., str]], example: str) -> Record | None:
     text, where = text_of_line(*line), line[1]
     if not text.strip():
         return None
     value = json_object(text, where, example)
-    return _complete(tuple([string_in(value, field, where) for field in fields]), fields, where)
+    return _complete(
+        tuple([text(value_in(value, name, where), name, where) for name, text in texts.items()]), texts, where
+    )
 
 
-def _cells(row: tuple[Sequence[Any] | None, str], fields: Sequence[str]) -> Record | None:
+def _cells(row: tuple[Sequence[Any] | None, str], texts: Mapping[str, Callable[..., str]]) -> Record | None:
     values, where = row
     if values is None:
         raise BadLineError(f"{where} is longer than {LONGEST_LINE >> 20} MiB. Expected a document a row.")
-    for name, value in zip(fields, values, strict=True):
-        if not isinstance(value, str):
-            raise BadLineError(f'{where}: "{name}" is {kind_of(value)}, expected a string.')
-        if len(value) > LONGEST_LINE:
-            raise BadLineError(f'{where}: "{name}" is longer than {LONGEST_LINE >> 20} MiB. Expected a document a row.')
-    return _complete(tuple(values), fields, where)
+    record = tuple([text(value, name, where) for (name, text), value in zip(texts.items(), values, strict=True)])
+    if too_long := [name for name, text in zip(texts, record, strict=True) if len(text) > LONGEST_LINE]:
+        raise BadLineError(
+            f'{where}: "{too_long[0]}" is longer than {LONGEST_LINE >> 20} MiB. Expected a document a row.'
+        )
+    return _complete(record, texts, where)
 
 
-def _complete(values: Record, names: Sequence[str], where: str = "") -> Record | None:
+def _answer(value: Any, name: str, where: str, several: bool) -> str:
+    """The text of an answer: of a number as JSON writes it; of a list the first one, with the others as `Answers`."""
+    if several and isinstance(value, list):
+        answers = dict.fromkeys(text for one in value if (text := _answer(one, name, where, False)).strip())
+        return Answers.of(tuple(answers)) if len(answers) > 1 else next(iter(answers), "")
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return json.dumps(value) if is_number else text_in(value, name, where)
+
+
+def _complete(values: Record, names: Collection[str], where: str = "") -> Record | None:
     """The record if all its fields have text, or it has one field; None if none has text. names: for the message."""
     empty = [name for name, value in zip(names, values, strict=True) if not value.strip()]
     if not empty or len(values) == 1:  # the export leaves out short texts

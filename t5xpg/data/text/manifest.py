@@ -2,10 +2,11 @@
 
 An export is a folder `<data folder>/<name>/` with one `<split>.jsonl` a split and a `manifest.json`. A line of a split
 is exactly `{"text": "…"}` as `json.dumps(…, ensure_ascii=False)` writes it, in UTF-8, or for records
-`{"en": "…", "de": "…"}` with the fields of the manifest: see `canonical_record`.
+`{"en": "…", "de": "…"}` with the fields of the manifest: see `canonical_record`. Several answers are a list.
 """
 
 import contextlib
+import json
 import os
 import shlex
 from collections.abc import Mapping, Sequence
@@ -18,14 +19,14 @@ from t5xpg.base import digests
 from t5xpg.base.errors import UserError, nearest
 from t5xpg.base.files import read_json, remove_abandoned, sha256_of_file, size_text, write_json
 from t5xpg.data.text.labelled import TEXT
-from t5xpg.data.text.lines import SURROGATE
+from t5xpg.data.text.lines import SURROGATE, Answers
 
 SPLITS = ("train", "validation", "test")
 MANIFEST = "manifest.json"
 _FORMAT = 1
 _SHOWN = 40  # characters of a wrong value in a message
 _KINDS = {"name": str, "source": dict, "filter": dict, "limit": int | None, "rows_read": int, "splits": dict}
-_OPTIONAL = {"max_bytes": int, "fields": list}
+_OPTIONAL = {"max_bytes": int, "fields": list, "several_answers": int}
 _KINDS_OF_SPLIT = {"documents": int, "bytes": int, "sha256": str}
 
 
@@ -41,7 +42,8 @@ class SplitRecord:
 @dataclass(frozen=True)
 class Manifest:
     """The record of an export: the source of the text, the rule for rows (`filter`), the most that a split may hold
-    (`limit` rows, `max_bytes` of text), the number of rows read, and the `fields` of a line."""
+    (`limit` rows, `max_bytes` of text), the number of rows read, the `fields` of a line, and the number of rows whose
+    "targets" are a list of `several_answers`."""
 
     name: str
     source: Mapping[str, Any]
@@ -51,6 +53,7 @@ class Manifest:
     splits: Mapping[str, SplitRecord]
     max_bytes: int | None = None
     fields: tuple[str, ...] = TEXT
+    several_answers: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """The contents of manifest.json."""
@@ -63,6 +66,7 @@ class Manifest:
             **({} if self.max_bytes is None else {"max_bytes": self.max_bytes}),
             "rows_read": self.rows_read,
             **({} if self.fields == TEXT else {"fields": list(self.fields)}),
+            **({"several_answers": self.several_answers} if self.several_answers else {}),
             "splits": {name: vars(split) for name, split in self.splits.items()},
         }
 
@@ -152,8 +156,19 @@ def canonical_line(text: str) -> bytes:
 def canonical_record(values: Sequence[str], fields: Sequence[str]) -> bytes:
     """The line of an export for the texts of its fields, with its line end. Escapes are only `\\"`, `\\\\`, `\\b`,
     `\\f`, `\\n`, `\\r`, `\\t` and `\\u00XX` for other control characters. Lone surrogates become U+FFFD."""
-    pairs = [f"{encode_basestring(name)}: {encode_basestring(text)}" for name, text in zip(fields, values, strict=True)]
+
+    def written(text: str) -> str:
+        several = isinstance(text, Answers) and f"[{', '.join(map(encode_basestring, text.all))}]"
+        return several or encode_basestring(text)
+
+    pairs = [f"{encode_basestring(name)}: {written(text)}" for name, text in zip(fields, values, strict=True)]
     return _encoded(f"{{{', '.join(pairs)}}}\n")
+
+
+def texts_of_line(line: bytes) -> list[str]:
+    """The texts of all fields in a line of an export, one for each answer."""
+    values = json.loads(line).values()
+    return [text for value in values for text in (value if isinstance(value, list) else [value])]
 
 
 def _encoded(line: str) -> bytes:

@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeAlias
 from t5xpg.base.errors import UserError, nearest
 from t5xpg.base.files import sha256_of_file
 from t5xpg.data.text.held_out import HeldOut, content_hash
-from t5xpg.data.text.labelled import TEXT
+from t5xpg.data.text.labelled import LABELLED, PAIRS, TEXT
 from t5xpg.data.text.lines import LeftOut
 from t5xpg.data.text.local_records import parts_of, records
 from t5xpg.data.text.manifest import SPLITS, split_order
@@ -127,11 +127,14 @@ class LocalFiles:
         return dataclasses.replace(self, files=files, selection=(selection, corpus))
 
     def read(self) -> Iterator[Rows]:
-        names, left_out = tuple(self.fields.values()), self.left_out
+        names, several = tuple(self.fields.values()), PAIRS[1] in self.fields
+        answer = self.fields.get(PAIRS[1] if several else LABELLED[1], "")
         parts = {split: parts_of(paths, names) for split, paths in self.files.items()}
         for split in sorted(parts, key=split_order):
             if split_parts := parts[split]:
-                rows = (record for part in split_parts for record in records(part, names, left_out))
+                rows = (
+                    record for part in split_parts for record in records(part, names, self.left_out, answer, several)
+                )
                 yield Rows(split, (text for (text,) in rows) if names == TEXT else rows)
 
 

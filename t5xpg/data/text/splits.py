@@ -13,7 +13,7 @@ from t5xpg.base.errors import UserError
 from t5xpg.base.progress import Progress
 from t5xpg.data.text.held_out import HeldOut, TooFewError, content_hash
 from t5xpg.data.text.labelled import TEXT, question_of
-from t5xpg.data.text.lines import EMPTY, SURROGATE, LeftOut
+from t5xpg.data.text.lines import EMPTY, SURROGATE, Answers, LeftOut
 from t5xpg.data.text.manifest import (
     SPLITS,
     Manifest,
@@ -37,8 +37,10 @@ def write_splits(requested: Manifest, source: Source, folder: Path, left_out: Le
     fields = requested.fields
     short = f"shorter than {min_characters} characters"
     splits: dict[str, SplitRecord] = {}
+    several = 0
 
     def filtered(rows: Rows, progress: Progress) -> Iterator[Row]:
+        nonlocal several
         count = size = 0
         for row in rows.texts:
             progress.advance()
@@ -52,6 +54,7 @@ def write_splits(requested: Manifest, source: Source, folder: Path, left_out: Le
                     left_out.counts["beyond MAX_MB"] += 1
                     return
             left_out.half_characters += any(SURROGATE.search(text) for text in texts if not text.isascii())
+            several += isinstance(row, tuple) and any(isinstance(text, Answers) for text in row)
             yield row
             count += 1
             if count == limit:
@@ -75,7 +78,8 @@ def write_splits(requested: Manifest, source: Source, folder: Path, left_out: Le
             f"{_num_read(splits, left_out)} rows were read. {' '.join(left_out.summary().split()[:40])}"
         )
     in_order = {split: splits[split] for split in sorted(splits, key=split_order)}
-    return dataclasses.replace(requested, rows_read=_num_read(splits, left_out), splits=in_order)
+    read = _num_read(splits, left_out)
+    return dataclasses.replace(requested, rows_read=read, splits=in_order, several_answers=several)
 
 
 def _num_read(splits: dict[str, SplitRecord], left_out: LeftOut) -> int:

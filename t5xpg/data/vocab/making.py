@@ -2,7 +2,6 @@
 
 import collections
 import dataclasses
-import json
 from collections.abc import Callable, Mapping
 from itertools import zip_longest
 from pathlib import Path
@@ -16,7 +15,7 @@ from t5xpg.base.errors import UserError
 from t5xpg.base.files import directory_atomically, read_json, remove_abandoned, write_json
 from t5xpg.base.progress import Progress
 from t5xpg.data.text import labelled
-from t5xpg.data.text.manifest import read_manifest, split_path
+from t5xpg.data.text.manifest import read_manifest, split_path, texts_of_line
 from t5xpg.data.vocab import tokenizers
 from t5xpg.data.vocab.files import vocabulary_of_file
 from t5xpg.data.vocab.record import (
@@ -58,7 +57,7 @@ def measure(vocabulary: Vocabulary, folder: Path) -> dict[str, Any]:
     ):
         for line in file:
             kept = words_kept = True
-            for text in json.loads(line).values():
+            for text in texts_of_line(line):
                 ids = vocabulary.encode_plain(text)
                 back = vocabulary.decode(ids)
                 change = next((pair for pair in zip_longest(text.split(), back.split()) if pair[0] != pair[1]), None)
@@ -195,7 +194,7 @@ def _there(wanted: VocabularyRecord, data_dir: Path, force: bool, log: Log) -> V
             "its own: VOCAB=…  To replace it: FORCE=1"
         )
     record.check_model(folder)
-    log(f"{wanted.dataset}_{wanted.name} is up to date: {_summary(record)}")
+    log(f"{wanted.dataset}_{wanted.name} is up to date: {_summary(record.vocabulary_in(folder))}")
     if (folder / REPORT).is_file():
         log(table(read_json(folder / REPORT)))
     return record
@@ -234,11 +233,11 @@ def _put(
         report = measure(vocabulary, data_dir / wanted.dataset)
         write_json(new / REPORT, report)
     tokenizers.load.cache_clear()  # another model may have had the same name
-    log(f"{wanted.dataset}_{wanted.name}: {_summary(record)}")
+    log(f"{wanted.dataset}_{wanted.name}: {_summary(record.vocabulary_in(folder))}")
     log(table(report))
     return record
 
 
-def _summary(record: VocabularyRecord) -> str:
-    size, extra_ids = record.vocabulary["size"], record.vocabulary["extra_ids"]
-    return f"{size:,} ids ({size - extra_ids:,} tokens and {extra_ids:,} sentinels)"
+def _summary(vocabulary: Vocabulary) -> str:
+    size, sentinels = vocabulary.size, vocabulary.num_sentinels
+    return f"{size:,} ids ({size - sentinels:,} tokens and {sentinels:,} sentinels)"

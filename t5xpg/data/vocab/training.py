@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import heapq
 import io
-import json
 import math
 import random
 import re
@@ -18,6 +17,7 @@ from typing import Any
 from t5xpg.base.errors import UserError, nearest
 from t5xpg.base.progress import Progress
 from t5xpg.base.seeds import check_seed
+from t5xpg.data.text.manifest import texts_of_line
 
 # Characters of a sentence; what is longer is cut between words.
 LONGEST_SENTENCE = 4_000
@@ -172,7 +172,7 @@ def draw_sample(dataset: str, split: Path, documents: int, settings: VocabularyS
     keep_spaces = settings.keeps_spaces
     with Progress(f"read {dataset}", documents, "documents") as progress, split.open("rb") as file:
         for line in file:
-            for text in json.loads(line).values():  # the fields of a record, too
+            for text in texts_of_line(line):
                 for sentence in sentences_of(text, keep_spaces):
                     sample.offer(sentence)
             progress.advance()

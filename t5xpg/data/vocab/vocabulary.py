@@ -248,6 +248,14 @@ class Vocabulary:
         """How many characters of a text become the unknown token."""
         return 0 if self.kind == BYTES else self._model.unknown_characters(text)
 
+    def word_flags(self) -> tuple[np.ndarray, np.ndarray]:
+        """Of every id, whether it is of a word, and whether a word begins with it, whatever stands before it; bool [V].
+        A single byte of a longer character is no text by itself, and of a word like a letter."""
+        text_of = self.piece if self.kind != BYTES else lambda token: self.decode([token])
+        texts = [text_of(token) if count else "" for token, count in enumerate(self.token_bytes())]
+        of_word = [any(character.isalnum() or character in "_\ufffd" for character in text) for text in texts]
+        return np.array(of_word), np.array([text.startswith(("▁", "Ġ", " ")) for text in texts])
+
     def token_bytes(self) -> np.ndarray:
         """int32[size]: how many UTF-8 bytes of text each id stands for; 0 for padding, end, unknown and extra ids.
 

@@ -86,6 +86,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             lines = [line.format(n=n, kind="even" if n % 2 == 0 else "odd") for n in range(count)]
             path.write_text("\n".join(lines), "utf-8")
         export_dataset(name, data_dir=folder / "data", files=files, fields=fields, log=lambda line: None)
+    (folder / "several.jsonl").write_text('{"q": "Two?", "a": ["2", "\\"two\\"", " "]}\n{"q": "Three?", "a": 3}\n')
+    files = {split: [folder / "several.jsonl"] for split in ("train", "validation")}
+    fields = {"inputs": "q", "targets": "a"}
+    export_dataset("several", data_dir=folder / "data", files=files, fields=fields, log=lambda line: None)
     seqio.set_tfds_data_dir_override(str(folder / "tfds"))
     with pytest.MonkeyPatch.context() as patch:
         # TFDS takes no slices beyond what there is
@@ -239,3 +243,15 @@ def test_data_that_is_not_there(tmp_path: Path, folder: Path, monkeypatch: pytes
     for name in ("squad/v9.9:3.0.0", "squad/v1.1:9.9.9", "no_such_data_set:1.0.0"):
         with refused(name):
             sources.is_prepared(reading(name))
+
+
+def test_several_answers_are_equally_right() -> None:
+    """A model is trained on the first; the metrics take them all, and a single one as a text."""
+    assert texts("several_text_to_text") == [("Two?", "2"), ("Three?", "3")]
+    task = seqio.TaskRegistry.get("several_text_to_text")
+    dataset = without_autograph(lambda: task.get_dataset(LENGTHS, "validation", use_cached=False, shuffle=False))
+    targets = [task.postprocess_fn("", example=one, is_target=True) for one in dataset.as_numpy_iterator()]
+    assert targets == [["2", '"two"'], "3"]
+    answer = task.postprocess_fn('"two"', example=None, is_target=False)
+    assert metrics.exact_match(targets, [answer, "3"]) == {"exact_match": 100.0}
+    assert seqio.TaskRegistry.get("quiz_text_to_text").postprocess_fn("a", example=None, is_target=True) == "a"

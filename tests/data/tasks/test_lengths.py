@@ -48,7 +48,8 @@ def test_what_cannot_be_is_said(
     lengths: tuple[int, int], objective: Objective, sentinels: int, expected: list[str]
 ) -> None:
     given = dict(zip(("inputs", "targets"), lengths, strict=True))
-    found = problems("a_task", given, objective, Vocabulary("bytes", extra_ids=sentinels))
+    vocabulary = NAMED_BYTES if isinstance(objective, MaskedLM) else Vocabulary("bytes", extra_ids=sentinels)
+    found = problems("a_task", given, objective, vocabulary)
     for message, part in zip(found, expected, strict=True):
         assert re.search(part, message), message
 

@@ -98,7 +98,7 @@ def test_pieces_of_words_belong_together() -> None:
         def piece(self, token: int) -> str:
             return ["<pad>", "</s>", "▁cor", "rup", "▁", "."][token]
 
-    of_word, begins = steps._word_flags(Pieces())  # type: ignore[arg-type]
+    of_word, begins = Vocabulary.word_flags(Pieces())  # type: ignore[arg-type]
     assert of_word.tolist() == [False, False, True, True, False, False]
     assert begins.tolist() == [False, False, True, False, True, False]
 

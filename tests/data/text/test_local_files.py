@@ -16,7 +16,7 @@ import zstandard
 from t5xpg.data.text import local_files, local_records
 from t5xpg.data.text.export import export_dataset
 from t5xpg.data.text.labelled import parse_fields
-from t5xpg.data.text.lines import LeftOut
+from t5xpg.data.text.lines import Answers, LeftOut
 from t5xpg.data.text.local_files import parse_files
 from t5xpg.data.text.local_records import parts_of, records
 from t5xpg.data.text.manifest import Manifest, canonical_record, read_manifest
@@ -265,3 +265,39 @@ def test_equal_inputs_are_in_one_split(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_a_line_of_records_is_canonical() -> None:
     assert canonical_record(('a "b"', "\ud800\n"), FIELDS) == '{"en": "a \\"b\\"", "de": "\ufffd\\n"}\n'.encode()
+
+
+@pytest.mark.parametrize("form", ["jsonl", "parquet"])
+def test_answers_that_are_numbers_or_lists(form: str, tmp_path: Path) -> None:
+    def read(values: list[Any], several: bool = True) -> list[Any]:
+        path = tmp_path / f"a.{form}"
+        rows = [{"q": "?", "a": value} for value in values]
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+        if form == "parquet":
+            pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+        found = [answer for _, answer in records((path,), ("q", "a"), answer="a", several=several)]
+        return [list(answer.all) if isinstance(answer, Answers) else answer for answer in found]
+
+    assert read([0, -3]) == ["0", "-3"]
+    assert read([3.5, 1e-7]) == ["3.5", "1e-07"]
+    assert read([["b", "a", "b", " "], ["one"]]) == [["b", "a"], "one"]
+    assert read([[2, 3]]) == [["2", "3"]]
+    for value in (True, float("inf"), {"x": 1}, None, [[1]], [" "], []):
+        with refused("a"):
+            read([value])
+    with refused('"a" is list'):
+        read([["x"]], several=False)
+
+
+@pytest.mark.usefixtures("formats")
+def test_an_export_says_whether_there_are_several_answers() -> None:
+    Path("quiz.jsonl").write_text('{"q": "1 + 1", "a": [2, "two"]}\n{"q": "1 + 2", "a": 3}\n')
+    assert export("train=quiz.jsonl", "inputs=q,targets=a").several_answers == 1
+    assert exported("train") == [{"inputs": "1 + 1", "targets": ["2", "two"]}, {"inputs": "1 + 2", "targets": "3"}]
+    assert read_manifest(Path("data/mine")).several_answers == 1
+    Path("labels.jsonl").write_text('{"text": "good", "label": 1}\n')
+    assert not export("train=labels.jsonl", "text,label", force=True).several_answers
+    assert exported("train") == [{"text": "good", "label": "1"}]
+    Path("labels.jsonl").write_text('{"text": 3, "label": "a"}\n')
+    with refused('"text" is int'):
+        export("train=labels.jsonl", "text,label", force=True)
