@@ -75,8 +75,8 @@ def evaluate(
 def _evaluate(loaded: LoadedConfig, directory: RunDirectory, config: DatasetConfig, step: Step) -> dict[str, Any]:
     """`evaluate` on the dataset `config`."""
     experiment = loaded.experiment
-    own = experiment.eval_dataset
-    is_own = (config.mixture_or_task_name, config.split) == (own.mixture_or_task_name, own.split)
+    own_task, own_split = _own_validation(directory)
+    is_own = config.mixture_or_task_name == (own_task or config.mixture_or_task_name) and config.split == own_split
     source = check_and_prepare(loaded, directory, config)
     if config.max_batches is not None:
         print(f"EVAL_STEPS={config.max_batches} is for validation in training: all of {config.split} is measured here")
@@ -133,12 +133,12 @@ def _facts(
     loaded: LoadedConfig, directory: RunDirectory, config: DatasetConfig, step: int, mean_of: int | None
 ) -> dict[str, Any]:
     """The part of a record that says what is measured, and how: see `run.evaluations`."""
-    experiment, own = loaded.experiment, loaded.experiment.eval_dataset
+    experiment = loaded.experiment
     digests = directory.checkpoints / str(step) / DIGESTS
     lengths = dict(config.task_feature_lengths)
     trained = directory.read()["identity"].get("settings", {}).get("eval_dataset.task_feature_lengths", lengths)
     parts = {"checkpoint": checkpoint_text((step, mean_of)), "split": config.split}
-    if config.mixture_or_task_name != own.mixture_or_task_name:
+    if config.mixture_or_task_name != _own_validation(directory)[0]:
         parts["task"] = config.mixture_or_task_name
     if predicts(experiment):
         parts["decoding"] = decoding_words(experiment)
@@ -155,6 +155,12 @@ def _facts(
         "lengths": lengths,
         **({"decoding": experiment.decoding.settings()} if predicts(experiment) else {}),
     }
+
+
+def _own_validation(directory: RunDirectory) -> tuple[str | None, str]:
+    """The task and the split of a run's validation, as it was made; None for the task of an imported run."""
+    settings = directory.read()["identity"].get("settings", {})
+    return settings.get("eval_dataset.mixture_or_task_name"), settings.get("eval_dataset.split", "validation")
 
 
 def _losses(
