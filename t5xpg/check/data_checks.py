@@ -171,7 +171,7 @@ def describe(service: DataService, dataset: DatasetConfig) -> tuple[TaskDescript
 
 def _metrics(dataset: DatasetConfig, experiment: Experiment, *, has_metrics: bool) -> Iterator[Finding]:
     """The finding that the task has no metrics, if they are to be computed while training."""
-    if dataset == experiment.of_metrics.eval_dataset and experiment.infer_eval_period is not None and not has_metrics:
+    if experiment.infer_eval_period is not None and dataset == experiment.of_metrics.eval_dataset and not has_metrics:
         yield Finding("metrics", no_metrics(dataset.mixture_or_task_name), problem=True)
 
 
