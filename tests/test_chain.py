@@ -11,6 +11,7 @@ import pytest
 
 from tests.refusals import assert_named
 from tests.workplace import Workplace, assert_same_run, wait_until
+from tests.written_evaluations import newest
 
 # The one chain of programs among the unit tests; what more they do is tested with the processes.
 unit = pytest.mark.process(tier="units")
@@ -77,9 +78,9 @@ def test_a_killed_run_goes_on_to_the_same_numbers(workplace: Workplace, unbroken
 def test_evaluation(workplace: Workplace, unbroken: tuple[Path, str]) -> None:
     folder, _ = unbroken
     workplace.run("eval", str(workplace.experiment), "--run=unbroken")
-    evaluation = json.loads((folder / "evaluation.json").read_text())
+    measured = newest(folder)
     last = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])
-    assert evaluation["target_tokens"] > last["target_tokens"]  # the whole split, not EVAL_STEPS batches
-    samples = json.loads((folder / "samples.json").read_text())
+    assert measured.record["target_tokens"] > last["target_tokens"]  # the whole split, not EVAL_STEPS batches
+    samples = json.loads(measured.samples_json.read_text())
     assert len(samples) == 8
     assert all("<extra_id_0>" in sample["target"] for sample in samples)

@@ -1,13 +1,20 @@
-"""Evaluations of a run, written by a test in place of `make eval`."""
+"""Evaluations of a run: the newest, and those that a test writes in place of `make eval`."""
 
 import itertools
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from t5xpg.base.files import write_json
 from t5xpg.run.directory import RunDirectory
-from t5xpg.run.evaluations import RECORD, Evaluation, checkpoint_text, folder_name, state_of
+from t5xpg.run.evaluations import RECORD, Evaluation, all_of, checkpoint_text, folder_name, state_of
+
+
+def newest(run: Path) -> Evaluation:
+    """The newest evaluation of the run in a folder."""
+    return all_of(RunDirectory(run))[0]
+
 
 _TIMES = itertools.count(1)  # each evaluation is newer than those before it
 

@@ -6,6 +6,7 @@ import pytest
 
 from tests.small_models import FAMILIES
 from tests.workplace import Workplace
+from tests.written_evaluations import newest
 
 pytestmark = pytest.mark.process
 
@@ -19,9 +20,9 @@ def test_it_is_used_by_its_name(workplace: Workplace) -> None:
     run = workplace.folder / "runs" / "taken"
     # its own task is another one: any that has its vocabulary can be measured
     workplace.run("eval", "taken", TASK, *READ)
-    evaluation = json.loads((run / "evaluation.json").read_text())
-    assert (evaluation["step"], evaluation["task"]) == (0, "small_span_corruption_byt5")
-    samples = json.loads((run / "samples.json").read_text())
+    measured = newest(run)
+    assert (measured.record["step"], measured.record["task"]) == (0, "small_span_corruption_byt5")
+    samples = json.loads(measured.samples_json.read_text())
     assert all("<extra_id_0>" in sample["input"] for sample in samples)
     other = ("eval", "taken", "--gin.MIXTURE_OR_TASK_NAME=small_span_corruption", *READ)
     workplace.refused(*other, words=["vocabulary", "size 259", "384", "extra_ids 0"])

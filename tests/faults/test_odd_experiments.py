@@ -19,6 +19,7 @@ import pytest
 from t5xpg.experiment import config
 from t5xpg.train import training
 from tests.workplace import EXPERIMENT, Workplace
+from tests.written_evaluations import newest
 
 SETTINGS = """
 {includes}
@@ -126,7 +127,7 @@ def try_number(number: int, folder: Path) -> str:
     method = f"--gin.decoding.DecodingConfig.method='{drawn.decoding}'"
     code, said = run(place, "eval", str(experiment), "--run=whole", method, *decoding)
     assert code == 0, said
-    evaluation = json.loads((whole / "evaluation.json").read_text())
+    evaluation = newest(whole).record
     measured = {task} if drawn.supervised else set()
     assert set(evaluation.get("predicted", {})) == set(evaluation.get("metrics", {})) == measured
     code, said = run(place, "report", str(experiment), "--run=whole")

@@ -10,6 +10,7 @@ import pytest
 
 from t5xpg.run.records import read_jsonl
 from tests.workplace import Workplace, checkpoint_arrays
+from tests.written_evaluations import newest
 
 pytestmark = pytest.mark.process
 
@@ -38,10 +39,11 @@ def assert_learns_and_is_measured(workplace: Workplace, gin: Path, *options: str
     run = workplace.folder / "runs" / gin.stem
     assert losses(run)[-1] < losses(run)[0]
     workplace.run("eval", str(gin), *OPTIONS, *options)
-    evaluation = json.loads((run / "evaluation.json").read_text())
+    measured = newest(run)
+    evaluation = measured.record
     assert 0 < evaluation["unigram"]["loss"] < math.log(640)
     assert set(evaluation["unigram"]) == {"loss", "accuracy", "nats_per_byte"}
-    samples = json.loads((run / "samples.json").read_text())
+    samples = json.loads(measured.samples_json.read_text())
     assert samples
     assert all(
         sample["input"] and set(sample) <= {"input", "target", "prediction", "filled", "earlier"} for sample in samples
@@ -59,7 +61,7 @@ def test_one_set_of_parameters_for_encoder_and_decoder(workplace: Workplace) -> 
     bound = {"DTYPE": "bfloat16", "EMA_DECAY": 0.5}
     gin = write_gin(workplace, "shared", ["architectures/shared_encoder_decoder"], **bound)
     assert_learns_and_is_measured(workplace, gin, "--step=mean:2")
-    evaluation = json.loads((workplace.folder / "runs" / "shared" / "evaluation.json").read_text())
+    evaluation = newest(workplace.folder / "runs" / "shared").record
     assert (evaluation["step"], evaluation["mean_of_checkpoints"]) == (6, 2)
     workplace.refused("eval", str(gin), *OPTIONS, "--step=mean:9", words=["STEP=mean:9", "[4, 6]"])
 

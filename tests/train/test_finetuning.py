@@ -12,6 +12,7 @@ from t5xpg.run.directory import RunDirectory
 from t5xpg.run.records import read_jsonl
 from tests.refusals import assert_named
 from tests.workplace import FINE_TUNING, Workplace
+from tests.written_evaluations import newest
 
 pytestmark = pytest.mark.process
 
@@ -90,8 +91,8 @@ def test_the_best_is_measured_and_published(workplace: Workplace, tuned_gin: str
     run, _ = unbroken
     best, end = saved_steps(run / "checkpoints")
     printed = workplace.run("eval", tuned_gin, *OPTIONS, "--step=best")
-    assert f"tuned after step {best} on validation" in printed
-    assert json.loads((run / "evaluation.json").read_text())["step"] == best
+    assert f"tuned, step {best}, validation" in printed
+    assert newest(run).record["step"] == best
     prompt = "--prompt=the dog <extra_id_0> the river"
     assert f"tuned after step {best}\n" in workplace.run("infer", tuned_gin, *OPTIONS, prompt, "--step=best")
     keeping_none = ("--gin.KEEP_BEST=False", "--step=best")

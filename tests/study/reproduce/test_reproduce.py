@@ -19,6 +19,7 @@ from t5xpg.study.reproduce.comparison import DIFFERENT, NOT_COMPARED, SAME, comp
 from tests.refusals import refused
 from tests.study.reproduce.test_comparison import Results, changed, results
 from tests.workplace import EXPERIMENT, Workplace, wait_until
+from tests.written_evaluations import newest
 
 
 @pytest.fixture(scope="module")
@@ -67,11 +68,11 @@ def test_a_mean_of_checkpoints_is_evaluated_as_one(
     run = shutil.copytree(evaluated[0], evaluated[0].with_name("averaged"))
     workplace.run("eval", str(experiment), "--run=averaged", "--step=mean:2")
     workplace.run("report", str(experiment), "--run=averaged")
-    (run / "evaluation.json").unlink()
+    shutil.rmtree(run / "evaluations")
     of = sha256_of_file(experiment.parent / "results.json")
     write_json(run / reproduce.MARK_FILE, {"experiment": "small", "of": of, "steps": 12})
     workplace.run("reproduce", str(experiment), "--run=averaged")
-    assert read_json(run / "evaluation.json")["mean_of_checkpoints"] == 2
+    assert newest(run).record["mean_of_checkpoints"] == 2
 
 
 @pytest.mark.process
