@@ -47,7 +47,7 @@ def test_a_killed_reproduction_goes_on_and_is_bit_for_bit(
     outcome = read_json(folder / "reproduction.json")
     assert outcome["same"] is outcome["exact"] is True
     assert [row["verdict"] for row in outcome["numbers"]] == [SAME] * 8
-    blanks, as_published = ((run / "evaluation" / "blanks.json").read_bytes() for run in (folder, evaluated[0]))
+    blanks, as_published = ((newest(run).folder / "blanks.json").read_bytes() for run in (folder, evaluated[0]))
     assert blanks == as_published
     # once more, in the same place, a part of it, against results of before batches were recorded and of another number
     experiment = _copied(published, tmp_path)
