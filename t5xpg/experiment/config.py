@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from gin import config as gin
@@ -42,9 +41,11 @@ class LoadedConfig:
     @property
     def files(self) -> list[Path]:
         """What the experiment is made of: its gin files, and the modules of the checkout that it names or imports."""
-        # other threads import meanwhile; and to ask a lazy module for a name would load it
-        loaded = [one for one in sys.modules.copy().values() if isinstance(one, ModuleType)]
-        modules = [object.__getattribute__(one, "__dict__").get("__file__") for one in loaded]
+        modules: list[str | None] = []
+        for one in sys.modules.copy().values():  # other threads import meanwhile
+            with contextlib.suppress(AttributeError):  # of what is no module
+                # to ask a lazy module for its file would load it
+                modules.append(object.__getattribute__(one, "__dict__").get("__file__"))
         for name in {name for dataset in self.experiment.datasets for name in dataset.module_import}:
             with contextlib.suppress(ImportError, ValueError):  # the data process says so
                 modules.append(getattr(find_spec(name), "origin", None))
