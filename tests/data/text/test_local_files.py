@@ -285,7 +285,7 @@ def test_answers_that_are_numbers_or_lists(form: str, tmp_path: Path) -> None:
     for value in (True, float("inf"), {"x": 1}, None, [[1]], [" "], []):
         with refused("a"):
             read([value])
-    with refused('"a" is list'):
+    with refused('"a" is a list'):
         read([["x"]], several=False)
 
 
@@ -299,5 +299,5 @@ def test_an_export_says_whether_there_are_several_answers() -> None:
     assert not export("train=labels.jsonl", "text,label", force=True).several_answers
     assert exported("train") == [{"text": "good", "label": "1"}]
     Path("labels.jsonl").write_text('{"text": 3, "label": "a"}\n')
-    with refused('"text" is int'):
+    with refused('"text" is a number'):
         export("train=labels.jsonl", "text,label", force=True)
