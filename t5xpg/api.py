@@ -67,11 +67,9 @@ class Model:
         `generate`."""
         predictor = self._predictor(_decoding(**options))
         size, answers = predictor.batch_size, list[Answer]()
-        _require_list(texts)
+        _check(predictor, texts)
         for start in range(0, len(texts), size):
             part = texts[start : start + size]
-            for number, text in enumerate(part, start):
-                predictor.check(text, f"Text {number}")
             answers += predictor.answers(predictor.encode(part, rows=size), first_row=start)[: len(part)]
         return answers
 
@@ -115,9 +113,7 @@ class Model:
 
     def _inputs(self, texts: Sequence[str]) -> np.ndarray:
         """As `_tokens`. Raises UserError for a text that is longer than the inputs in training."""
-        _require_list(texts)
-        for number, text in enumerate(texts):
-            self._predictor(DecodingConfig()).check(text, f"Text {number}")
+        _check(self._predictor(DecodingConfig()), texts)
         return self._tokens(texts)
 
     def _tokens(self, texts: Sequence[str]) -> np.ndarray:
@@ -139,6 +135,13 @@ def _decoding(num_beams: int = 1, **options: Any) -> DecodingConfig:
         if name not in known:
             raise UserError(f"{name} is no option of decoding.{nearest(name, [*known, 'num_beams', 'max_new_tokens'])}")
     return DecodingConfig(**{**search, **options})
+
+
+def _check(predictor: Predictor, texts: Sequence[str]) -> None:
+    """Raise UserError for a single text in place of a list, and for texts that the model cannot read."""
+    _require_list(texts)
+    for number, text in enumerate(texts):
+        predictor.check(text, f"Text {number}")
 
 
 def _require_list(texts: Sequence[str]) -> None:

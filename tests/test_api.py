@@ -11,6 +11,7 @@ import pytest
 
 import t5xpg
 from t5xpg.base.markdown import one_line
+from t5xpg.evaluate.predictor import Predictor
 from t5xpg.run.command_options import overrides_of
 from t5xpg.run.directory import RunDirectory
 from tests.refusals import refused
@@ -70,6 +71,9 @@ def test_a_run_is_trained_and_asked(workplace: Workplace, monkeypatch: pytest.Mo
     for function in (model.generate, model.encode, lambda texts: model.loss(texts, texts)):
         with refused("Text 1", "tokens"):
             function(["a", "a" * 100])
+    with monkeypatch.context() as without_answers, refused("Text 9", "tokens"):  # before any batch is answered
+        without_answers.delattr(Predictor, "answers")
+        model.generate([*"aaaaaaaaa", "a" * 100])
     for options, named in (
         ({"method": "bream"}, "method"), ({"num_beams": 0}, "num_decodes"), ({"max_new_token": 3}, "max_new_tokens"),
     ):  # fmt: skip

@@ -123,7 +123,7 @@ def _activations(folders: list[Path], record: Mapping[str, Any]) -> tuple[str, .
                 )
             if not is_good:
                 line = text.count("\n", 0, match.start()) + 1
-                raise UserError(f"{file}, line {line}: {' '.join(match[0].split())}. Expected is {expected}.")
+                raise UserError(f"{file}, line {line}: {' '.join(match[0].split())}. Expected {expected}.")
         if choices:
             return choices.pop()
     return None

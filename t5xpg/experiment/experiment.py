@@ -93,10 +93,8 @@ class Experiment:
     @property
     def datasets(self) -> tuple[DatasetConfig, ...]:
         """What a training reads."""
-        metrics = (
-            () if self.infer_eval_period is None or self.infer_eval_dataset is None else (self.infer_eval_dataset,)
-        )
-        return (self.train_dataset, self.eval_dataset, *metrics)
+        metrics = None if self.infer_eval_period is None else self.infer_eval_dataset
+        return (self.train_dataset, self.eval_dataset, *([] if metrics is None else [metrics]))
 
     @property
     def of_metrics(self) -> "Experiment":

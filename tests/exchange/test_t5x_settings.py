@@ -29,7 +29,7 @@ def test_numbers_of_the_gin_files(tmp_path: Path) -> None:
         "layers.LayerNorm.epsilon = 1e-5",
         "max_distance = %X",
     ):
-        with refused("config.gin, line 2", text, "Expected is 1"):
+        with refused("config.gin, line 2", text, "Expected 1"):
             config(f"# of T5X\n{text}")
 
 

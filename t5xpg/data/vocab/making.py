@@ -93,7 +93,7 @@ def table(report: dict[str, Any]) -> str:
     rows = [
         ("measured on", f"{report['split']}, {report['documents']:,} documents, {report['bytes']:,} bytes"),
         ("coverage", f"{report['coverage']:.4%} of the characters have tokens"),
-        *([("come back", come_back(report))] if "kept" in report else []),  # of earlier versions have no counts
+        *([("come back", come_back(report))] if "kept" in report else []),  # reports of earlier versions have no counts
         ("tokens a word", f"{report['tokens_per_word']:.3f}"),
         ("bytes a token", f"{report['bytes_per_token']:.3f}"),
         ("pieces used", f"{report['used']:.1%} of {report['pieces']:,}"),

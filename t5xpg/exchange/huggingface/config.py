@@ -69,7 +69,7 @@ def _mlp_activations(config: Mapping[str, Any]) -> tuple[str, ...]:
 def require(config: Mapping[str, Any], name: str, is_good: bool, expected: str) -> None:
     """Raise UserError for the setting of this name, unless it is good."""
     if not is_good:
-        raise UserError(f"The checkpoint's {name} is {config.get(name)!r} in its config.json: expected is {expected}.")
+        raise UserError(f"The checkpoint's {name} is {config.get(name)!r} in its config.json, expected {expected}.")
 
 
 def refuse_other_models(config: Mapping[str, Any]) -> None:
