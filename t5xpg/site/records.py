@@ -24,6 +24,7 @@ _ANSWERS = {"another text shown": "exchanged", "most frequent word": "unigram"} 
 UNREADABLE = (UserError, OSError, LookupError, AttributeError, TypeError, ValueError)
 LOCAL = "runs-"  # before the names of runs of this machine
 _SENTENCE = r"\*\*{}\.\*\* (.*?)(?:\n\n|\Z)"
+_LINK = re.compile(r"\[([^]]*)\]\([^)]*\)")
 
 
 @dataclass(frozen=True)
@@ -192,9 +193,9 @@ def headline(results: Results) -> Headline | None:
 
 
 def _sentence(text: str, name: str) -> str:
-    """The paragraph of a README that begins with **`name`.**, on one line, without these words."""
+    """The paragraph of a README that begins with **`name`.**, on one line, without these words and without links."""
     match = re.search(_SENTENCE.format(name), text, re.DOTALL)
-    return " ".join(match[1].split()) if match else ""
+    return _LINK.sub(r"\1", " ".join(match[1].split())) if match else ""
 
 
 def _state(folder: Path, runs: Sequence[SiteRun]) -> Iterator[tuple[str, str]]:

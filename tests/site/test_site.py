@@ -60,6 +60,11 @@ def test_links_lead_somewhere_and_nothing_is_fetched(site: Path) -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def test_answers_on_cards_have_no_markup(site: Path) -> None:
+    (answer,) = re.findall('class="answer">(So far .*)</p>', (site / "index.html").read_text())
+    assert "the demo&#39;s recipe" in answer
+
+
 def test_a_package_without_documents_links_to_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(paths, "REPOSITORY", tmp_path / "shipped")
     Site(tmp_path, [], []).write()
