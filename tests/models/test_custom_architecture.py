@@ -67,7 +67,7 @@ def test_a_task_without_text_trains_is_measured_and_answers(folder: Path) -> Non
     assert set(measured) == {"exact_match", "token_f1"}
     assert measured["token_f1"] > 0
     run(folder, "eval", "numbers.gin", *short)
-    (predictions,) = (folder / "run" / "evaluation" / "predictions").glob("*.jsonl")
+    (predictions,) = (folder / "run" / "evaluations").glob("*/predictions/*.jsonl")
     first = json.loads(predictions.read_text().splitlines()[0])
     asked = [int(number) for number in first["inputs"].split()]
     assert first["target"] == " ".join(map(str, sorted(asked)))

@@ -5,7 +5,6 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -69,12 +68,12 @@ class Intermediates(seqio.metrics.CollectingMetric):
     model_output_type = seqio.metrics.ModelOutputType.SCORE_WITH_INTERMEDIATES
 
 
-def add(name, metric_fns, postprocess_fn=None, file="sums.txt", metric_objs=()):
+def add(name, metric_fns, postprocess_fn=None, file="sums.txt", metric_objs=(), features=FEATURES):
     seqio.TaskRegistry.add(
         name,
         source=seqio.TextLineDataSource({"validation": os.path.join(FOLDER, file)}),
         preprocessors=[parse, seqio.preprocessors.tokenize, seqio.preprocessors.append_eos],
-        output_features=FEATURES, postprocess_fn=postprocess_fn, metric_fns=metric_fns, metric_objs=metric_objs,
+        output_features=features, postprocess_fn=postprocess_fn, metric_fns=metric_fns, metric_objs=metric_objs,
     )
 
 
@@ -86,6 +85,7 @@ for function in (strange, failing):
     add("m_" + function.__name__, [function])
 add("m_intermediates", [], metric_objs=[Intermediates])
 add("m_empty", [values], file="empty.txt")
+add("m_language_model", [metrics.exact_match], features={"targets": FEATURES["targets"]})
 seqio.MixtureRegistry.add("m_blend", [("m_answers", 1), ("m_none", 5), ("m_both", 1)])
 """
 LINES = ["one plus one=2/two", "two plus two=4/four", "three=3/three", "a question of many words=5/five", "six=6/6"]
@@ -105,17 +105,15 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DataService]:
 
 
 def evaluator(service: DataService, name: str, **values: Any) -> RemoteEvaluator:
-    settings = {"split": "validation", "batch_size": 2, "shuffle": False, "num_epochs": 1, "use_cached": False}
-    return service.evaluator(DatasetConfig(name, LENGTHS, module_import=("metric_tasks",), **(settings | values)))
-
-
-def test_examples_without_inputs_are_written(tmp_path: Path) -> None:
-    """Those of a language model."""
-    from t5xpg.data.stream.evaluator import _write_inferences  # late: TensorFlow
-
-    task, dataset = Mock(output_features={"targets": None}), Mock(as_numpy_iterator=lambda: iter([{"targets": [3]}]))
-    _write_inferences(tmp_path / "lm.jsonl", task, dataset, ["a"], {"score": [-1.5]})
-    assert json.loads((tmp_path / "lm.jsonl").read_text()) == {"target": "a", "score": -1.5}
+    settings: dict[str, Any] = {
+        "split": "validation",
+        "batch_size": 2,
+        "shuffle": False,
+        "num_epochs": 1,
+        "use_cached": False,
+    }
+    settings |= {"task_feature_lengths": LENGTHS, "module_import": ("metric_tasks",)}
+    return service.evaluator(DatasetConfig(name, **(settings | values)))
 
 
 def tokens(texts: list[str], length: int = LENGTHS["targets"]) -> np.ndarray:
@@ -151,13 +149,27 @@ def test_every_task_of_a_mixture_has_its_own_metrics(service: DataService, tmp_p
     lines = [json.loads(line) for line in (tmp_path / "m_answers.jsonl").read_text().splitlines()]
     assert lines[0] == {"inputs": "one plus one", "target": ["2", "two"], "prediction": "Two."}
     lines = [json.loads(line) for line in (tmp_path / "m_both.jsonl").read_text().splitlines()]
-    assert lines[3] == {"inputs": LINES[3].split("=")[0], "target": "5/five", "prediction": "5/five", "score": -4.0}
+    assert lines[3] == {
+        "inputs": LINES[3].split("=")[0],
+        "target": "5/five",
+        "prediction": "5/five",
+        "score": -4.0,
+        "cut": ["inputs"],
+    }
 
 
 def predicted(service: DataService, name: str) -> dict[str, Any]:
     with evaluator(service, name) as found:
         outputs = {"prediction": tokens([""] * 5), "score": np.zeros(5, np.float32)}
         return found.measure({name: outputs}, step=1)[name]
+
+
+def test_examples_without_inputs_are_written(service: DataService, tmp_path: Path) -> None:
+    values = {"task_feature_lengths": {"targets": 12}, "feature_converter": "LMFeatureConverter", "max_batches": 1}
+    with evaluator(service, "m_language_model", **values) as found:
+        found.measure({"m_language_model": {"prediction": tokens(["2", "4"])}}, step=1, inferences=tmp_path)
+    first = json.loads((tmp_path / "m_language_model.jsonl").read_text().splitlines()[0])
+    assert first == {"target": "2/two", "prediction": "2"}
 
 
 def test_values_that_are_no_numbers(service: DataService) -> None:
