@@ -133,7 +133,7 @@ def test_a_users_task_is_cached_and_identified(workplace: Workplace, blend: RunD
 @pytest.mark.process
 def test_the_tasks_own_metrics_are_computed(blend: RunDirectory, by_beams: str) -> None:
     assert "warning" not in by_beams.lower(), by_beams
-    (found_evaluation,) = [one for one in all_of(blend) if one.samples_json.exists()]
+    found_evaluation = all_of(blend)[0]  # the newest: the decoding that was best
     measured = found_evaluation.record
     assert measured["task"] == "user_blend"
     assert list(measured["parts"]) == ["checkpoint", "split", "decoding"]
@@ -232,7 +232,13 @@ def test_decodings_are_compared_by_what_is_a_number_with_each() -> None:
 
 def test_decoding_is_tuned_by_the_experiments_selection() -> None:
     names = ["mine / score", "mine / exact", "mine / edits"]
-    trials = [{"metrics": dict(zip(names, (0.5, exact, exact), strict=True))} for exact in (1.0, 2.0)]
+    trials = [
+        {
+            "metrics": {"mine": {"score": 0.5, "exact": exact, "edits": exact}},
+            "predicted": {"mine": {"decoding": {"": 1}}},
+        }
+        for exact in (1.0, 2.0)
+    ]
     assert tuning.criterion(trials, names, BestMetric("mine/edits", "min")) == ("mine / edits", "min")
     # the score is the same whatever is decoded
     for selection in None, BestMetric(), BestMetric("mine/other", "min"):
@@ -257,21 +263,16 @@ def test_beam_search_is_tuned_on_validation(workplace: Workplace, blend: RunDire
     workplace.refused("tune-decoding", *command, "--split=test_2016", "--alphas=0.2", words=["'test_2016'"])
     for alphas in ("0.2,x", "0.2,inf"):
         assert alphas in workplace.run("tune-decoding", *command, f"--alphas={alphas}", code=2)
-    tuned = json.loads((blend.path / "tuning.json").read_text())
-    assert (tuned["step"], tuned["split"], tuned["by"]) == (2, "validation", "user_repeat / exact")
-    tried = [(one["decoding"]["num_decodes"], one["decoding"]["alpha"]) for one in tuned["tried"]]
-    assert tried == [(2, 0.0), (2, 1.5)]
-    values = [one["metrics"]["user_repeat / exact"] for one in tuned["tried"]]
-    assert tuned["best"] == tuned["tried"][values.index(max(values))]["decoding"]
-    (found_evaluation,) = [one for one in all_of(blend) if one.samples_json.exists()]
-    measured = json.loads((found_evaluation.folder / RECORD).read_text())
+    beams = [one for one in all_of(blend) if one.record["decoding"]["method"] == "beam"]
+    tried = {(one.record["decoding"]["num_decodes"], one.record["decoding"]["alpha"]): one for one in beams}
+    assert set(tried) == {(2, 0.0), (2, 1.5)}  # side by side
+    exact = {pair: one.record["metrics"]["user_repeat"]["exact"] for pair, one in tried.items()}
+    best = tried[max(exact, key=lambda pair: exact[pair])]
+    measured = json.loads((best.folder / RECORD).read_text())
     assert json.loads(by_beams[by_beams.index("\n{\n") :]) == measured
     decoding = dict(measured["predicted"]["user_repeat"]["decoding"])
     assert decoding.pop("task_feature_lengths") == {"inputs": 64, "targets": 32}
-    assert decoding == tuned["best"] | {"max_decode_length": 32}
-    found = {f"user_repeat / {name}": value for name, value in measured["metrics"]["user_repeat"].items()}
-    best = tuned["tried"][values.index(max(values))]["metrics"]
-    assert best == {name: found[name] for name in best}
+    assert decoding == dict(best.record["decoding"]) | {"max_decode_length": 32}
 
 
 @pytest.mark.process
