@@ -76,6 +76,9 @@ def pull_run(path_or_name: str) -> Path:
 
 
 def path_of(text: str | None) -> Path | None:
+    """A path of this machine that was typed. Raises UserError for an address in a store."""
+    if text and "://" in text:
+        raise UserError(f"{text}: expected a path of this machine. Copy what is written there to the store afterwards.")
     return Path(text) if text else None
 
 

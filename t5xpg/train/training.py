@@ -13,10 +13,10 @@ from typing import Any
 from t5xpg.base import environment, malloc, phases, stores
 from t5xpg.base.background import in_background
 from t5xpg.base.errors import UserError
-from t5xpg.base.mirror import SupersededError
 from t5xpg.base.paths import shown
 from t5xpg.base.progress import duration
 from t5xpg.base.signals import NothingToSave, StopRequest
+from t5xpg.base.stores import SupersededError
 from t5xpg.data.recording.reader import RecordedData
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.stream.client import DataService

@@ -3,14 +3,13 @@
 import json
 import threading
 from collections.abc import Callable
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from t5xpg.base import mirror, paths, stores
+from t5xpg.base import paths, stores
 from tests.refusals import refused
 
 URL = "memory://bucket/runs/mine"
@@ -47,8 +46,13 @@ def contents(folder: Path) -> dict[str, str]:
 
 
 def stored() -> set[str]:
-    """What lies in the store beside manifests."""
-    return {name.removeprefix("/bucket/runs/mine/") for name in MemoryFileSystem.store if "/manifests/" not in name}
+    """The files of the state of the store."""
+    return set(stores.Mirror(Path("unused"), URL)._state().files)
+
+
+def objects() -> dict[str, bytes]:
+    """All that lies in the store."""
+    return {name: file.getvalue() for name, file in MemoryFileSystem.store.items()}
 
 
 def test_an_address_is_that_of_its_mirror(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,7 +117,7 @@ class KilledError(BaseException):
 
 
 def test_a_push_that_ends_anywhere_leaves_a_whole_state(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    put, left = MemoryFileSystem.put_file, 0
+    put, left = MemoryFileSystem.pipe_file, 0
 
     def dying(self: Any, *arguments: Any, **named: Any) -> None:
         nonlocal left
@@ -122,8 +126,8 @@ def test_a_push_that_ends_anywhere_leaves_a_whole_state(machine: Machine, monkey
             raise KilledError
         put(self, *arguments, **named)
 
-    monkeypatch.setattr(MemoryFileSystem, "put_file", dying)
-    monkeypatch.setattr(mirror, "_TRANSFERS", 1)
+    monkeypatch.setattr(MemoryFileSystem, "pipe_file", dying)
+    monkeypatch.setattr(stores, "_TRANSFERS", 1)
     former: dict[str, str] = {}
     reached = 0
     for round in range(1, 4):
@@ -164,15 +168,15 @@ def test_killed_between_the_manifest_and_its_record(
     if doing == "begins anew":
         MemoryFileSystem.store.clear()
         (folder / ".t5xpg_store.json").unlink()
-    write_manifest = mirror.Mirror._write_manifest
+    write_manifest = stores.Mirror._write_manifest
 
-    def then_die(self: Any, manifest: Any) -> None:
-        write_manifest(self, manifest)
+    def then_die(*arguments: Any) -> None:
+        write_manifest(*arguments)
         if doing == "pushes":
             write(folder, metrics="1\n2\n3\n", checkpoint_3="c")
         raise KilledError
 
-    monkeypatch.setattr(mirror.Mirror, "_write_manifest", then_die)
+    monkeypatch.setattr(stores.Mirror, "_write_manifest", then_die)
     with pytest.raises(KilledError):
         stores.push(folder) if doing == "pushes" else stores.Uploads(folder).begin()
     now = contents(folder)
@@ -180,21 +184,113 @@ def test_killed_between_the_manifest_and_its_record(
     assert contents(folder) == now
 
 
-def test_what_interrupted_pushes_left_is_removed(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    memory = MemoryFileSystem()
-    memory.pipe_file("/bucket/runs/mine/checkpoints/7/params", b"half")
-    memory.pipe_file("/bucket/runs/mine/inner/manifests/00000001.json", b"{}")  # another run's, in its folder
-    memory.pipe_file("/bucket/runs/mine/inner/run.json", b"")
-    write(folder := machine("one"), metrics="1\n")
+@pytest.mark.parametrize("allowed", range(6))
+def test_a_removal_that_ends_anywhere_removes_the_whole_run(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, allowed: int
+) -> None:
+    write(folder := machine("one"), metrics="1\n", checkpoint_1="a")
     stores.push(folder)
-    assert "checkpoints/7/params" in stored()  # it may be on its way
-    monkeypatch.setattr(mirror, "_ORPHANED", timedelta(0))
-    for line in "abcdefg":
-        write(folder, metrics=line)
+    write(folder, metrics="1\n2\n", checkpoint_2="b")
+    stores.push(folder)
+    left, remove_file = allowed, MemoryFileSystem.rm_file
+
+    def dying(self: Any, name: str) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise KilledError
+        remove_file(self, name)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MemoryFileSystem, "rm_file", dying)
+        with pytest.raises(KilledError):
+            stores.remove(folder)
+    stores.pull(fresh := machine("fresh"))
+    assert not contents(fresh), "an earlier state is there again"
+    with refused("holds nothing any more"):
+        machine("one")
+        stores.pull(folder)
+    assert set(contents(folder)) == {"metrics.jsonl", "checkpoints/1/params", "checkpoints/2/params"}
+    stores.remove(folder)
+    assert not MemoryFileSystem.store
+    with stores.training(fresh := machine("another")) as uploads:  # the same name may be trained again
+        uploads.begin()
+        write(fresh, metrics="3\n")
+    assert stored() == {"metrics.jsonl"}
+
+
+def test_nothing_is_overwritten_and_nothing_deleted(machine: Machine) -> None:
+    before = dict[str, bytes]()
+    write(folder := machine("one"), metrics="0\n", checkpoint_0="a")
+    for step in range(1, 4):
+        write(folder, metrics=f"{step}\n", **{f"checkpoint_{step}": "a"})
+        (folder / f"checkpoints/{step - 1}/params").unlink()
         stores.push(folder)
-    assert len(stored() - {"inner/run.json"}) == 1
-    assert "inner/run.json" in stored()
-    assert len([name for name in MemoryFileSystem.store if "mine/manifests" in name]) == 3
+        assert objects().items() >= before.items()
+        before = objects()
+    assert stored() == {"metrics.jsonl", "checkpoints/3/params"}
+
+
+def test_what_a_superseded_trainer_still_sends_has_no_effect(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its PUTs of objects and of a manifest reach the store after its successor has trained on."""
+    late: list[tuple[str, bytes]] = []
+    put = MemoryFileSystem.pipe_file
+    first, second = machine("first"), machine("second")
+    machine("first")
+    earlier = stores.Uploads(first)
+    earlier.begin()
+    write(first, metrics="1\n", checkpoint_1="a")
+    assert earlier._store is not None
+    earlier._store.push(earlier._trainer)
+    write(first, metrics="1\nlate\n", checkpoint_2="late")
+    with monkeypatch.context() as patch:
+        patch.setattr(MemoryFileSystem, "pipe_file", lambda self, name, content: late.append((name, content)))
+        with refused("others change it"):  # it never sees its own manifest
+            earlier._store.push(earlier._trainer)
+    machine("second")
+    with stores.training(second) as uploads:
+        uploads.begin()
+        write(second, metrics="1\n2\n", checkpoint_2="b")
+    for name, content in late:
+        put(MemoryFileSystem(), name, content)
+    stores.pull(fresh := machine("fresh"))
+    assert contents(fresh) == contents(second) == {
+        "metrics.jsonl": "1\n2\n", "checkpoints/1/params": "a", "checkpoints/2/params": "b",
+    }  # fmt: skip
+
+
+def test_a_slow_reader_gets_a_whole_state(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two pushes of a run that keeps one checkpoint lie between its first file and its second."""
+    write(folder := machine("one"), metrics="1\n", checkpoint_1="a")
+    stores.push(folder)
+    get, waiting = MemoryFileSystem.get_file, [2, 3]
+
+    def after_pushes(*arguments: Any) -> None:
+        while waiting:
+            step = waiting.pop(0)
+            write(folder, metrics=f"{step}\n", **{f"checkpoint_{step}": "b"})
+            (folder / f"checkpoints/{step - 1}/params").unlink()
+            machine("one")
+            stores.push(folder)
+        get(*arguments)
+
+    monkeypatch.setattr(MemoryFileSystem, "get_file", after_pushes)
+    stores.pull(reader := machine("reader"))
+    assert contents(reader) == {"metrics.jsonl": "1\n", "checkpoints/1/params": "a"}
+    machine("reader")
+    stores.pull(reader)
+    assert contents(reader) == contents(folder)
+
+
+def test_a_silent_store_is_said(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = threading.Event()
+    monkeypatch.setattr(stores, "_SILENT_SECONDS", 0.01)
+    monkeypatch.setattr(stores.Progress, "print", lambda line: said.set() if "still being read" in line else None)
+    monkeypatch.setattr(MemoryFileSystem, "ls", lambda *arguments, **named: said.wait(20) and [])
+    stores.pull(machine("one"))
+    assert said.is_set()
 
 
 def test_the_later_of_two_trainers_goes_on_alone(machine: Machine) -> None:
@@ -242,15 +338,15 @@ def test_an_evaluation_elsewhere_does_not_stop_the_training(machine: Machine) ->
     assert contents(fresh) == contents(folder) | {"evaluation.json": "{}"}
 
 
-def test_two_that_store_one_new_name_at_once_keep_a_file_that_can_be_read(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("name", ["evaluation.log", "of the other.log"])
+def test_two_that_push_at_once_both_count(machine: Machine, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """They write manifests of one number; of a file that both store, one version is read."""
     write(one := machine("one"), metrics="1\n")
     stores.push(one)
     stores.pull(other := machine("other"))
     (one / "evaluation.log").write_text("of one")
-    (other / "evaluation.log").write_text("of the other")
-    write_manifest, waiting = mirror.Mirror._write_manifest, [True]
+    (other / name).write_text("of the other")
+    write_manifest, waiting = stores.Mirror._write_manifest, [True]
 
     def after_the_other(*arguments: Any) -> None:
         if waiting:
@@ -259,10 +355,12 @@ def test_two_that_store_one_new_name_at_once_keep_a_file_that_can_be_read(
         write_manifest(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(mirror.Mirror, "_write_manifest", after_the_other)
+        patch.setattr(stores.Mirror, "_write_manifest", after_the_other)
         stores.push(other)
     stores.pull(fresh := machine("fresh"))
-    assert contents(fresh)["evaluation.log"] == contents(other)["evaluation.log"]
+    found = contents(fresh)
+    assert found[name] == "of the other"
+    assert set(found) == {"metrics.jsonl", "evaluation.log", name}
 
 
 def test_a_training_goes_on_without_a_network_and_ends_with_an_error(
@@ -277,7 +375,7 @@ def test_a_training_goes_on_without_a_network_and_ends_with_an_error(
     def train() -> None:
         with stores.training(folder) as uploads, monkeypatch.context() as patch:
             uploads.begin()
-            patch.setattr(MemoryFileSystem, "put_file", unreachable)
+            patch.setattr(MemoryFileSystem, "pipe_file", unreachable)
             for step in "12":
                 write(folder, metrics=step)
                 uploads.push_soon()
@@ -298,16 +396,18 @@ def test_what_is_damaged_or_cannot_be_is_said(machine: Machine) -> None:
     write(folder := machine("one"), metrics="1\n")
     stores.push(folder)
     memory = MemoryFileSystem()
-    memory.pipe_file("/bucket/runs/mine/metrics.jsonl", b"2\n")
-    with refused("metrics.jsonl"):
+    (stored_metrics,) = memory.find("/bucket/runs/mine/objects")
+    memory.pipe_file(stored_metrics, b"2\n")
+    with refused("metrics.jsonl", "damaged"):
         stores.pull(machine("other"))
-    memory.rm_file("/bucket/runs/mine/metrics.jsonl")
-    with refused("missing"):
+    memory.rm_file(stored_metrics)
+    with refused("metrics.jsonl", "missing"):
         stores.pull(machine("other"))
     (manifest,) = memory.ls("/bucket/runs/mine/manifests", detail=False)
     text = json.loads(memory.cat_file(manifest))
-    memory.pipe_file(manifest, json.dumps({**text, "files": {"../x": ["x", 1, "0"]}}).encode())
-    with refused("out of the folder"):
-        stores.pull(machine("other"))
+    for entry in {"../x": ["x", 1, "0"]}, {"x": ["../x", 1, "0"]}:
+        memory.pipe_file(manifest, json.dumps({**text, "files": entry}).encode())
+        with refused("out of the folder"):
+            stores.pull(machine("other"))
     with refused("elsewhere://bucket", "s3://"):
         stores.pull(paths.local("elsewhere://bucket"))

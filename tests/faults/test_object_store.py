@@ -66,7 +66,7 @@ def test_a_killed_run_goes_on_from_the_store_alone(workplace: Workplace, pretrai
     assert "cache small" not in evaluated, "what is stored was made again"
     assert_same_run(mirrors[2], pretrained, 12)
     assert store.find("bucket/runs/stored/evaluations")
-    assert store.exists("bucket/runs/stored/checkpoints/12/SHA256SUMS")
+    assert store.exists("bucket/runs/stored/objects/checkpoints/12/SHA256SUMS")
     assert "stored" in third.run("runs")
     third.run("runs", "--remove=stored", "--yes")
     assert not store.find("bucket/runs/stored")
@@ -78,3 +78,5 @@ def test_a_store_that_cannot_be_reached_is_said_before_training(workplace: Workp
     printed = dataclasses.replace(workplace, variables=variables).refused("train", str(workplace.experiment))
     assert "t5xpg: error: s3://no-such-bucket/runs/small cannot be written" in printed
     assert "step 0" not in printed
+    printed = dataclasses.replace(workplace, variables=variables).refused("runs")
+    assert "no bucket 'no-such-bucket'" in printed
