@@ -152,9 +152,10 @@ def _require_list(texts: Sequence[str]) -> None:
 
 @dataclass(frozen=True)
 class Run:
-    """A run directory."""
+    """A run directory. experiment: what it was trained from, if known."""
 
     path: Path
+    experiment: "Experiment | None" = None
 
     @property
     def metrics(self) -> "pandas.DataFrame":
@@ -175,7 +176,7 @@ class Run:
         split, task: others than those of the run's validation. step: see `model`. decoding_options: fields of
         `DecodingConfig`, as in `Model.generate`; without them, those of the run.
         """
-        loaded = load_run(self.path)
+        loaded = self._load()
         if decoding_options:
             own = dataclasses.replace(loaded.experiment, decoding=_decoding(**decoding_options))
             loaded = dataclasses.replace(loaded, experiment=own)
@@ -185,7 +186,11 @@ class Run:
 
     def model(self, step: Step = None) -> Model:
         """The model of a checkpoint. step: its number, "best", "mean:N" (mean of the last N), or None for the last."""
-        return Model(load_run(self.path), self.path, step)
+        return Model(self._load(), self.path, step)
+
+    def _load(self) -> LoadedConfig:
+        own = self.experiment
+        return load_run(self.path) if own is None else load_run(self.path, own.overrides, own.gin_files, own.name)
 
 
 @dataclass(frozen=True)
@@ -218,7 +223,7 @@ class Experiment:
         command = shlex.join(["t5xpg", "train", self.name, *options, f"--run={paths.shown(path)}"])
         if training.train(loaded, path, command=command):
             raise KeyboardInterrupt
-        return Run(path)
+        return Run(path, self)
 
 
 def experiment(name: str) -> Experiment:
@@ -227,18 +232,20 @@ def experiment(name: str) -> Experiment:
     return Experiment(name)
 
 
-def load(name: str, *, step: Step = None) -> Model:
+def load(name: str, *, step: Step = None, experiment: str | None = None) -> Model:
     """A trained model: from a run (its directory, or its name in runs/), from a folder that transformers, T5X or
     Mesh-TensorFlow wrote, or from the Hugging Face hub ("google/byt5-small").
 
     step: the step of the run's checkpoint, "best", "mean:N" (the mean of the last N), or None for the last one. A model
-    that is not a run is imported into runs/ the first time. Raises UserError if there is no such model.
+    that is not a run is imported into runs/ the first time. experiment: the gin file of a run whose model or tasks are
+    code of your own. Raises UserError if there is no such model, and if it would run code that no gin file of this
+    checkout, nor `experiment`, names.
     """
     path = paths.run_directory(name)
     stores.pull(path)
     if not RunDirectory(path).exists():
         path = _imported(name)
-    return Model(load_run(path), path, step)
+    return Model(load_run(path, experiment=experiment), path, step)
 
 
 def _imported(name: str) -> Path:

@@ -48,7 +48,7 @@ def load_run(options: Namespace) -> "tuple[LoadedConfig, Path]":
     from t5xpg.evaluate import trained_model
 
     run = run_of(options)
-    return trained_model.load_run(run, *overrides(options)), run
+    return trained_model.load_run(run, *overrides(options), options.experiment), run
 
 
 def run_of(options: Namespace) -> Path:

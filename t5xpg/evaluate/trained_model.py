@@ -15,10 +15,11 @@ from t5xpg.base.paths import data_directory
 from t5xpg.data.tasks.task_names import task_name, vocabularies
 from t5xpg.data.vocab.files import vocabulary_of_record
 from t5xpg.data.vocab.vocabulary import WITHOUT_MODEL, Vocabulary
-from t5xpg.experiment import config
+from t5xpg.experiment import config, run_gin
 from t5xpg.experiment.assembly import Assembly
 from t5xpg.experiment.config import LoadedConfig
 from t5xpg.experiment.experiment import Experiment
+from t5xpg.experiment.gin_reading import find_gin_file
 from t5xpg.experiment.identity import decides_predictions, identity_settings, vocabulary_identity
 from t5xpg.models.model import Params
 from t5xpg.run.checkpoint.checkpoint_items import sha256_of_arrays
@@ -35,19 +36,28 @@ INITIAL, TEACHER, ADAPTER = "initial", "teacher", "adapter"
 Origin = Mapping[str, Any]  # {"named": INITIAL_CHECKPOINT, "experiment", "step", "sha256": of the arrays}
 
 
-def load_run(path: Path, overrides: Sequence[str] = (), gin_files: Sequence[str] = ()) -> LoadedConfig:
+def load_run(
+    path: Path, overrides: Sequence[str] = (), gin_files: Sequence[str] = (), experiment: str | None = None
+) -> LoadedConfig:
     """The experiment of a run as the run was made, whatever its gin files hold today, with overrides of its evaluation.
 
-    Overrides and gin files that the run was made with are in it already, and may be given again. Raises UserError where
-    there is no run, or where its configuration or an override cannot be read.
+    Overrides and gin files that the run was made with are in it already, and may be given again. experiment: the one
+    that the user named. Raises UserError where there is no run, where its configuration or an override cannot be read,
+    and where it names code that neither the user nor this checkout names (`run_gin`).
     """
     record = RunDirectory(path).read()
+    own = path / f"{path.name}.gin"  # an imported run has one
+    file = own if own.exists() else RunDirectory(path).operative_gin  # config.gin also has bindings that nothing reads
+    user_files = [found for name in gin_files if (found := find_gin_file(name))]
+    user_files += [Path(experiment)] if experiment and experiment.endswith(".gin") else []
+    task_modules = run_gin.require_data(file, user_files)
+    typed = {one.partition("=")[2].strip().strip("'\"") for one in overrides if one.startswith("MODULE_IMPORT")}
     bindings, files = config.split_overrides(" ".join(overrides_of(record["starts"][-1]["command"])))
     overrides = [one for one in overrides if one not in bindings]
     gin_files = [one for one in gin_files if one not in files]
-    own = path / f"{path.name}.gin"  # an imported run has one
-    # config.gin also has bindings that nothing reads
-    loaded = config.load(str(own if own.exists() else RunDirectory(path).operative_gin), overrides, gin_files)
+    loaded = config.load(str(file), overrides, gin_files)
+    imported = {name for dataset in loaded.experiment.datasets for name in dataset.module_import}
+    run_gin.require_task_modules(file, imported, task_modules | typed)
     return dataclasses.replace(loaded, name=record["experiment"])
 
 
