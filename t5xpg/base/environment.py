@@ -145,6 +145,11 @@ def memory_limit() -> int | None:
     return min((limit for limit in limits if limit), default=None)
 
 
+def is_commit(text: object) -> bool:
+    """True for the full name of a commit: never an option of git."""
+    return re.fullmatch("[0-9a-f]{40,64}", str(text)) is not None
+
+
 def git(*arguments: str, folder: Path | None = None) -> str | None:
     """The output of git in a checkout, by default this one, as `output_of`."""
     return output_of(["git", "-C", str(folder or paths.REPOSITORY), *arguments])

@@ -1,9 +1,9 @@
 """The state of the code that a run was made with, and the check that it is one commit, which others can run again."""
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from t5xpg.base.environment import is_commit
 from t5xpg.base.errors import UserError
 
 Git = Mapping[str, Any] | None  # as of `environment.git_state`
@@ -62,4 +62,4 @@ def commit_of(results: Mapping[str, Any]) -> str | None:
     """The full hash of the commit that the first run was trained with; None if there were several, or changes."""
     training, _ = git_states({**results, "seeds": ()})
     commit = str(training[0]["commit"]) if training and training[0] and not objections(training) else ""
-    return commit if re.fullmatch("[0-9a-f]{40,64}", commit) else None  # so that git never takes it for an option
+    return commit if is_commit(commit) else None

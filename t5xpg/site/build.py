@@ -7,6 +7,8 @@ comparisons. The charts are uPlot's (in `static/`, with its licence): 50 kB, no 
 import csv
 import io
 import json
+import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import date
@@ -16,20 +18,23 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from t5xpg.base import environment, paths
+from t5xpg.base import digests, environment, paths
 from t5xpg.base.errors import UserError
-from t5xpg.base.files import directory_atomically, write_text
+from t5xpg.base.files import directory_atomically, room_for, write_text
 from t5xpg.base.markdown import cell
 from t5xpg.run.comparison_tables import MEASURES
 from t5xpg.run.report import README_FILE
+from t5xpg.run.results_page import CURVE_FILE, METRIC_FILE
 from t5xpg.site import docstrings, lineage
 from t5xpg.site.markup import differences, html_of
 from t5xpg.site.pictures import attention, spark
-from t5xpg.site.records import SiteExperiment, SiteRun, experiments, local_runs
-from t5xpg.study.sweep.page import ranked
+from t5xpg.site.records import SiteExperiment, SiteRun, experiments, has_link, local_runs
+from t5xpg.study.sweep.page import SECONDS_FILE, STEPS_FILE, ranked
 
 PARTS = Path(__file__).parent
 MARK = ".t5xpg-site"  # a folder with this file is a site, which another one may replace
+_PICTURES = (CURVE_FILE, METRIC_FILE, STEPS_FILE, SECONDS_FILE)  # that this program writes beside a README
+_MAX_ID = 100  # characters of the name of a recipe
 _DOCUMENTS = ("*.md", "docs/*.md", "experiments/*/README.md")
 
 
@@ -43,12 +48,11 @@ def build(folder: Path) -> Path:
         if not folder.is_dir() or any(folder.iterdir()):
             raise UserError(f"{folder} holds other things than a site. Name another folder with OUTPUT=…")
         folder.rmdir()
-    runs = list(local_runs())
-    shown = experiments(runs)
-    with directory_atomically(folder) as new:
+    runs = list(local_runs(left_out=print))
+    with room_for("the site", folder.parent, "Free some."), directory_atomically(folder) as new:
         (new / MARK).touch()
         shutil.copytree(PARTS / "static", new / "static")
-        Site(new, shown, runs).write()
+        Site(new, experiments(runs), runs).write()
     return folder / "index.html"
 
 
@@ -57,8 +61,13 @@ class Site:
 
     def __init__(self, folder: Path, shown: Sequence[SiteExperiment], runs: Sequence[SiteRun]) -> None:
         self.folder, self.shown, self.charted = folder, shown, list(chart_data(shown, runs))
+        tracked = environment.git("ls-files", "-z")
+        self.tracked = None if tracked is None else frozenset(tracked.split("\0"))
         self.documents = sorted(
-            path.relative_to(paths.REPOSITORY) for pattern in _DOCUMENTS for path in paths.REPOSITORY.glob(pattern)
+            path.relative_to(paths.REPOSITORY)
+            for pattern in _DOCUMENTS
+            for path in paths.REPOSITORY.glob(pattern)
+            if self._is_tracked(path) or (path.name == README_FILE and not has_link(path))
         )
         self.environment = Environment(
             loader=FileSystemLoader(PARTS / "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
@@ -100,7 +109,8 @@ class Site:
         text = f"{prose}\n\n## {after}" if after else prose
         page = PurePosixPath(address(document))
         for picture in shown.folder.glob("*.svg"):
-            self._copy(picture, page.parent / picture.name)
+            if not has_link(picture) and (picture.name in _PICTURES or self._is_tracked(picture)):
+                self._copy(picture, page.parent / picture.name)
         for run in shown.runs:
             self._text(f"data/{run.id}.json", json.dumps(run.results, ensure_ascii=False, indent=1))
         ids = [run["id"] for run in self.charted if run["experiment"] == shown.name]
@@ -121,10 +131,10 @@ class Site:
             return target
         place, hash_, anchor = target.partition("#")
         try:
-            file = (paths.REPOSITORY / document.parent / place).resolve().relative_to(paths.REPOSITORY)
+            file = Path(os.path.normpath(paths.REPOSITORY / document.parent / place)).relative_to(paths.REPOSITORY)
         except ValueError:
             return target
-        if not (paths.REPOSITORY / file).is_file():
+        if file not in self.documents and not self._is_tracked(paths.REPOSITORY / file):
             return target
         if file.suffix == ".svg":
             if file.parts[0] != "experiments":  # those are copied with the pages of their experiments
@@ -134,6 +144,14 @@ class Site:
             self._source(file)
         up = "../" * (len(PurePosixPath(address(document)).parts) - 1)
         return f"{up}{address(file)}{hash_}{anchor}"
+
+    def _is_tracked(self, file: Path) -> bool:
+        """True for a file of the repository that git tracks, which is no link; where there is no git, for one that is
+        not hidden."""
+        inside = file.relative_to(paths.REPOSITORY) if file.is_relative_to(paths.REPOSITORY) else Path(".outside")
+        is_hidden = any(part.startswith(".") for part in inside.parts)
+        is_known = not is_hidden if self.tracked is None else inside.as_posix() in self.tracked
+        return is_known and file.is_file() and not has_link(file)
 
     def _source(self, file: Path) -> None:
         """Write the page of a file of the repository, which shows it as text."""
@@ -147,11 +165,18 @@ class Site:
         self._text(place, html)
 
     def _text(self, place: str, text: str) -> None:
-        write_text(self.folder / place, text)
+        write_text(self._inside(place), text)
 
     def _copy(self, file: Path, place: PurePosixPath) -> None:
-        (self.folder / place).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(file, self.folder / place)
+        target = self._inside(str(place))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(file, target, follow_symlinks=False)
+
+    def _inside(self, place: str) -> Path:
+        """A place on the site. Raises UserError for one outside of its folder."""
+        if not digests.is_inside(place):
+            raise UserError(f"{place!r} is no place on the site.")
+        return self.folder / place
 
 
 def address(file: Path) -> str:
@@ -192,7 +217,7 @@ def recipe(experiment: str, entry: Mapping[str, Any]) -> dict[str, Any]:
     totals = {"steps": entry["steps"], "tokens": tokens and tokens * entry["steps"], "flops": None, "seconds": None}
     settings = {"gin_file": entry.get("gin_file"), "candidate": entry.get("candidate"), "seeds": len(entry["seeds"])}
     facts = {"experiment": experiment, "parameters": None, "published": True}
-    name = f"{experiment}-{entry['recipe']}"
+    name = re.sub(r"[^\w.+=-]", "_", f"{experiment}-{entry['recipe']}")[:_MAX_ID]  # a file is named after it
     return {"id": name, **facts, "totals": totals, "curves": curves, "circumstances": {"gin": settings}}
 
 

@@ -2,15 +2,17 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from typing import Any
 
 from t5xpg.base import paths
-from t5xpg.base.environment import git
-from t5xpg.base.errors import UserError
+from t5xpg.base.environment import git, is_commit
+from t5xpg.base.errors import UserError, first_line
 from t5xpg.base.files import json_object_if_any, json_object_of, read_text, sha256_of_file
+from t5xpg.base.paths import shown
 from t5xpg.run.comparison_tables import MEASURES, matching_keys, trivial_results
 from t5xpg.run.directory import RunDirectory
 from t5xpg.run.report import README_FILE, RESULTS_FILE
@@ -21,7 +23,8 @@ from t5xpg.study.reproduce.reproduce import OUTCOME_FILE
 
 _ANSWERS = {"another text shown": "exchanged", "most frequent word": "unigram"}  # beside words filled in
 # Errors of a run that has only just begun, is gone, or whose files are damaged or of another format.
-UNREADABLE = (UserError, OSError, LookupError, AttributeError, TypeError, ValueError)
+UNREADABLE = (UserError, OSError, LookupError, AttributeError, TypeError, ValueError, ArithmeticError, RecursionError)
+_MAX_NAME_BYTES = 200  # of a run, from which names of files are made
 LOCAL = "runs-"  # before the names of runs of this machine
 _SENTENCE = r"\*\*{}\.\*\* (.*?)(?:\n\n|\Z)"
 _LINK = re.compile(r"\[([^]]*)\]\([^)]*\)")
@@ -127,19 +130,19 @@ def experiments(runs: Sequence[SiteRun]) -> list[SiteExperiment]:
     site_experiments = []
     for _, folder in sorted(paths.experiments().items()):
         readme = folder / README_FILE
-        if not (readme.exists() or any(folder.glob("*.gin"))):
+        if not (readme.exists() or any(folder.glob("*.gin"))) or has_link(readme):
             continue
         text = read_text(readme) if readme.exists() else f"# {folder.name}\n"
         own_runs = [run for run in runs if run.results["experiment"] == folder.name]
         time = _last_use(folder, own_runs)
-        if (file := folder / RESULTS_FILE).exists():
+        if (file := folder / RESULTS_FILE).exists() and not has_link(file):
             published = read_results(file)
             others = [
                 run for run in own_runs if any(run.results[key] != published[key] for key in ("curves", "timing"))
             ]
             own_runs = [SiteRun(folder.name, published, published=True), *others]
         boards = (folder / kind.page.board_file for kind in KINDS)
-        board = next((json_object_of(path) for path in boards if path.exists()), None)
+        board = next((json_object_of(path) for path in boards if path.exists() and not has_link(path)), None)
         question, answer = (_sentence(text, name) for name in ("Question", "Answer"))
         state = list(_state(folder, own_runs))
         site_experiments.append(
@@ -157,16 +160,28 @@ def _last_use(folder: Path, runs: Sequence[SiteRun]) -> float:
     return max(begun, default=0.0)
 
 
-def local_runs() -> Iterator[SiteRun]:
-    """The runs of this machine that have a validation."""
+def local_runs(left_out: Callable[[str], None] = lambda line: None) -> Iterator[SiteRun]:
+    """The runs of this machine that have a validation. left_out: gets a line for each other one."""
     for path in sorted(paths.runs_directory().glob("*")):
         run = RunDirectory(path)
         if run.exists():
             try:
-                results = collect(run)
-            except UNREADABLE:
+                if len(path.name.encode()) > _MAX_NAME_BYTES or not path.name.isprintable():
+                    raise UserError("the site makes names of files of its name, which is too long or not text")
+                time = run.read()["starts"][-1]["time"]
+                found = SiteRun(LOCAL + path.name, collect(run), published=False, time=time)
+                json.dumps([found.results, found.browser_data()], allow_nan=False)
+                _ = date.fromtimestamp(time), [value and round(value) for value in found.totals.values()]
+            except UNREADABLE as error:
+                left_out(f"left out: {shown(path)}: {first_line(error)}")
                 continue
-            yield SiteRun(LOCAL + path.name, results, published=False, time=run.read()["starts"][-1]["time"])
+            yield found
+
+
+def has_link(file: Path) -> bool:
+    """True for a link, and for a file in a folder of the repository that is one: what it leads to is not published."""
+    inside = [folder for folder in file.parents if folder.is_relative_to(paths.REPOSITORY)]
+    return any(path.is_symlink() for path in [file, *inside[:-1]])
 
 
 def headline(results: Results) -> Headline | None:
@@ -224,6 +239,8 @@ def changes_since(commit: str, folder: Path) -> int | None:
     """The number of later commits that changed the program or the experiment's gin files; None without git or the
     commit."""
     gin_files = [str(path) for path in folder.glob("*.gin")]
+    if not is_commit(commit):
+        return None
     count = git("rev-list", "--count", f"{commit}..HEAD", "--", "t5xpg", "gin", *gin_files)
     return None if count is None else int(count)
 

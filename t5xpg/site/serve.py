@@ -11,6 +11,7 @@ from urllib.parse import unquote, urlsplit
 from t5xpg.base import paths
 from t5xpg.base.errors import UserError, first_line
 from t5xpg.run.directory import RunDirectory
+from t5xpg.run.records import GrowingRecords
 from t5xpg.run.results import collect
 from t5xpg.site.build import build
 from t5xpg.site.records import LOCAL, UNREADABLE, SiteRun
@@ -69,24 +70,50 @@ def _why_missing(run: Path) -> str | None:
 
 
 class Pages(SimpleHTTPRequestHandler):
-    """The files of a site; the data of a local run is read from its records each time that it is asked for."""
+    """The files of a site; the data of a local run is that of its records at the moment.
+
+    Answers requests of its own pages and of a user who types its address, not those of other sites: neither by another
+    name that leads to this machine (DNS rebinding) nor as a script in their pages.
+    """
+
+    records = GrowingRecords()  # a run's records are read once, then only their new lines
 
     def do_GET(self) -> None:
         """A file, or the data of a run."""
-        name = Path(unquote(urlsplit(self.path).path))
-        if name.parent.name == "data" and name.suffix == ".js" and name.name.startswith(LOCAL):
-            self._run(paths.runs_directory() / name.stem.removeprefix(LOCAL))
-        else:
-            super().do_GET()
+        if self._is_answered():
+            name = Path(unquote(urlsplit(self.path).path))
+            if name.parent.name == "data" and name.suffix == ".js" and name.name.startswith(LOCAL):
+                self._run(paths.runs_directory() / name.stem.removeprefix(LOCAL))
+            else:
+                super().do_GET()
+
+    def do_HEAD(self) -> None:
+        """The headers of a file."""
+        if self._is_answered():
+            super().do_HEAD()
+
+    def _is_answered(self) -> bool:
+        """False, after the answer of an error, for a request that is another site's or names no file."""
+        hosts = [f"{name}:{self.connection.getsockname()[1]}" for name in (ADDRESS, "localhost")]
+        host, origin = self.headers.get("Host", ""), self.headers.get("Origin")
+        is_page = self.headers.get("Sec-Fetch-Mode", "navigate") == "navigate"
+        is_of_here = self.headers.get("Sec-Fetch-Site", "none") in ("none", "same-origin")
+        if host not in hosts or origin not in (None, f"http://{host}") or not (is_page or is_of_here):
+            self.send_error(403, "Another site asks")
+            return False
+        if "\0" in unquote(self.path):
+            self.send_error(400, "No name of a file")
+            return False
+        return True
 
     def _run(self, path: Path) -> None:
-        run = RunDirectory(path)
         try:
-            data = SiteRun(LOCAL + path.name, collect(run), published=False).browser_data()
+            results = collect(RunDirectory(path), read=self.records.read)
+            data = SiteRun(LOCAL + path.name, results, published=False).browser_data()
+            text = f"t5xpg.add({json.dumps(data, allow_nan=False)});\n".encode()
         except UNREADABLE:  # gone, or being written
             self.send_error(404)
             return
-        text = f"t5xpg.add({json.dumps(data)});\n".encode()
         self.send_response(200)
         self.send_header("Content-Type", "text/javascript; charset=utf-8")
         self.send_header("Content-Length", str(len(text)))
@@ -94,8 +121,10 @@ class Pages(SimpleHTTPRequestHandler):
         self.wfile.write(text)
 
     def end_headers(self) -> None:
-        """Forbid caching: every page may have changed."""
+        """Forbid caching, as every page may have changed, and the use by other sites' pages."""
         self.send_header("Cache-Control", "no-store")
+        self.send_header("Cross-Origin-Resource-Policy", "same-origin")
+        self.send_header("X-Content-Type-Options", "nosniff")
         super().end_headers()
 
     def log_message(self, *arguments: Any) -> None:

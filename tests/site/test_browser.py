@@ -9,6 +9,7 @@ import pytest
 from t5xpg.base.markdown import cell
 from t5xpg.site.build import build
 from tests.run.test_report import added_by
+from tests.site.test_site import hostile_site
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 WIDTHS = (390, 820, 1400)
@@ -89,3 +90,22 @@ def test_pages_can_be_read_without_scripts(browser, site: Path) -> None:
     opened.goto((site / "compare.html").as_uri())
     assert opened.locator("noscript p").is_visible()
     context.close()
+
+
+def test_hostile_names_are_text(page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In titles, cards, tables and legends; a script would make a message, or an alert."""
+    alerts: list[str] = []
+    page.on("dialog", lambda dialog: alerts.append(dialog.message) or dialog.dismiss())
+    site = hostile_site(tmp_path, monkeypatch)
+    folder = next((site / "experiments").glob("x*"))
+    for address in (site / "index.html", folder / "index.html", site / "compare.html"):
+        page.goto(address.as_uri())
+        assert page.evaluate("document.querySelectorAll('img[src=x]').length") == 0
+        assert "<img src=x" in page.locator("body").inner_text()
+    for box in page.locator("input[type=checkbox]").all():
+        box.check()
+    page.locator("#plot .u-legend").wait_for()
+    assert "onerror" in page.locator("#plot .u-legend").inner_text()
+    page.locator("#why table").wait_for()
+    assert page.evaluate("document.querySelectorAll('img[src=x]').length") == 0
+    assert alerts == []

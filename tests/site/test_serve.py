@@ -1,7 +1,9 @@
 """The site as it is served: files of the site alone, and runs as they are at the moment."""
 
 import functools
+import http.client
 import json
+import os
 import threading
 import urllib.error
 import urllib.request
@@ -12,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from t5xpg.base.files import write_json
+from t5xpg.run import records
 from t5xpg.run.records import JsonlWriter
 from t5xpg.site import serve
 from t5xpg.site.records import headline, local_runs
@@ -76,6 +79,63 @@ def test_nothing_else_is_served(address: str, runs: Path, tmp_path: Path) -> Non
             read(f"{address}/{path}")
 
 
+@pytest.mark.parametrize(
+    ("headers", "code"),
+    [
+        ({}, 200),
+        ({"Origin": "http://{host}"}, 200),
+        ({"Sec-Fetch-Site": "same-origin", "Sec-Fetch-Mode": "no-cors"}, 200),
+        ({"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}, 200),  # a link that the user followed
+        ({"Host": "evil.example"}, 403),
+        ({"Host": "127.0.0.1"}, 403),
+        ({"Host": "evil.example:{port}"}, 403),
+        ({"Origin": "http://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors"}, 403),  # a script of another page
+        ({"Sec-Fetch-Site": "same-site", "Sec-Fetch-Mode": "cors"}, 403),
+    ],
+)
+@pytest.mark.parametrize("path", ["/", "/data/runs-mine.js"])
+def test_other_sites_get_nothing(address: str, runs: Path, headers: dict[str, str], code: int, path: str) -> None:
+    make_run(runs / "mine", steps=100)
+    host = address.removeprefix("http://")
+    given = {name: value.format(host=host, port=host.partition(":")[2]) for name, value in headers.items()}
+    for method in ("GET",) if path != "/" else ("GET", "HEAD"):
+        connection = http.client.HTTPConnection(host)
+        connection.request(method, path, headers=given)
+        answer = connection.getresponse()
+        assert answer.status == code
+        assert answer.headers["Cross-Origin-Resource-Policy"] == "same-origin"
+        connection.close()
+
+
+@pytest.mark.parametrize("path", ["/%00", "/data/runs-%00.js", "/index.html%00.js"])
+def test_a_name_of_no_file_is_a_bad_request(address: str, path: str) -> None:
+    with pytest.raises(urllib.error.HTTPError, match="400"):
+        read(address + path)
+
+
+def test_records_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[bytes] = []
+    loads = json.loads
+    monkeypatch.setattr(records.json, "loads", lambda line: parsed.append(line) or loads(line))
+    file, reader = tmp_path / "metrics.jsonl", records.GrowingRecords()
+    assert reader.read(file) == []
+    file.write_text('{"step": 1}\n{"step": 2}\n{"st')  # the last line is being written
+    assert [record["step"] for record in reader.read(file)] == [1, 2]
+    with file.open("a") as appended:
+        appended.write('ep": 3}\n')
+    assert [record["step"] for record in reader.read(file)] == [1, 2, 3]
+    assert len(parsed) == 3
+    with JsonlWriter(file, last_step=1) as continued:
+        continued.write({"step": 2, "loss": 0.5})
+    assert reader.read(file) == [{"step": 1}, {"step": 2, "loss": 0.5}]
+    with file.open("a") as appended:
+        appended.write("junk\n")
+    with refused("line 3", "junk"):
+        reader.read(file)
+
+
 def test_a_run_elsewhere_is_not_watched(tmp_path: Path, runs: Path) -> None:
     with refused(str(tmp_path / "mine")):
         watch("tiny", tmp_path / "mine", tmp_path / "site")
@@ -87,7 +147,23 @@ def test_runs_that_have_only_begun_or_are_damaged_are_left_out(runs: Path) -> No
     damaged = make_run(runs / "damaged")
     write_json(damaged.run_json, {**damaged.read(), "starts": []})
     (runs / "stranger").mkdir()
-    (found,) = local_runs()
+    for name, text in (
+        ("nan", '{"step": 1, "split": "validation", "loss": NaN, "accuracy": 1e400}\n'),
+        ("nested", f'{{"step": 1, "split": "validation", "loss": {"[" * 20_000}{"]" * 20_000}}}\n'),
+        ("junk", "\0\n"),
+    ):
+        with make_run(runs / name).metrics_jsonl.open("a") as metrics:
+            metrics.write(text)
+    late = make_run(runs / "late")
+    write_json(late.run_json, {**late.read(), "starts": [{**late.read()["starts"][0], "time": 1e300}]})
+    make_run(runs / ("n" * 249))
+    make_run(runs / "line\nend")
+    make_run(Path(os.fsdecode(os.fsencode(runs) + b"/\xff")))
+    said: list[str] = []
+    (found,) = local_runs(said.append)
+    assert len(said) == 9
+    for name in ("begun", "damaged", "nan", "nested", "junk", "late", "nnnn"):
+        assert any(f"/{name}" in line for line in said)
     assert (found.id, found.published) == ("runs-whole", False)
     assert headline(found.results) is None  # the evaluation of this record has no numbers
 

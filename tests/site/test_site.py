@@ -21,7 +21,7 @@ from t5xpg.site import lineage
 from t5xpg.site.build import PARTS, Site, build, chart_data, csv_of, recipe
 from t5xpg.site.lineage import ABSENT, SAME, STALE
 from t5xpg.site.markup import differences, html_of
-from t5xpg.site.records import experiments, headline, local_runs
+from t5xpg.site.records import changes_since, experiments, headline, local_runs
 from tests.refusals import assert_named, refused
 from tests.run.test_report import added_by, make_run
 
@@ -173,6 +173,52 @@ def test_other_folders_are_left_alone(tmp_path: Path) -> None:
     with refused(str(tmp_path), "OUTPUT="):
         build(tmp_path)
     assert [path.read_text() for path in tmp_path.iterdir()] == ["years"]
+
+
+HOSTILE = "<img src=x onerror=alert(1)>\"'&</script>"
+
+
+def hostile_site(folder: Path, patch: pytest.MonkeyPatch) -> Path:
+    """A site in `folder` of experiments and runs that want to leave it, or to run a script in it."""
+    own, secret = folder / "experiments", folder / "secret.txt"
+    secret.write_text("the secret")
+    board = read_json(paths.EXPERIMENTS / "optimizers_tiny" / "leaderboard.json")
+    board["final"][0]["recipe"], board["final"][1]["recipe"] = "/../../../../escaped", HOSTILE
+    for name in ("plain", "linked_page", "x" + HOSTILE.replace("/", "_")):
+        (own / name).mkdir(parents=True)
+        (own / name / "a.gin").touch()
+    write_json(own / "plain" / "leaderboard.json", board)
+    links = "[a](../../.git/config) [b](../../../secret.txt) [c](/etc/passwd) ![d](other.svg) [e](../../Makefile)"
+    (own / "plain" / "README.md").write_text(f"# {HOSTILE}\n\n**Question.** {HOSTILE}\n\n{links}\n")
+    for name in ("curve.svg", "other.svg", "results.json"):
+        (own / "plain" / name).symlink_to(secret)
+    (own / "linked_page" / "README.md").symlink_to(secret)
+    patch.setattr(paths, "EXPERIMENTS", own)
+    patch.setenv("T5XPG_RUNS_DIR", str(runs := folder / "runs"))
+    for name in ("a run#1%2e", HOSTILE.replace("/", "_")):
+        make_run(runs / name, experiment=HOSTILE)
+    return build(folder / "site").parent
+
+
+def test_nothing_leaves_the_site_and_nothing_else_enters_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    site = hostile_site(tmp_path, monkeypatch)
+    assert {path.name for path in tmp_path.iterdir()} == {"experiments", "runs", "secret.txt", "site"}
+    for path in site.rglob("*"):
+        assert not path.is_symlink()
+        if path.is_file() and path.suffix not in (".woff2", ".ico", ".png"):
+            text = path.read_text()
+            assert "the secret" not in text
+            assert "[core]" not in text, "git's configuration"
+            assert "<img src=x" not in text or path.suffix in (".json", ".js"), path
+    assert "escaped" in "".join(path.name for path in (site / "data").iterdir())
+    assert (site / "source" / "Makefile.html").exists(), "which git tracks"
+    assert not (site / "experiments" / "linked_page").exists()
+
+
+def test_what_is_no_commit_is_not_given_to_git(tmp_path: Path) -> None:
+    for commit in (f"--output={tmp_path / 'written'}", "HEAD", "", "0" * 39):
+        assert changes_since(commit, tmp_path) is None
+    assert not any(tmp_path.iterdir())
 
 
 def test_a_link_to_a_folder_stays_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,6 @@
 """`make reproduce`: train an experiment again in a clean run directory, and compare with what it has published."""
 
 import dataclasses
-import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, astuple
@@ -194,7 +193,7 @@ def _own_names(directory: RunDirectory) -> set[str]:
 
 def _changed_files(git: Results | None, loaded: LoadedConfig) -> list[str] | None:
     """The files of the program and of the experiment that differ from the published commit; None if git cannot say."""
-    if git is None or not re.fullmatch("[0-9a-f]{40,64}", str(git.get("commit"))):  # so never an option of git
+    if git is None or not environment.is_commit(git.get("commit")):
         return None
     folders = [str(paths.PACKAGE), str(paths.GIN), str(loaded.gin_file.resolve())]
     output = environment.git("diff", "--name-only", git["commit"], "--", *folders)
