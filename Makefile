@@ -129,15 +129,20 @@ clean:
 	@rm -rf cache .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	@find . \( -path './.venv*' -o -path ./runs -o -path ./.git \) -prune -o -type d -name __pycache__ -prune -exec rm -rf {} +
 
+# DATASET has the names of what is deleted.
 clean-data:
-	@set --; for manifest in data/*/manifest.json; do \
-		if grep -q '"sha256"' "$$manifest" 2>/dev/null; then set -- "$$@" "$${manifest%/*}"; fi; done; \
-	[ $$# -gt 0 ] || { echo "data/ has no exported text"; exit 0; }; \
-	du -sh "$$@"; printf 'Delete the text in them? Vocabularies stay. [y/N] '; read -r answer || echo; \
+	@set --; for manifest in data/*/manifest.json; do folder="$${manifest%/*}"; \
+		if grep -q '"sha256"' "$$manifest" 2>/dev/null; then case " $$DATASET " in \
+			"  " | *" $${folder#data/} "*) set -- "$$@" "$$folder";; esac; fi; done; \
+	[ $$# -gt 0 ] || { echo "data/ has no exported text$${DATASET:+ of this name: $$DATASET}"; exit 0; }; \
+	du -sh "$$@"; \
+	[ -n "$$DATASET" ] || { echo 'Name what to delete: make clean-data DATASET="…"'; exit 1; }; \
+	printf 'Delete the text in them? Vocabularies stay. [y/N] '; read -r answer || echo; \
 	case "$$answer" in [yY] | [yY][eE][sS]) ;; *) echo "nothing was deleted"; exit 1;; esac; \
 	for folder; do \
-		rm -f "$$folder/train.jsonl" "$$folder/validation.jsonl" "$$folder/test.jsonl" \
-			"$$folder/manifest.json" "$$folder/.t5xpg_digests.json"; \
+		for file in "$$folder"/*.jsonl; do split="$${file##*/}"; \
+			if grep -qF "\"$${split%.jsonl}\": {" "$$folder/manifest.json"; then rm -f "$$file"; fi; done; \
+		rm -f "$$folder/manifest.json" "$$folder/.t5xpg_digests.json"; \
 		rmdir "$$folder" 2>/dev/null || :; done
 
 endif

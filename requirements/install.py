@@ -9,11 +9,15 @@ is several times faster; where it cannot be had, pip does.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import fcntl
 import os
+import re
 import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -95,18 +99,37 @@ def installer(python: Path) -> tuple[list[str], dict[str, str]]:
     return pip, environment
 
 
-def install_lock(command: list[str], environment: dict[str, str], lock: Path) -> None:
-    """The packages of a lock, each checked against its hash."""
-    if not run([*command, "--no-deps", "--require-hashes", "-r", str(lock)], environment):
+def hashes_of(lock: str) -> dict[str, set[str]]:
+    """{"name==version": its hashes} of the text of a lock."""
+    packages: dict[str, set[str]] = {}
+    for line in lock.splitlines():
+        if match := re.match(r"([\w.-]+==[^\s;]+)", line):
+            hashes = packages.setdefault(match[1], set())
+        elif match := re.match(r"\s+--hash=(\S+)", line):
+            hashes.add(match[1])
+    return packages
+
+
+def install_lock(command: list[str], environment: dict[str, str], lock: Path, installed: str) -> None:
+    """The packages of a lock, each checked against its hash. installed: the text of the lock that was installed before:
+    a version whose hashes are others now is installed again, which an installer would take for the same."""
+    before, now = hashes_of(installed), hashes_of(lock.read_text())
+    changed = [version.partition("==")[0] for version, hashes in now.items() if before.get(version, hashes) != hashes]
+    if "uv" in command:
+        again = [f"--reinstall-package={name}" for name in changed]
+    else:
+        again = ["--force-reinstall"] if changed else []
+    if not run([*command, *again, "--no-deps", "--require-hashes", "-r", str(lock)], environment):
         fail(f"the packages of requirements/{lock.name} could not be installed; the lines above say why.")
 
 
-def install(python: Path, lock: Path, part: str | None = None) -> None:
-    """The packages of a lock and the project itself, or one of them: "packages" or "project"."""
+def install(python: Path, lock: Path, part: str | None = None, installed: str = "") -> None:
+    """The packages of a lock and the project itself, or one of them: "packages" or "project". installed: see
+    `install_lock`."""
     command, environment = installer(python)
     local = [*command, *LOCAL]
     if part != "project":
-        install_lock(command, environment, lock)
+        install_lock(command, environment, lock, installed)
         # It has no wheel for Python 3.13.
         if sys.version_info >= (3, 13) and not run([*local, str(HERE / "editdistance")], environment):
             fail("the stand-in for editdistance could not be installed; the lines above say why.")
@@ -133,23 +156,48 @@ def main() -> None:
     python_here = f"Python {sys.version.split()[0]} at {sys.executable}"
     if not MINIMUM <= sys.version_info[:2] < LIMIT:
         fail(f"{python_here}: 3.12, 3.13 or 3.11 is needed. Name one: PYTHON=…")
-    started = time.monotonic()
     folder = REPOSITORY / ".venv"
-    if options.part == "tools":
+    with alone(folder):
+        install_into(folder, lock, options.part, python_here)
+
+
+@contextlib.contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Wait for another install into the same environment, which may be a link."""
+    with folder.resolve().with_name(f"{folder.resolve().name}.lock").open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print("install: another one is under way; waiting for it", flush=True)
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def text_of(file: Path) -> str:
+    """The text of a file; "" where there is none."""
+    return file.read_text() if file.exists() else ""
+
+
+def install_into(folder: Path, lock: Path, part: str | None, python_here: str) -> None:
+    """Make the environment in `folder` and install a lock into it, or a part: see `main`."""
+    started = time.monotonic()
+    if part == "tools":
         print("install: the tools of `make test` and `make lint` into .venv", flush=True)
-        install_lock(*installer(folder / "bin" / "python"), HERE / "dev.txt")
-        (folder / ".installed-dev").write_text("")
+        mark, tools = folder / ".installed-dev", HERE / "dev.txt"
+        install_lock(*installer(folder / "bin" / "python"), tools, text_of(mark))
+        mark.write_text(tools.read_text())
         print(f"install: done in {time.monotonic() - started:.0f} s", flush=True)
         return
     print(f"install: {lock.stem} packages for {python_here} into .venv", flush=True)
     python = make_environment(folder)
+    installed = text_of(folder / f".installed-{lock.stem}")
     # One environment holds one lock; the Makefile goes on with the kind of machine that it finds here.
     for other in (*folder.glob(".installed-*"), *folder.glob(".installing-*")):
-        if options.part != "project" or other.name != ".installed-dev":  # the project alone changes no package
+        if part != "project" or other.name != ".installed-dev":  # the project alone changes no package
             other.unlink()
     begun = folder / f".installing-{lock.stem}"
-    begun.write_text("")
-    install(python, lock, options.part)
+    begun.write_text(lock.read_text())
+    install(python, lock, part, installed)
     begun.rename(folder / f".installed-{lock.stem}")
     print(f"install: done in {time.monotonic() - started:.0f} s", flush=True)
 

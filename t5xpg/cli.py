@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from t5xpg import commands, handlers
 from t5xpg.base.digests import VERIFY_VARIABLE
-from t5xpg.base.errors import UserError
+from t5xpg.base.errors import UserError, first_line
 from t5xpg.base.files import is_disk_full
 from t5xpg.base.requested_hosts import require_alone
 
@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if commands.COMMANDS[options.command].one_process:
             require_alone(f"make {options.command}", os.environ)
         return handlers.handle(options)
-    except (UserError, OSError, RuntimeError) as error:
+    except Exception as error:
         if isinstance(error, BrokenPipeError):  # the reader of our output went away
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 128 + signal.SIGPIPE
@@ -83,6 +83,10 @@ def _message(error: Exception) -> str | None:
         remedy = " Make room there, and run the same command again." if is_disk_full(error) else ""
         return f"{error.strerror}{place}.{remedy}"
     text = str(error)
+    if is_disk_full(error):
+        return f"{first_line(error)} Make room there, and run the same command again."
+    if not isinstance(error, RuntimeError):
+        return None
     if "RESOURCE_EXHAUSTED" in text or "Out of memory" in text:
         return (
             "The device has not enough memory for the model and a batch. Lower BATCH_SIZE or TASK_FEATURE_LENGTHS, "

@@ -392,7 +392,7 @@ GROUPS: dict[str, tuple[Command, ...]] = {
         _target("lock", "resolve pyproject.toml into the hashed locks of requirements/",
                 Option("UPGRADE", "", "1", "the newest versions, where there are newer ones")),
         _target("clean", "remove caches and compiled files"),
-        _target("clean-data", "remove exported text, after a question; vocabularies stay"),
+        _target("clean-data", "remove the exported text that DATASET names, after a question; vocabularies stay"),
     ),
 }  # fmt: skip
 COMMANDS: dict[str, Command] = {one.name: one for group in GROUPS.values() for one in group}

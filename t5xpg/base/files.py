@@ -9,12 +9,12 @@ import os
 import platform
 import re
 import shutil
-import tempfile
+import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, Self
 
-from t5xpg.base.errors import UserError
+from t5xpg.base.errors import UserError, first_line
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _LONGEST_TAIL = 1 << 14  # bytes that `last_lines` reads
@@ -44,13 +44,13 @@ def write_atomically(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
     those of the umask.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=temporary_prefix(path.name), suffix=_TEMPORARY, dir=path.parent)
+    name = _temporary(path, _TEMPORARY)
+    handle = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
         with os.fdopen(handle, "wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(name, mode & ~_umask())
         os.replace(name, path)
     except BaseException as error:
         with contextlib.suppress(FileNotFoundError):
@@ -98,12 +98,12 @@ def directory_atomically(path: Path) -> Iterator[Path]:
     """Yield an empty temporary folder beside `path`; it takes the place of `path` when the block ends without error."""
     path.parent.mkdir(parents=True, exist_ok=True)
     remove_abandoned(path.parent)
-    temporary = Path(tempfile.mkdtemp(prefix=temporary_prefix(path.name), suffix=_TEMPORARY, dir=path.parent))
+    temporary = _temporary(path, _TEMPORARY)
+    temporary.mkdir()
     try:
-        os.chmod(temporary, 0o777 & ~_umask())
         yield temporary
         if path.exists():
-            old = Path(tempfile.mkdtemp(prefix=temporary_prefix(path.name), suffix=_REPLACED, dir=path.parent))
+            (old := _temporary(path, _REPLACED)).mkdir()
             try:
                 os.replace(path, old / path.name)
                 os.replace(temporary, path)
@@ -187,7 +187,9 @@ def size_text(size: float) -> str:
 
 def is_disk_full(error: BaseException) -> bool:
     """True for the error of a full disk, an exhausted quota, or a file of the largest size."""
-    return isinstance(error, OSError) and error.errno in DISK_FULL
+    # shutil, and libraries that are not written in Python, say it in their message alone
+    texts = {os.strerror(number) for number in DISK_FULL}
+    return getattr(error, "errno", None) in DISK_FULL or any(text in str(error) for text in texts)
 
 
 @contextlib.contextmanager
@@ -195,21 +197,26 @@ def room_for(what: str, folder: Path, remedy: str) -> Iterator[None]:
     """Raise UserError if the disk of `folder` is full. what: what is being written. remedy: what to do, a sentence."""
     try:
         yield
-    except OSError as error:
-        if not is_disk_full(error):
+    except Exception as error:  # libraries have their own
+        if isinstance(error, UserError) or not is_disk_full(error):
             raise
         free = ""
         with contextlib.suppress(OSError):
             free = f"; {shutil.disk_usage(folder).free / 2**20:,.0f} MiB free"
+        reason = getattr(error, "strerror", None) or first_line(error)
         raise UserError(
-            f"There is no room for {what} in {folder} ({error.strerror}{free}). What was there before is as it was. "
-            f"{remedy}"
+            f"There is no room for {what} in {folder} ({reason}{free}). What was there before is as it was. {remedy}"
         ) from error
 
 
 def temporary_prefix(name: str) -> str:
     """The beginning of the names of temporary files for `name`: it names this machine and process."""
     return f".{name}.{_host()}-{os.getpid()}."
+
+
+def _temporary(path: Path, ending: str) -> Path:
+    """A new name beside `path`."""
+    return path.with_name(f"{temporary_prefix(path.name)}{uuid.uuid4().hex}{ending}")
 
 
 def remove_abandoned(folder: Path) -> list[str]:
@@ -254,9 +261,3 @@ def sha256_of_file(path: Path) -> str:
     """Hex SHA-256 of a file's bytes."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _umask() -> int:
-    current = os.umask(0)
-    os.umask(current)
-    return current

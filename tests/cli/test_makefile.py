@@ -159,22 +159,27 @@ def test_clean_deletes_what_was_made_and_nothing_else(folder: Path) -> None:
     assert make(folder, "clean-data") == "data/ has no exported text\n"
     kept = ["data/raw/articles.jsonl", "data/raw/train.jsonl", "data/raw/manifest.json", "runs/a/metrics.jsonl"]
     kept += ["data/my text/notes.jsonl", "data/my text/vocabularies/bpe_90/vocabulary.json", "t5xpg/module.py"]
-    exported = ["data/my text/train.jsonl", "data/my text/manifest.json", "data/pydocs/validation.jsonl"]
+    exported = ["data/my text/train.jsonl", "data/my text/manifest.json", "data/pydocs/test_2016.jsonl"]
     exported += ["data/pydocs/manifest.json", "data/pydocs/.t5xpg_digests.json"]
     every = [*kept, *exported, "cache/task/COMPLETED", "t5xpg/__pycache__/module.pyc"]
     for name in every:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text('{"splits": {"train": {"sha256": "…"}}}' if "raw" not in name else "{}")
+        manifest = '{"splits": {"train": {"sha256": "…"}, "test_2016": {}}}'
+        (folder / name).write_text("{}" if "raw" in name else manifest)
 
     def left() -> list[str]:
         return [name for name in every if (folder / name).exists()]
 
     assert make(folder, "clean") == ""
     assert left() == kept + exported
+    assert_named(make(folder, "clean-data", typed="y\n", code=2), ["data/my text\n", "data/pydocs\n", "DATASET="])
+    assert "of this name: raw" in make(folder, "clean-data", "DATASET=raw")
     for answer in ("", "\n", "n\n"):
-        assert_named(make(folder, "clean-data", typed=answer, code=2), ["data/my text\n", "data/pydocs\n"])
+        assert_named(make(folder, "clean-data", "DATASET=pydocs", typed=answer, code=2), ["data/pydocs\n"])
         assert left() == kept + exported
-    make(folder, "clean-data", typed="y\n")
+    make(folder, "clean-data", "DATASET=pydocs", typed="y\n")
+    assert left() == kept + [name for name in exported if "my text" in name]
+    make(folder, "clean-data", "DATASET=pydocs my text", typed="y\n")
     assert left() == kept
     assert not (folder / "data" / "pydocs").exists()
     assert (folder / ".venv" / "bin" / "python").exists()
@@ -204,6 +209,41 @@ def test_an_environment_is_marked_with_one_machine(
         installer.main()
         assert marked() == [f".installed-{name}"]
         assert marks[-2] == [f".installing-{name}"]
+
+
+def test_a_version_with_other_hashes_is_installed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, installer: ModuleType
+) -> None:
+    commands: list[list[str]] = []
+    monkeypatch.setattr(installer, "run", lambda command, environment: commands.append(command) or True)
+    packages = {"a==1": 1, "b==2 ; python_version < '3.13'": 2, "c==3": 3}
+    before = "".join(f"{name} \\\n    --hash=sha256:{number}\n" for name, number in packages.items())
+    (lock := tmp_path / "cpu.txt").write_text(before.replace("sha256:2", "sha256:9").replace("c==3", "c==4"))
+    for command in (["python", "-m", "uv"], ["python", "-m", "pip"]):
+        installer.install_lock(command, {}, lock, before)
+        installer.install_lock(command, {}, lock, "")  # as earlier versions left it
+        installer.install_lock(command, {}, lock, lock.read_text())
+    again = [[word for word in command if word.startswith(("--reinstall", "--force"))] for command in commands]
+    assert again == [["--reinstall-package=b"], [], [], ["--force-reinstall"], [], []]
+
+
+@process
+def test_two_installs_at_once_follow_each_other(tmp_path: Path, installer: ModuleType) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / ".venv").symlink_to(tmp_path / "real")
+    program = f"""
+import runpy
+from pathlib import Path
+alone = runpy.run_path({str(REPOSITORY / "requirements/install.py")!r})["alone"]
+with alone(Path({str(tmp_path / "real")!r})):
+    print("second", flush=True)
+"""
+    with installer.alone(tmp_path / ".venv"):
+        second = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+        assert second.stdout is not None
+        assert "waiting" in second.stdout.readline()
+        assert second.poll() is None
+    assert second.communicate(timeout=20)[0] == "second\n"
 
 
 @process
