@@ -55,8 +55,12 @@ _URL = re.compile(r"([a-z][a-z0-9+.-]*)://(.+)")
 def local(name: str) -> Path:
     """A folder of this machine: the path that was typed, or the mirror of the folder of a store ("s3://bucket/runs").
 
-    Raises UserError for an address with . or .. in it, which cannot name a mirror.
+    Raises UserError for an address with . or .. in it, which cannot name a mirror, and for bytes that are not UTF-8.
     """
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise UserError(f"{name} has a byte in it that is not UTF-8, which no record could hold. Rename it.") from None
     url = _URL.fullmatch(name.rstrip("/"))
     if url is None or url[1] == "file":
         return Path(name if url is None else url[2])
@@ -89,7 +93,7 @@ def shown(path: Path) -> str:
 
 def run_directory(name: str) -> Path:
     """A run directory as it was typed: a path, the address of one in a store, or a name in `runs_directory`."""
-    return local(name) if os.sep in name else runs_directory() / name
+    return local(name) if os.sep in name else runs_directory() / local(name)
 
 
 def require_no_pattern(path: Path, wildcards: str, library: str, options: str) -> None:

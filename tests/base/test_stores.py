@@ -1,6 +1,7 @@
 """Runs in a store: every interruption leaves the former or the next state, and nobody writes over another."""
 
 import json
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -64,6 +65,9 @@ def test_an_address_is_that_of_its_mirror(machine: Machine, monkeypatch: pytest.
     assert paths.local("file:///tmp/runs") == Path("/tmp/runs")
     with refused("s3://bucket/../elsewhere"):
         paths.local("s3://bucket/../elsewhere")
+    for name in (os.fsdecode(b"\xff"), os.fsdecode(b"runs/\xff"), os.fsdecode(b"s3://bucket/\xff")):
+        with refused(r"\udcff", "UTF-8"):
+            paths.run_directory(name)
 
 
 def test_what_one_machine_pushes_another_one_pulls(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:

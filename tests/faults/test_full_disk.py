@@ -101,3 +101,16 @@ def test_report(content: Path, tmp_path: Path) -> None:
     # Of its files each is written whole or not at all: the first is small enough for what is left.
     ended = run(content, tmp_path, "report", EXPERIMENT, room=12 * KIB, largest=1 * KIB)
     assert_nothing_happened(content, ended, may_change="experiments/small/results.json")
+
+
+@pytest.mark.parametrize("room", [20, 200])
+def test_export_of_a_model(content: Path, tmp_path: Path, room: int) -> None:
+    arguments = ("export", EXPERIMENT, "--run=DISK/runs/small", "--output=DISK/exported")
+    ended = run(content, tmp_path, *arguments, room=room * KIB, largest=room * KIB)
+    assert_nothing_happened(content, ended)
+
+
+def test_site(content: Path, tmp_path: Path) -> None:
+    ended = run(content, tmp_path, "site", "--output=DISK/site", room=300 * KIB, largest=20 * KIB)
+    assert_nothing_happened(content, ended)
+    assert "the site" in ended.output
