@@ -25,6 +25,7 @@ from t5xpg.run.results import collect, write_results
 from t5xpg.run.results_page import pictures
 
 CARD, RESULTS = "README.md", "results.json"
+_SILENT_SECONDS = 60.0  # of the hub, after which it counts as gone
 FOLDER = "huggingface"  # in the run directory, unless another folder is named
 
 
@@ -105,8 +106,11 @@ def push(folder: Path, name: str) -> None:
     Raises UserError where the hub, or HF_ENDPOINT in its place, does not take it.
     """
     from huggingface_hub import HfApi  # late: it takes half a second
+    from huggingface_hub.utils import get_session
 
     api = HfApi()
+    print(f"pushing {shown(folder)} to {api.endpoint} as {name}", flush=True)
+    get_session().timeout = _SILENT_SECONDS  # the library waits for ever
     try:
         name = api.create_repo(name, exist_ok=True).repo_id
         commit = api.upload_folder(repo_id=name, folder_path=folder, commit_message="A checkpoint exported by t5xpg")

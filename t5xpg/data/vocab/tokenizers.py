@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from t5xpg.base.errors import UserError
-from t5xpg.base.files import json_object_of
+from t5xpg.base.files import json_object_of, size_text
 
 SENTENCEPIECE = "sentencepiece"
 HUGGING_FACE = "huggingface"
@@ -29,6 +29,7 @@ _USUAL_NAMES = {
 _ROLE_FILES = ("tokenizer_config.json", "special_tokens_map.json")
 _BYTE_PIECE = re.compile(r"<0x[0-9A-F]{2}>")
 _MOST_IDS = 10_000_000
+_MOST_BYTES = 100_000_000  # the largest tokenizers that are known have 35 MB
 # A token that every tokenizer has something for: what is decoded behind it stands inside of a text.
 _ANCHOR = "a"
 _NO_TEXT = "\uffff"  # before a token that no text is to become: Unicode says that it is no character
@@ -44,6 +45,10 @@ class HuggingFaceTokenizer:
     def __init__(self, file: str, tokenizer_pad_id: int = 0, eos_id: int | None = None) -> None:
         import tokenizers
 
+        if (size := Path(file).stat().st_size) > _MOST_BYTES:  # reading takes 18 times as much memory
+            raise UserError(
+                f"{file} has {size_text(size)}: a tokenizer.json of more than {size_text(_MOST_BYTES)} is not read."
+            )
         try:
             read = tokenizers.Tokenizer.from_file(file)
         except Exception as error:  # the library raises nothing more precise
@@ -61,6 +66,12 @@ class HuggingFaceTokenizer:
             raise UserError(f"{file} has {own_size:,} tokens: {tokenizer_pad_id} cannot be its padding.")
         self.size = max(own_size, tokenizer_pad_id + 1)
         self._pieces = {self._swapped(token): piece for piece, token in ids_of_pieces.items()}
+        if len(self._pieces) < len(ids_of_pieces):
+            piece, token = next(one for one in ids_of_pieces.items() if self._pieces[self._swapped(one[1])] != one[0])
+            other = self._pieces[self._swapped(token)]
+            raise UserError(
+                f"{file} gives the id {token} to two tokens, {piece!r} and {other!r}: one of them has to go."
+            )
         self.own_sentinels = sentinels_among({piece: token for token, piece in self._pieces.items()})
         definition = json.loads(read.to_str())
         roles = _roles(Path(file).parent, definition, ids_of_pieces)

@@ -39,8 +39,14 @@ def check(file: Path) -> int:
             f"{file} is of results of {name} that are not those published here: sha256 {claim['results'][:12]}…, of "
             f"commit {claim['commit'][:12]}. Check out a commit that has them: git log -- {published}"
         )
+    steps = receipt["reproduction"]["steps"]
+    if receipt["verdict"] == NOT_COMPARED or not 1 <= steps <= results["steps"]:
+        raise UserError(
+            f"{file} shows nothing: the verdict is {receipt['verdict']!r}, after {steps:,} of {results['steps']:,} "
+            "steps. Expected numbers that were compared after at least one step."
+        )
     lines = (
-        f"verdict    {receipt['verdict']}: {name}, {receipt['reproduction']['steps']} of {results['steps']} steps",
+        f"verdict    {receipt['verdict']}: {name}, {steps} of {results['steps']} steps",
         f"claim      {paths.shown(published)} of commit {claim['commit'][:12]}",
         f"found by   {receipt['by']}, {receipt['ended']}",
     )
@@ -58,7 +64,7 @@ def read(file: Path) -> dict[str, Any]:
         claim, reproduction = receipt["claim"], receipt["reproduction"]
         texts = [claim["results"], claim["commit"], *(receipt[name] for name in ("experiment", "ended", "by"))]
         is_valid &= receipt["format"] == FORMAT and all(isinstance(text, str) for text in texts)
-        is_valid &= isinstance(reproduction["steps"], int)
+        is_valid &= type(reproduction["steps"]) is int
         is_valid &= receipt["verdict"] == verdict(reproduction) and reproduction["of"] == claim["results"]
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         is_valid = False

@@ -1,5 +1,6 @@
 """Hugging Face tokenizers and SentencePiece models against the libraries that read them."""
 
+import json
 import pickle
 from pathlib import Path
 
@@ -176,6 +177,14 @@ def test_what_it_lacks_is_said(folder: Path) -> None:
     ):
         with refused(named):
             vocabulary_of_file(path)
+    with (folder / "huge.json").open("wb") as huge:
+        huge.truncate(164_000_000)  # which reading would take gigabytes for
+    twice = json.loads(word_pieces(folder / "twice").read_text())
+    twice["model"]["vocab"] |= {"another": max(twice["model"]["vocab"].values())}
+    (folder / "twice.json").write_text(json.dumps(twice))
+    for name, words in (("huge.json", ["164.0 MB"]), ("twice.json", ["two tokens", "'another'"])):
+        with refused(name, *words):
+            load(HUGGING_FACE, str(folder / name))
     with refused("padding"):
         load(HUGGING_FACE, str(byte_level(folder / "few")), 10_000).encode("a")
 

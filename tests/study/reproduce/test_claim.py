@@ -129,6 +129,16 @@ def test_a_claim_is_verified_and_its_receipt_checked(
     assert found["claim"] == {"results": sha256_of_file(published), "commit": first, "repository": address}
     assert (found["by"], found["hardware"]["cpu"]) == ("Ada <ada@example.org>", "mine")
     assert receipts.check(file) == 0
+    for changed in (
+        {"reproduction": {**found["reproduction"], "steps": 0}},
+        {"reproduction": {**found["reproduction"], "steps": 10**9}},
+        {"reproduction": {**found["reproduction"], "numbers": []}, "verdict": "not compared"},
+    ):
+        write_json(tmp_path / "empty.json", {**found, **changed})
+        with refused("empty.json", "shows nothing"):
+            receipts.check(tmp_path / "empty.json")
+    capfd.readouterr()
+    assert receipts.check(file) == 0
     assert_named(capfd.readouterr().out, ["same: tiny, 12 of 12 steps"])
     write_json(published, {**read_json(published), "steps": 13})
     with refused("published here"):
