@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from benchmarks import decoding, decoding_jobs
+from benchmarks import decoding
 from benchmarks.gpu_device import Conditions, row
 from benchmarks.harness import REPOSITORY, Goal, NotMeasuredError, Row, alternate, say
 from benchmarks.jobs import JOBS
@@ -103,14 +103,15 @@ def parity(given: Conditions) -> Iterator[Row]:
     for name, steps in (SMALL_PARITY if given.small else PARITY).items():
         reports = []
         for kind, (dtype, environment) in kinds.items():
-            options = ("--job", name, "--steps", str(steps), "--dtype", dtype)
-            reports.append(given.run("benchmarks.step_ours", *options, environment=environment))
+            options = ("--job", name, "--repeats", str(steps), "--dtype", dtype)
+            reports.append(given.run("benchmarks.ours", "step", *options, environment=environment))
             say(f"  {name}, {kind}: the losses {', '.join(f'{loss:.6f}' for loss in reports[-1]['losses'])}")
             if kind != "CPU, float32":
                 yield from _differences(name, dtype, reports[0], reports[-1])
-    tiny, answers = decoding_jobs.JOBS["tiny"], []
+    tiny, answers = JOBS[decoding.TINY], []
+    options = ("decoding", "--job", decoding.TINY, "--repeats", "1")
     for environment in (ON_CPU, EXACT):
-        decoded = given.run("benchmarks.decoding_ours", "--job", "tiny", "--calls", "1", environment=environment)
+        decoded = given.run("benchmarks.ours", *options, environment=environment)
         answers.append(decoded["answer"])
     differing = sum(one != other for one, other in zip(*answers, strict=True))
     say(f"  greedy decoding: {differing} of {tiny.batch} rows differ")

@@ -1,4 +1,4 @@
-"""What a part of `make gpu` is given: the device, its time, where recordings lie, what other parts have found.
+"""What a part of `make gpu` is given: the device, its time, what other parts have found.
 
 `python -m benchmarks.gpu_device` prints what JAX's default device is; that takes a process of its own, as JAX takes the
 memory of the device.
@@ -22,13 +22,12 @@ SIZES = {"cpu": 1024, "gpu": 8192}  # of the matrices whose product is timed
 @dataclass(frozen=True)
 class Conditions:
     """device: what `main` prints. small: sizes for a CPU, to try the parts. ends: when the part's time is over, by
-    time.monotonic(). recordings: a folder that `--record` wrote. found: the rows measured so far, by name of the part.
+    time.monotonic(). found: the rows measured so far, by name of the part.
     """
 
     device: Mapping[str, Any]
     small: bool
     ends: float
-    recordings: Path | None
     found: Mapping[str, Sequence[Row]]
 
     @property
