@@ -16,7 +16,8 @@ from benchmarks.harness import Found, NotMeasuredError, Row, report_of
 from t5xpg.base.xla_flags import set_xla_flags
 
 DTYPES = ("float32", "bfloat16")
-SIZES = {"cpu": 1024, "gpu": 8192}  # of the matrices whose product is timed
+SIZES = {"cpu": 2048, "gpu": 8192}  # of the matrices whose product is timed
+SECONDS = 2.0
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ def main() -> None:
         "count": jax.device_count(),
         "memory_bytes": hardware.device_memory(first),
         "published_flops": {dtype: hardware.peak_flops(first, dtype) for dtype in DTYPES},
-        "measured_flops": {dtype: hardware.measured_peak_flops(dtype, size=size) for dtype in DTYPES},
+        "measured_flops": {dtype: hardware.measured_peak_flops(dtype, size=size, seconds=SECONDS) for dtype in DTYPES},
     }
     print(json.dumps(facts))
 
