@@ -5,8 +5,8 @@ from typing import Any
 
 from t5xpg.base.markdown import UNKNOWN, decimals, escape, table
 from t5xpg.run.report import Board, Page
+from t5xpg.study.board import render, superscript
 from t5xpg.study.matrix.plan import AXES
-from t5xpg.study.pages import page, superscript
 
 _NOTHING = "\N{EN DASH}"  # a pair that is not trained
 # The objective whose targets are the whole text, whatever the vocabulary: its cells can be compared.
@@ -17,7 +17,7 @@ Cell = Mapping[str, Any]
 
 def sections(board: Board) -> list[str]:
     """The paragraphs of the block of the experiment's README."""
-    return page(
+    return render(
         "matrix.md.j2",
         board,
         comparable=[cell for cell in board["cells"] if cell["objective"] == _COMPARABLE and cell["done"]],

@@ -9,7 +9,7 @@ from t5xpg.base.markdown import UNKNOWN, code, decimals, escape
 from t5xpg.base.progress import duration
 from t5xpg.run.best import MAX
 from t5xpg.run.report import Board, Page
-from t5xpg.study.pages import count, page, seeds_text
+from t5xpg.study.board import count, render, seeds_text
 
 STEPS_FILE, SECONDS_FILE = "steps.svg", "seconds.svg"
 _LOSS = "nats_per_byte"  # what a board measures where its plan has no metric
@@ -27,7 +27,7 @@ def sections(board: Board) -> list[str]:
         for entry in board["final"]
         if (facts := judged["recipes"].get(entry["recipe"])) and facts["seeds"]
     ]
-    return page(
+    return render(
         "leaderboard.md.j2",
         board,
         caption=f"{label[0].upper()}{label[1:]}, after {steps}: {ends}",
