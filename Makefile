@@ -109,8 +109,7 @@ bench: $(INSTALLED)
 
 # PART_SECONDS is what each part may take.
 gpu: $(TOOLS)
-	@set -f; .venv/bin/python -m benchmarks.gpu $${PART_SECONDS:+"--seconds=$$PART_SECONDS"} \
-		$${RECORDINGS:+"--recordings=$$RECORDINGS"} -- $$PARTS
+	@set -f; .venv/bin/python -m benchmarks.gpu $${PART_SECONDS:+"--seconds=$$PART_SECONDS"} -- $$PARTS
 
 bench-peers:
 	@$(WITH_PYTHON) "$$python" -m venv .venv-bench && \

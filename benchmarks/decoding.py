@@ -3,14 +3,15 @@
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks.decoding_jobs import BEAMS, JOBS
 from benchmarks.harness import PEERS_PYTHON, Goal, Row, alternate, report_of
-from benchmarks.jobs import Job
+from benchmarks.jobs import JOBS, Job
 
 OURS, EAGER, COMPILED = "t5xpg", "transformers", "transformers, torch.compile"
-CALLS = {"tiny": 5, "small": 1, "small, 8 rows": 1}
-REPEATS = {"tiny": 2, "small": 1, "small, 8 rows": 1}
-SEARCHES = (("tiny", 1), ("small", 1), ("tiny", BEAMS), ("small, 8 rows", BEAMS))
+BEAMS = 4
+TINY, SMALL, FEW_ROWS = "decoding, tiny", "decoding, small", "decoding, small, 8 rows"
+CALLS = {TINY: 5, SMALL: 1, FEW_ROWS: 1}
+REPEATS = {TINY: 2, SMALL: 1, FEW_ROWS: 1}
+SEARCHES = ((TINY, 1), (SMALL, 1), (TINY, BEAMS), (FEW_ROWS, BEAMS))
 
 
 def rows(repeats: int | None) -> list[Row]:
@@ -20,7 +21,7 @@ def rows(repeats: int | None) -> list[Row]:
 
 def row(name: str, beams: int, repeats: int | None) -> Row:
     job = JOBS[name]
-    options = ["--job", name, "--calls", str(CALLS[name]), "--beams", str(beams)]
+    options = ["decoding", "--job", name, "--repeats", str(CALLS[name]), "--beams", str(beams)]
     reports: dict[str, dict[str, Any]] = {}
 
     def keep(contestant: str, found: dict[str, Any]) -> float:
@@ -28,11 +29,11 @@ def row(name: str, beams: int, repeats: int | None) -> Row:
         return float(found["tokens_per_second"])
 
     def theirs(option: str) -> dict[str, Any]:
-        arguments = ["-m", "benchmarks.decoding_transformers", *options, "--option", option]
+        arguments = ["-m", "benchmarks.in_transformers", *options, "--option", option]
         return report_of(arguments, python=PEERS_PYTHON)
 
     contestants: dict[str, Callable[[], float]] = {
-        OURS: lambda: keep(OURS, report_of(["-m", "benchmarks.decoding_ours", *options])),
+        OURS: lambda: keep(OURS, report_of(["-m", "benchmarks.ours", *options])),
         EAGER: lambda: keep(EAGER, theirs("eager")),
     }
     if beams == 1:

@@ -37,5 +37,5 @@ def name(flag: str) -> str:
 
 
 def measurement(flags: str, dtype: str) -> Callable[[], float]:
-    options = ["--steps", str(STEPS), "--dtype", dtype]
-    return lambda: float(report_of(["-m", "benchmarks.step_ours", *options], environment={"XLA_FLAGS": flags})["ms"])
+    options = ["step", "--repeats", str(STEPS), "--dtype", dtype]
+    return lambda: float(report_of(["-m", "benchmarks.ours", *options], environment={"XLA_FLAGS": flags})["ms"])

@@ -1,8 +1,8 @@
-"""Measure a GPU: correctness, speed, and whole runs (`make gpu`, `make gpu PARTS="units parity"`).
+"""Measure a GPU: correctness and speed (`make gpu`, `make gpu PARTS="units parity"`).
 
 Each part is written to benchmarks/results/gpu.json and docs/benchmarks.md as soon as it has something, under the kind
 of the device; parts that are not measured now stay as they were. Where JAX has no GPU, everything is done in small
-sizes, to try it, and nothing is published. Without PARTS it takes about half an hour.
+sizes, to try it, and nothing is published. Without PARTS it takes about a quarter of an hour.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks import gpu_checks, gpu_page, gpu_runs, gpu_speed
+from benchmarks import gpu_checks, gpu_page, gpu_speed
 from benchmarks.gpu_device import Conditions
 from benchmarks.harness import NotMeasuredError, Row, chosen, report_of, say
 from benchmarks.page import to_json
@@ -43,8 +43,6 @@ PARTS = {
     "parity": Part(gpu_checks.parity, 180),
     "step": Part(gpu_speed.step, 480),
     "plan": Part(gpu_speed.plan, 120),
-    "resume": Part(gpu_runs.resume, 480),
-    "train": Part(gpu_runs.train, 480),
     "decoding": Part(gpu_speed.decoding, 120),
 }
 
@@ -96,9 +94,7 @@ class Results:
         self.write()
 
 
-def run(
-    names: Sequence[str], *, seconds: float | None, small: bool, results: Path | None, recordings: Path | None
-) -> int:
+def run(names: Sequence[str], *, seconds: float | None, small: bool, results: Path | None) -> int:
     """Measure and print; returns 1 where a part has not come to its end."""
     if sys.platform == "linux":
         os.environ.setdefault("GLIBC_TUNABLES", TUNABLES)  # for the processes that are started
@@ -119,7 +115,7 @@ def run(
         limit = seconds or PARTS[name].seconds
         say(f"{name}: at most {duration(limit)} ({duration(time.monotonic() - began)} so far)")
         rows = {other: gpu_page.rows_of(part) for other, part in found.parts.items()}
-        found.measure(name, Conditions(device, small, time.monotonic() + limit, recordings, rows), PARTS[name].measure)
+        found.measure(name, Conditions(device, small, time.monotonic() + limit, rows), PARTS[name].measure)
         print(gpu_page.printed(found.parts[name]), end="\n\n", flush=True)
     incomplete = [name for name in names if found.parts[name]["missing"]]
     say(
@@ -136,18 +132,13 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, help="what each part may take (default: each part's own)")
     parser.add_argument("--small", action="store_true", help="small sizes, to try it; nothing is published")
     parser.add_argument("--results", type=Path, help="a file instead of the published one; the page stays as it is")
-    parser.add_argument("--recordings", type=Path, help="batches for train and resume, where TensorFlow is missing")
-    parser.add_argument("--record", type=Path, metavar="FOLDER", help="write these recordings, and nothing else")
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # what was started ends, too
     try:
         names = chosen(given.parts, PARTS, "PARTS")
         if given.seconds is not None and given.seconds <= 0:
             raise UserError(f"PART_SECONDS={given.seconds:g}: it must be above 0.")
-        if given.record is not None:
-            gpu_runs.record(given.record, small=given.small)
-            return 0
-        return run(names, seconds=given.seconds, small=given.small, results=given.results, recordings=given.recordings)
+        return run(names, seconds=given.seconds, small=given.small, results=given.results)
     except (UserError, NotMeasuredError) as error:
         print(f"gpu: error: {error}", file=sys.stderr)
         return 1

@@ -5,14 +5,15 @@ Parts of `make gpu`: generators of rows. JAX_DEFAULT_MATMUL_PRECISION=highest is
 
 import importlib.util
 import os
-import re
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
-from benchmarks import decoding, decoding_jobs
+from benchmarks import decoding
 from benchmarks.gpu_device import Conditions, row
 from benchmarks.harness import REPOSITORY, Goal, NotMeasuredError, Row, alternate, say
 from benchmarks.jobs import JOBS
@@ -30,10 +31,6 @@ UNITS = {
 SMALL_UNITS = {"tests/optim/test_schedules.py": ["tests/optim/test_schedules.py"]}
 # Left out, as these tests start programs and check nothing that depends on the device.
 NOT_OF_DEVICES = ("tests/models/test_architectures.py", "tests/models/test_custom_architecture.py")
-_VERDICTS = "PASSED|FAILED|ERROR|SKIPPED"
-TEST = re.compile(rf"tests/\S+\.py::.*?(?=\s+(?:{_VERDICTS})\b|\s*$)")
-VERDICT = re.compile(rf"\b({_VERDICTS})\b")
-
 PARITY = {"small": 6, "a layer of t5_1_1_base": 4}  # updates; the two before them that warm up are compared, too
 SMALL_PARITY = {"small": 1}
 MOST = {"losses": 1e-4, "gradient_norms": 1e-3}  # relative difference of float32
@@ -42,55 +39,45 @@ MOST = {"losses": 1e-4, "gradient_norms": 1e-3}  # relative difference of float3
 def units(given: Conditions) -> Iterator[Row]:
     """The unit tests of models, losses, decoding and optimisers, with the accelerator as JAX's default device."""
     for name, paths in (SMALL_UNITS if given.small else UNITS).items():
-        outcomes: dict[str, str] = {}
-
-        def failures(paths: list[str] = paths, outcomes: dict[str, str] = outcomes) -> float:
-            _run_tests(given, paths, outcomes)
-            return float(sum(verdict in ("FAILED", "ERROR") for verdict in outcomes.values()))
-
         say(f"  {name}: running; failed tests:")
-        found = alternate({"t5xpg": failures}, 1)
-        failed = sorted(test for test, verdict in outcomes.items() if verdict in ("FAILED", "ERROR"))
-        passed = list(outcomes.values()).count("PASSED")
+        failed: list[str] = []
+
+        def failures(paths: list[str] = paths, failed: list[str] = failed) -> float:
+            failed += _failed_tests(given, paths)
+            return float(len(failed))
+
         yield row(
-            "units", f"unit tests on the device, {name}", "failed", found, goal=Goal(at_most=0.0),
-            fixed="float32 products at the highest precision",
-            facts={"note": "; ".join([f"{passed} passed", *(f"failed: {test}" for test in failed)])},
+            "units", f"unit tests on the device, {name}", "failed", alternate({"t5xpg": failures}, 1),
+            fixed="float32 products at the highest precision", goal=Goal(at_most=0.0),
+            facts={"note": "; ".join(f"failed: {test}" for test in failed)} if failed else {},
         )  # fmt: skip
 
 
-def _run_tests(given: Conditions, paths: list[str], outcomes: dict[str, str]) -> None:
-    """Run tests; `outcomes` gets the verdict of each test that has ended, even if the time ends before the last one.
-
-    Raises NotMeasuredError where they do not come to their end.
-    """
+def _failed_tests(given: Conditions, paths: list[str]) -> list[str]:
+    """Run tests; the names of those that fail. Raises NotMeasuredError where they do not come to their end."""
     if importlib.util.find_spec("pytest") is None:
         raise NotMeasuredError("pytest is not installed in this Python")
     workers = min(8, (os.cpu_count() or 1) // 2)
     several = ["-n", str(workers), "--dist", "loadfile"] if workers > 1 and importlib.util.find_spec("xdist") else []
     # tests/conftest.py downloads text, and lets XLA compile fast rather than well
     plugins = ["--noconftest", "-p", "tests.tiers", "--tier=units"]
-    printed = ["-o", "addopts=--import-mode=importlib", "-v", "-rN", "--tb=line"]
-    arguments = [*plugins, *printed, *several, *paths, *(f"--ignore={path}" for path in NOT_OF_DEVICES)]
-    variables = {**os.environ, **EXACT, "XLA_PYTHON_CLIENT_PREALLOCATE": "false", "PYTHONUNBUFFERED": "1"}
-    with tempfile.TemporaryFile("w+") as log:
+    variables = {**os.environ, **EXACT, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "tests.xml"
+        printed = ["-o", "addopts=--import-mode=importlib", "-q", "--tb=line", f"--junitxml={file}"]
+        arguments = [*plugins, *printed, *several, *paths, *(f"--ignore={path}" for path in NOT_OF_DEVICES)]
         try:
-            code = subprocess.run(
+            done = subprocess.run(
                 [sys.executable, "-m", "pytest", *arguments], cwd=REPOSITORY, env=variables, timeout=given.left,
-                stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, check=False,
-            ).returncode  # fmt: skip
-            reason = None if code in (0, 1) else f"pytest ended with {code}"
+                stdin=subprocess.DEVNULL, stdout=sys.stderr, check=False,
+            )  # fmt: skip
         except subprocess.TimeoutExpired as error:
-            reason = f"took more than {error.timeout:.0f} s"
-        log.seek(0)
-        lines = log.read().splitlines()
-    for line in lines:
-        test, verdict = TEST.search(line), VERDICT.search(line)
-        if test and verdict:
-            outcomes[test[0]] = verdict[0]
-    if reason or not outcomes:
-        ending = f": {lines[-1]}" if lines and not outcomes else ""
-        raise NotMeasuredError(f"{reason or 'nothing was run'}, after {len(outcomes)} tests{ending}")
+            raise NotMeasuredError(f"took more than {error.timeout:.0f} s") from None
+        if done.returncode not in (0, 1):
+            raise NotMeasuredError(f"pytest ended with {done.returncode}")
+        cases = ElementTree.parse(file).iter("testcase")
+        failed = [case for case in cases if case.find("failure") is not None or case.find("error") is not None]
+        return [f"{case.get('classname')}::{case.get('name')}" for case in failed]
 
 
 def parity(given: Conditions) -> Iterator[Row]:
@@ -103,14 +90,15 @@ def parity(given: Conditions) -> Iterator[Row]:
     for name, steps in (SMALL_PARITY if given.small else PARITY).items():
         reports = []
         for kind, (dtype, environment) in kinds.items():
-            options = ("--job", name, "--steps", str(steps), "--dtype", dtype)
-            reports.append(given.run("benchmarks.step_ours", *options, environment=environment))
+            options = ("--job", name, "--repeats", str(steps), "--dtype", dtype)
+            reports.append(given.run("benchmarks.ours", "step", *options, environment=environment))
             say(f"  {name}, {kind}: the losses {', '.join(f'{loss:.6f}' for loss in reports[-1]['losses'])}")
             if kind != "CPU, float32":
                 yield from _differences(name, dtype, reports[0], reports[-1])
-    tiny, answers = decoding_jobs.JOBS["tiny"], []
+    tiny, answers = JOBS[decoding.TINY], []
+    options = ("decoding", "--job", decoding.TINY, "--repeats", "1")
     for environment in (ON_CPU, EXACT):
-        decoded = given.run("benchmarks.decoding_ours", "--job", "tiny", "--calls", "1", environment=environment)
+        decoded = given.run("benchmarks.ours", *options, environment=environment)
         answers.append(decoded["answer"])
     differing = sum(one != other for one, other in zip(*answers, strict=True))
     say(f"  greedy decoding: {differing} of {tiny.batch} rows differ")

@@ -1,4 +1,4 @@
-"""What a part of `make gpu` is given: the device, its time, where recordings lie, what other parts have found.
+"""What a part of `make gpu` is given: the device, its time, what other parts have found.
 
 `python -m benchmarks.gpu_device` prints what JAX's default device is; that takes a process of its own, as JAX takes the
 memory of the device.
@@ -16,19 +16,19 @@ from benchmarks.harness import Found, NotMeasuredError, Row, report_of
 from t5xpg.base.xla_flags import set_xla_flags
 
 DTYPES = ("float32", "bfloat16")
-SIZES = {"cpu": 1024, "gpu": 8192}  # of the matrices whose product is timed
+SIZES = {"cpu": 2048, "gpu": 8192}  # of the matrices whose product is timed
+SECONDS = 2.0
 
 
 @dataclass(frozen=True)
 class Conditions:
     """device: what `main` prints. small: sizes for a CPU, to try the parts. ends: when the part's time is over, by
-    time.monotonic(). recordings: a folder that `--record` wrote. found: the rows measured so far, by name of the part.
+    time.monotonic(). found: the rows measured so far, by name of the part.
     """
 
     device: Mapping[str, Any]
     small: bool
     ends: float
-    recordings: Path | None
     found: Mapping[str, Sequence[Row]]
 
     @property
@@ -77,7 +77,7 @@ def main() -> None:
         "count": jax.device_count(),
         "memory_bytes": hardware.device_memory(first),
         "published_flops": {dtype: hardware.peak_flops(first, dtype) for dtype in DTYPES},
-        "measured_flops": {dtype: hardware.measured_peak_flops(dtype, size=size) for dtype in DTYPES},
+        "measured_flops": {dtype: hardware.measured_peak_flops(dtype, size=size, seconds=SECONDS) for dtype in DTYPES},
     }
     print(json.dumps(facts))
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import decoding as search
-from benchmarks import decoding_jobs
 from benchmarks.gpu_device import Conditions, row
 from benchmarks.harness import PEERS_PYTHON, Found, Goal, NotMeasuredError, Row, alternate, output_of, say
 from benchmarks.jobs import JOBS
@@ -36,11 +35,11 @@ def step(given: Conditions) -> Iterator[Row]:
     for job, microbatches in ({SMALL: 1} if given.small else FIRST_MICROBATCHES).items():
         say(f"  {job}: {given.left:.0f} s left")  # raises where none are left: the job is not begun and has no rows
         steps = SMALL_STEPS if given.small else STEPS
-        options = ["--job", job, "--dtype", DTYPE, "--steps", str(steps)]
-        contestants = {OURS: ["benchmarks.step_ours", *options]}
+        options = ["step", "--job", job, "--dtype", DTYPE, "--repeats", str(steps)]
+        contestants = {OURS: ["benchmarks.ours", *options]}
         if job in (BASE, SMALL):
             cuda = ["--device", "cpu" if given.small else "cuda", "--option", "default"]
-            contestants[COMPILED] = ["benchmarks.step_transformers", *options, *cuda]
+            contestants[COMPILED] = ["benchmarks.in_transformers", *options, *cuda]
         reports: dict[str, dict[str, Any]] = {}
         missing: dict[str, str] = {}
         for number, (name, arguments) in enumerate(contestants.items()):
@@ -56,7 +55,7 @@ def step(given: Conditions) -> Iterator[Row]:
 
 def _fitting(given: Conditions, arguments: list[str], microbatches: int) -> dict[str, Any]:
     """What a contestant reports; the microbatches are doubled until they fit the memory."""
-    module, _, job, *_ = arguments
+    module, _, _, job, *_ = arguments
     python = PEERS_PYTHON if module.endswith("transformers") and PEERS_PYTHON.exists() else sys.executable
     while True:
         try:
@@ -159,17 +158,17 @@ def _planned(given: Conditions, experiment: str, microbatches: int) -> dict[str,
 
 def decoding(given: Conditions) -> Iterator[Row]:
     """Greedy decoding and beam search, tokens a second."""
-    name = "tiny" if given.small else BASE
+    name = search.TINY if given.small else f"decoding, {BASE}"
     calls = 1 if given.small else 5
-    for beams in (1, decoding_jobs.BEAMS):
-        options = ["--job", name, "--calls", str(calls), "--beams", str(beams), "--dtype", DTYPE]
+    for beams in (1, search.BEAMS):
+        options = ["decoding", "--job", name, "--repeats", str(calls), "--beams", str(beams), "--dtype", DTYPE]
 
         def tokens(options: list[str] = options) -> float:
-            return float(given.run("benchmarks.decoding_ours", *options)["tokens_per_second"])
+            return float(given.run("benchmarks.ours", *options)["tokens_per_second"])
 
         what = "greedy decoding" if beams == 1 else f"beam search with {beams} beams"
         say(f"  {what}: compiling, then {calls} batches, in tokens a second")
         yield row(
-            "decoding", f"{what}, {search.described(decoding_jobs.JOBS[name])}", "tokens/s",
+            "decoding", f"{what}, {search.described(JOBS[name])}", "tokens/s",
             alternate({"t5xpg": tokens}, 1), better="higher", fixed=f"{DTYPE}; random weights; encoding counted",
         )  # fmt: skip

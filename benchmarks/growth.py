@@ -1,6 +1,6 @@
 """How the cost of a training step grows with the length of the inputs, by kind of attention, and with the vocabulary.
 
-Each size is a process of its own (`benchmarks.growth_ours`).
+Each size is a process of its own (`benchmarks.ours`).
 """
 
 import dataclasses
@@ -56,6 +56,6 @@ def grown(reports: Sequence[Mapping[str, Any]], of: str, against: str) -> float:
 
 def _report(job: Job, settings: Mapping[str, Any]) -> dict[str, Any]:
     options = [json.dumps(dataclasses.asdict(job)), json.dumps(settings)]
-    report = report_of(["-m", "benchmarks.growth_ours", *options], seconds=180)
+    report = report_of(["-m", "benchmarks.ours", "growth", *options], seconds=180)
     say(f"  {job.inputs:,} inputs, {job.vocabulary:,} ids: {number(1000 * report['seconds'])} ms")
     return report

@@ -11,16 +11,14 @@ A module of rows has a function `rows(repeats)`, listed in `benchmarks.__main__.
 `repeats` is None where the user gave no number: each module has its own default, as far as its time allows.
 """
 
-import contextlib
 import json
 import os
 import re
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -173,11 +171,10 @@ def output_of(
     """
     variables = {**os.environ, **(environment or {})}
     try:
-        with _without_spaces(python) as program:
-            done = subprocess.run(
-                [program, *arguments], cwd=REPOSITORY, env=variables, timeout=seconds, text=True,
-                stdin=subprocess.DEVNULL, capture_output=True,
-            )  # fmt: skip
+        done = subprocess.run(
+            [python, *arguments], cwd=REPOSITORY, env=variables, timeout=seconds, text=True,
+            stdin=subprocess.DEVNULL, capture_output=True,
+        )  # fmt: skip
     except FileNotFoundError:
         raise NotMeasuredError(PEERS) from None
     except subprocess.TimeoutExpired:
@@ -186,18 +183,6 @@ def output_of(
         reason = _reason((done.stderr.strip() or done.stdout.strip() or f"exit {done.returncode}").splitlines())
         raise NotMeasuredError(f"failed: {reason[:_SHOWN_CHARACTERS]}")
     return done.stdout
-
-
-@contextlib.contextmanager
-def _without_spaces(python: Path | str) -> Iterator[str]:
-    """A path without spaces to another environment's Python, as torch.compile needs it to call a C++ compiler."""
-    if python == sys.executable or " " not in str(python):
-        yield str(python)
-        return
-    with tempfile.TemporaryDirectory(prefix="t5xpg_") as folder:
-        link = Path(folder) / "environment"
-        link.symlink_to(Path(python).parents[1])
-        yield str(link / "bin" / Path(python).name)
 
 
 def _reason(lines: Sequence[str]) -> str:

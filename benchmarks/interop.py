@@ -8,22 +8,58 @@ again, and their logits and greedy answers compared on the way in and on the way
 docs/interop.md.
 """
 
+import ast
 import functools
+import os
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
 from safetensors.numpy import load_file
 
-from benchmarks.interop_common import imported, logits_of, sizes
+from t5xpg.evaluate.trained_model import parameters_and_vocabulary
 from t5xpg.exchange import to_transformers
 from t5xpg.exchange.huggingface.transformers_check import python_with_torch, run_with
+from t5xpg.exchange.importing import import_checkpoint
+from t5xpg.experiment import assembly, config
 from t5xpg.models.decoding import greedy
+from t5xpg.models.model import Model
+from t5xpg.run.directory import RunDirectory
 
 THEIRS = Path(__file__).with_name("interop_transformers.py")
 FAMILIES = Path(__file__).parent.parent / "tests" / "goldens" / "families"
+
+
+def sizes(program: Path) -> list[str]:
+    """The keys of SIZES in a program of another environment, which cannot be imported here."""
+    for one in ast.parse(program.read_text(encoding="utf-8")).body:
+        if isinstance(one, ast.Assign | ast.AnnAssign) and isinstance(one.value, ast.Dict):
+            target = one.targets[0] if isinstance(one, ast.Assign) else one.target
+            if ast.unparse(target) == "SIZES":
+                return [ast.literal_eval(key) for key in one.value.keys if key is not None]
+    raise ValueError(f"{program} has no SIZES")
+
+
+def imported(checkpoint: Path, runs: Path, **options: Any) -> tuple[Path, config.LoadedConfig, Any]:
+    """Import a checkpoint; returns its run, its experiment, and its parameters."""
+    os.environ["T5XPG_RUNS_DIR"] = str(runs)
+    run = import_checkpoint(str(checkpoint), runs, name="imported", **options)
+    loaded = config.load("imported")
+    built = assembly.assemble(loaded.experiment)
+    return run, loaded, parameters_and_vocabulary(RunDirectory(run), loaded.experiment, built)[0]
+
+
+def logits_of(model: Model, params: Any, tokens: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Logits [B, T, V]. tokens: `targets` [B, T] and, if there is an encoder, `inputs` [B, S]."""
+    targets = tokens["targets"]
+    batch = {"decoder_target_tokens": targets, "decoder_input_tokens": np.pad(targets[:, :-1], ((0, 0), (1, 0)))}
+    if "inputs" in tokens:
+        batch["encoder_input_tokens"] = tokens["inputs"]
+    return np.asarray(jax.jit(model.logits)(params, batch))
 
 
 def made(size: str, python: Path, scratch: Path) -> Path:
@@ -61,13 +97,13 @@ def main() -> int:
     if python is None:
         sys.exit("transformers is not installed: `make bench-peers` installs it")
     for name in sys.argv[1:] or sizes(THEIRS):
-        folders = sorted(file.parent for file in FAMILIES.glob("*/answers.safetensors")) if name == "families" else []
+        folders = (
+            sorted(file.parent for file in FAMILIES.glob("*/answers.safetensors")) if name == "families" else [None]
+        )
         for folder in folders:
             with tempfile.TemporaryDirectory() as scratch:
-                print(row(folder.name, folder, Path(scratch)), flush=True)
-        if not folders:
-            with tempfile.TemporaryDirectory() as scratch:
-                print(row(name, made(name, python, Path(scratch)), Path(scratch)), flush=True)
+                given = folder or made(name, python, Path(scratch))
+                print(row(given.name if folder else name, given, Path(scratch)), flush=True)
     return 0
 
 

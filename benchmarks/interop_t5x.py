@@ -18,7 +18,7 @@ import jax
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
-from benchmarks.interop_common import imported, logits_of, sizes
+from benchmarks.interop import imported, logits_of, sizes
 from benchmarks.step import T5X_MISSING, T5X_PYTHON
 from t5xpg.data.batch import LM
 from t5xpg.data.vocab.vocabulary import Vocabulary
@@ -30,7 +30,7 @@ from t5xpg.exchange.t5x.networks import in_t5x, model_gin
 from t5xpg.models.config import T5Config
 from t5xpg.models.decoder_only import DecoderOnlyModel
 
-THEIRS = Path(__file__).with_name("interop_t5x_theirs.py")
+THEIRS = Path(__file__).with_name("in_t5x.py")
 LAYOUTS = ("tensorstore", "orbax")
 
 

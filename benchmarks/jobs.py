@@ -113,6 +113,15 @@ class Job:
             "decoder_loss_weights": np.ones(shapes["decoder"], np.int32),
         }
 
+    def sources(self) -> np.ndarray:
+        """int32 [batch, inputs] to decode: pieces of text, each with its end; a fourth of the rows are shorter."""
+        tokens = self.batches()[0]["encoder_input_tokens"]
+        tokens = np.where(tokens == END, END + 2, tokens)  # rows are packed: no end but the last
+        tokens[:, -1] = END
+        short = self.inputs * 3 // 4
+        tokens[::4, short - 1], tokens[::4, short:] = END, 0
+        return tokens
+
     def flops(self) -> float:
         """Floating point operations of the matrix products of one step, forward and backward (twice forward)."""
         joined, S, T = self.heads * self.head_dim, self.inputs, self.targets
@@ -128,21 +137,22 @@ class Job:
         return self.batch * (self.inputs + self.targets)
 
 
-JOBS = {
-    "small": Job(emb=128, mlp=512, inputs=256, targets=64),
-    "larger": Job(emb=256, mlp=1024, inputs=512, targets=114),
-}
-
-
 def t5_1_1(emb: int, mlp: int, heads: int, layers: int, batch: int = 128) -> Job:
     """A size of T5 1.1 with its own vocabulary, and pretraining's lengths; `gin/models/t5_1_1_*.gin` has the same."""
     return Job(emb, mlp, 512, 114, heads, 64, layers, layers, batch, vocabulary=32_128)
 
 
-# The jobs of `make gpu`.
-JOBS |= {
+JOBS = {
+    "small": Job(emb=128, mlp=512, inputs=256, targets=64),
+    "larger": Job(emb=256, mlp=1024, inputs=512, targets=114),
+    # of decoding: the published demo's model over bytes; T5 1.1 small
+    "decoding, tiny": Job(emb=128, mlp=512, inputs=256, targets=64, batch=32),
+    "decoding, small": t5_1_1(512, 1024, 6, 8, batch=32),
+    "decoding, small, 8 rows": t5_1_1(512, 1024, 6, 8, batch=8),
+    # of `make gpu`
     "t5_1_1_small": t5_1_1(512, 1024, 6, 8),
     "t5_1_1_base": t5_1_1(768, 2048, 12, 12),
     "t5_1_1_large": t5_1_1(1024, 2816, 16, 24),
     "a layer of t5_1_1_base": t5_1_1(768, 2048, 12, 1, batch=8),
+    "decoding, t5_1_1_base": t5_1_1(768, 2048, 12, 12, batch=32),
 }

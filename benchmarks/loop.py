@@ -32,7 +32,7 @@ def rows(repeats: int | None) -> list[Row]:
         return 1000 * (times[LAST] - times[FIRST]) / (LAST - FIRST)
 
     def bare() -> float:
-        return float(report_of(["-m", "benchmarks.loop_bare", EXPERIMENT, str(BARE_STEPS), OVERRIDES])["ms"])
+        return float(report_of(["-m", "benchmarks.ours", "bare", EXPERIMENT, str(BARE_STEPS), OVERRIDES])["ms"])
 
     found = alternate({LOOP: loop, BARE: bare}, repeats or REPEATS)
     fixed = (

@@ -1,10 +1,6 @@
 """What the measurements were made on: the machine, its kind, its peak of matrix products, versions, the source, who
-else ran.
+else ran."""
 
-`python -m benchmarks.machine` measures the peak and prints it; that takes a process of its own, as jax takes memory.
-"""
-
-import json
 import os
 import time
 from collections.abc import Mapping
@@ -12,10 +8,7 @@ from typing import Any
 
 from benchmarks.harness import NotMeasuredError, report_of
 from t5xpg.base import environment
-from t5xpg.base.xla_flags import set_xla_flags
 
-DTYPES = ("float32", "bfloat16")
-SIZE, SECONDS = 2048, 2.0
 # Instructions of a processor that decide how fast products are: their flags in /proc/cpuinfo, and their usual names.
 INSTRUCTIONS = {"avx2": "AVX2", "avx512f": "AVX-512", "avx512_bf16": "bf16", "amx_tile": "AMX"}
 
@@ -24,7 +17,7 @@ def describe() -> dict[str, Any]:
     """Machine, versions and commit; the peak of both precisions in operations a second; the load before it all."""
     load = os.getloadavg()[0]
     try:
-        peak = report_of(["-m", "benchmarks.machine"])
+        peak = report_of(["-m", "benchmarks.gpu_device"])["measured_flops"]
     except NotMeasuredError as reason:
         peak = {"missing": str(reason)}
     host = environment.host()
@@ -45,14 +38,3 @@ def instructions(facts: Mapping[str, str]) -> str:
     flags = facts.get("flags", "").split()
     known = ", ".join(name for flag, name in INSTRUCTIONS.items() if flag in flags)
     return f" ({known})" if known else ""
-
-
-def main() -> None:
-    set_xla_flags()
-    from t5xpg.distributed.hardware import measured_peak_flops
-
-    print(json.dumps({dtype: measured_peak_flops(dtype, size=SIZE, seconds=SECONDS) for dtype in DTYPES}))
-
-
-if __name__ == "__main__":
-    main()

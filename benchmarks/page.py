@@ -12,7 +12,7 @@ from typing import Any
 from benchmarks.harness import REPOSITORY, Found, Goal, Row, number
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import read_json, replaced_together, write_json, write_text
-from t5xpg.base.markdown import block_of, escape, table
+from t5xpg.base.markdown import aligned, block_of, escape, table
 
 RESULTS = REPOSITORY / "benchmarks" / "results" / "results.json"
 README, PAGE = REPOSITORY / "README.md", REPOSITORY / "docs" / "benchmarks.md"
@@ -161,23 +161,12 @@ def _measured(row: Row, name: str) -> str:
 
 
 def text(rows: Sequence[Row]) -> str:
-    """The rows for a terminal: columns and, under each row, what is the same for all contestants, and its command."""
-    found = [(row, list(cells(row))) for row in rows]
-    widths = [
-        max(map(len, column)) for column in zip(HEADER, *(line for _, lines in found for line in lines), strict=True)
-    ]
-    shown = [_columns(HEADER, widths), "-" * (sum(widths) + 2 * (len(widths) - 1))]
-    for row, lines in found:
-        shown += [*(_columns(line, widths) for line in lines), f"    {row.fixed}", f"    {row.command}", ""]
+    """The rows for a terminal: a table each, what is the same for all contestants, and the command."""
+    shown = []
+    for row in rows:
+        lines = [[name, *numbers, said] for _, name, said, *numbers in cells(row)]
+        shown += [f"{row.what} ({row.unit})", *aligned(("", *HEADER[3:], ""), lines), row.fixed, row.command, ""]
     return "\n".join(shown).rstrip("\n")
-
-
-def _columns(line: Sequence[str], widths: Sequence[int]) -> str:
-    padded = [
-        cell.rjust(width) if column > 2 else cell.ljust(width)
-        for column, (cell, width) in enumerate(zip(line, widths, strict=True))
-    ]
-    return "  ".join(padded).rstrip()
 
 
 def cells(row: Row) -> Iterator[list[str]]:

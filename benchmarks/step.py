@@ -68,9 +68,9 @@ def rows_of(name: str, repeats: int | None) -> list[Row]:
 
 def measurement(contestant: str, job: str, dtype: str, reports: dict[str, dict[str, Any]]) -> Callable[[], float]:
     """A function that measures a contestant once, keeps its report, and returns its milliseconds a step."""
-    options = ["--job", job, "--steps", str(STEPS[job]), "--dtype", dtype]
+    options = ["--job", job, "--repeats", str(STEPS[job]), "--dtype", dtype]
     measures: dict[str, Callable[[], dict[str, Any]]] = {
-        OURS: lambda: report_of(["-m", "benchmarks.step_ours", *options]),
+        OURS: lambda: report_of(["-m", "benchmarks.ours", "step", *options]),
         PLAIN: lambda: report_of(["-m", "benchmarks.step_plain_jax", *options]),
         EAGER: lambda: transformers([*options, "--option", "eager"]),
         COMPILED: lambda: transformers([*options, "--option", "default"]),
@@ -109,7 +109,7 @@ def difference(ours: Iterable[float], theirs: Iterable[float]) -> float:
 
 def transformers(options: list[str]) -> dict[str, Any]:
     """Run the contestant in the peers' environment."""
-    return report_of(["-m", "benchmarks.step_transformers", *options], python=PEERS_PYTHON)
+    return report_of(["-m", "benchmarks.in_transformers", "step", *options], python=PEERS_PYTHON)
 
 
 def t5x(options: list[str]) -> dict[str, Any]:

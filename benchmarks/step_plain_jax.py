@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
-from benchmarks import step_optax, step_timing
-from benchmarks.jobs import JOBS, Z_LOSS, Job
+from benchmarks.contestant import parse_options, time_steps
+from benchmarks.jobs import B1, B2, EPSILON, JOBS, LEARNING_RATE, Z_LOSS, Job
 
 Weights = dict[str, jax.Array]
 MASKED = -1e10
@@ -88,11 +91,33 @@ def loss_of(w: Weights, batch: dict[str, jax.Array], job: Job) -> jax.Array:
     return jnp.mean(log_z - of_target + Z_LOSS * log_z**2)
 
 
+def measure(loss_of: Callable[[Any, Any], jax.Array], params: Any, job: Job, repeats: int) -> None:
+    """Time updates of `params` by optax's AdamW on the job's batches, each as one jitted program that donates them."""
+    optimizer = optax.adamw(LEARNING_RATE, b1=B1, b2=B2, eps=EPSILON, weight_decay=0.0)
+    state = (params, optimizer.init(params))
+    batches = [{name: jnp.asarray(array) for name, array in batch.items()} for batch in job.batches()]
+
+    def update(state: Any, batch: Any) -> Any:
+        params, opt_state = state
+        loss, gradients = jax.value_and_grad(loss_of)(params, batch)
+        updates, opt_state = optimizer.update(gradients, opt_state, params)
+        return (optax.apply_updates(params, updates), opt_state), loss
+
+    jitted = jax.jit(update, donate_argnums=0)
+
+    def step(number: int) -> float:
+        nonlocal state
+        state, loss = jitted(state, batches[number])
+        return float(jax.block_until_ready((state, loss))[1])
+
+    time_steps(step, repeats, versions=f"jax {jax.__version__}, optax {optax.__version__}")
+
+
 def main() -> None:
-    given = step_timing.parse_options(__doc__)
+    given = parse_options(__doc__)
     job = JOBS[given.job]
     weights = {name: jnp.asarray(array) for name, array in job.weights().items()}
-    step_optax.measure(functools.partial(loss_of, job=job), weights, job, given.steps)
+    measure(functools.partial(loss_of, job=job), weights, job, given.repeats)
 
 
 if __name__ == "__main__":

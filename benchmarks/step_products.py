@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from benchmarks import step_timing
+from benchmarks.contestant import parse_options, time_steps
 from benchmarks.jobs import JOBS
 from t5xpg.base.xla_flags import set_xla_flags
 
@@ -84,7 +84,7 @@ def factors_of(found: Sequence[Product]) -> list[Any]:
 
 
 def main() -> None:
-    given = step_timing.parse_options(__doc__)
+    given = parse_options(__doc__)
     set_xla_flags()  # before jax is imported
     import jax
 
@@ -93,7 +93,7 @@ def main() -> None:
 
     found = list(products(assembly.assemble(experiment(JOBS[given.job], given.dtype)).traced_train_step().jaxpr))
     run, factors = jax.jit(program(found)), factors_of(found)
-    step_timing.measure(lambda _: float(run(factors)[0]), given.steps, flops=sum(one.flops for one in found))
+    time_steps(lambda _: float(run(factors)[0]), given.repeats, flops=sum(one.flops for one in found))
 
 
 if __name__ == "__main__":

@@ -11,14 +11,15 @@ import jax.numpy as jnp
 from t5x import losses
 from t5x.examples.t5 import network
 
-from benchmarks import step_optax, step_timing
+from benchmarks.contestant import parse_options
 from benchmarks.jobs import JOBS, Z_LOSS
+from benchmarks.step_plain_jax import measure
 from t5xpg.exchange.huggingface.config import config_from_transformers
 from t5xpg.exchange.huggingface.params import params_from_transformers
 
 
 def main() -> None:
-    given = step_timing.parse_options(__doc__)
+    given = parse_options(__doc__)
     job = JOBS[given.job]
     model = network.Transformer(
         network.T5Config(
@@ -51,7 +52,7 @@ def main() -> None:
         )
         return loss
 
-    step_optax.measure(loss_of, params, job, given.steps)
+    measure(loss_of, params, job, given.repeats)
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ from t5xpg.experiment import assembly, config
 from t5xpg.experiment.identity import data_config
 from t5xpg.experiment.prepare import prepare
 
-THEIRS = Path(__file__).with_name("t5x_agreement_theirs.py")
+THEIRS = Path(__file__).with_name("in_t5x.py")
 STEPS, TOLERANCE = 10, 1e-4
 USUAL = ["DROPOUT_RATE=0.0"]
 CASES: dict[str, list[str]] = {
@@ -82,7 +82,7 @@ def compare(
         loss = float(metrics["loss"]) / (tokens[-1] if is_sum else 1.0)
         losses.append(loss - float(metrics["z_loss"]) / tokens[-1])  # T5X's cross_ent_loss
     environment = {**os.environ, "PYTHONPATH": str(paths.REPOSITORY), "TF_CPP_MIN_LOG_LEVEL": "2"}
-    command = [python, str(THEIRS), str(paths.REPOSITORY), str(folder)]
+    command = [python, str(THEIRS), "train", str(paths.REPOSITORY), str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     if done.returncode:
         sys.exit(done.stderr[-3000:])

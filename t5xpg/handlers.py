@@ -396,6 +396,7 @@ def _sweep(options: Namespace) -> None:
     from t5xpg.experiment import config
     from t5xpg.study import kinds, launchers
     from t5xpg.study.study import Study
+    from t5xpg.study.sweep.sweep import Sweep
 
     arguments.without_overrides(options, _FIXED_IN_STUDY)
     name, _ = config.find_experiment(options.experiment)
@@ -405,6 +406,8 @@ def _sweep(options: Namespace) -> None:
     if options.times:
         if options.jobs != 1 or options.launcher != launchers.HERE or options.launcher_options or options.cells:
             raise UserError("TIMES=1 measures here, one recipe after the other: leave out JOBS, LAUNCHER and CELLS.")
+        if not isinstance(study, Sweep):
+            raise UserError("TIMES=1 is for the recipes of a sweep.toml: the cells of a matrix do different work.")
         study.time_steps()
         return
     launcher = launchers.launcher(options.launcher, options.launcher_options, options.jobs, study.folder / "jobs")

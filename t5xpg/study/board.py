@@ -1,13 +1,18 @@
-"""Common parts of the boards and the pages of all studies."""
+"""Common parts of all boards, and their pages: Markdown templates, beside this file, with values of the board."""
 
+import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from t5xpg.base.markdown import escape, table
-from t5xpg.run.report import Board
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from t5xpg.base.markdown import UNKNOWN, code, decimals, escape, table
+from t5xpg.base.progress import duration
 
 FORMAT = 1
+_Entry = Mapping[str, Any]
 
 
 def rounded(value: float | None, digits: int = 6) -> float | None:
@@ -21,26 +26,62 @@ def mean(values: Sequence[float | None]) -> float | None:
     return statistics.mean(known) if known and len(known) == len(values) else None
 
 
-def progress(board: Board, runs: str, missing: str) -> str:
-    """A sentence on the number of runs that are done; empty if all are. runs: their noun. missing: its end."""
-    if board["runs_done"] == board["runs"]:
-        return ""
-    return f"{board['runs_done']} of {board['runs']} {runs} are done; {missing}."
+def render(template: str, board: Mapping[str, Any], **values: Any) -> list[str]:
+    """The text of a page: that of a template, in which `board` and the values have their names."""
+    text = _ENVIRONMENT.get_template(template).render(board=board, **values)
+    return [re.sub(r"\n{3,}", "\n\n", text).strip()]
 
 
-def batch_shape(settings: Mapping[str, Any], packed_suffix: str) -> str:
-    """The rows and lengths of training batches. packed_suffix: is added if rows hold several examples."""
-    lengths = "/".join(str(length) for length in settings["lengths"].values())
-    return f"{settings['rows']} x {lengths}{packed_suffix if settings['packed'] else ''}"
+def count(value: float | None) -> str:
+    """A number without decimals, with commas for thousands."""
+    return UNKNOWN if value is None else f"{value:,.0f}"
 
 
-def facts(rows: Iterable[Sequence[str]], sources: Mapping[str, list[Any]]) -> str:
-    """The table at the end of a block: the given rows, and where the runs come from, as `runs.sources` gives it."""
-    cores = " or ".join(map(str, sources["cores"])) + (" core" if sources["cores"] == [1] else " cores")
-    texts = [", ".join(f"{name} {number}" for name, number in one.items() if number) for one in sources["versions"]]
-    source_rows = [
-        ["source", escape(", ".join(f"commit {commit}" for commit in sources["commit"])) or "no git checkout"],
-        ["hardware", escape(f"{', '.join(sources['cpu'])}; {cores} each")],
-        *(["versions", escape(text)] for text in texts),
-    ]
-    return table(["", ""], [*rows, *source_rows])
+def counts(groups: Iterable[Sequence[Any]]) -> str:
+    """The different sizes of groups: "3", or "2 or 3"."""
+    return " or ".join(map(str, sorted({len(group) for group in groups})))
+
+
+def seeds_text(entries: Iterable[_Entry]) -> str:
+    """The numbers of seeds of recipes: "1 seed", "2 or 3 seeds"."""
+    text = counts(entry["seeds"] for entry in entries)
+    return f"{text} {'seed' if text == '1' else 'seeds'}"
+
+
+def mean_of(entry: _Entry, name: str) -> float | None:
+    """The mean of a value over the seeds of an entry; None if the first seed has none."""
+    values = [one[name] for one in entry["seeds"]]
+    return None if values[0] is None else statistics.fmean(values)
+
+
+def superscript(number: int) -> str:
+    """The number in superscript characters, as the mark of a note: the site shows no HTML of a page."""
+    return str(number).translate(str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹"))
+
+
+def _version_text(versions: Mapping[str, str | None]) -> str:
+    return ", ".join(f"{name} {version}" for name, version in versions.items() if version)
+
+
+_ENVIRONMENT = Environment(
+    loader=FileSystemLoader(Path(__file__).parent / "templates"),
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+_ENVIRONMENT.globals.update(table=table)
+_ENVIRONMENT.filters.update(
+    by_mean=lambda entries, name: sorted(entries, key=lambda entry: mean_of(entry, name) or 0.0),
+    code=code,
+    count=count,
+    counts=counts,
+    decimals=decimals,
+    duration=duration,
+    md=escape,
+    mean_of=mean_of,
+    median=statistics.median,
+    prefixed=lambda text, prefix: prefix + text,
+    seeds_text=seeds_text,
+    superscript=superscript,
+    version_text=_version_text,
+)

@@ -55,10 +55,6 @@ class Study(PlannedExperiment):
         if cells is not None:
             raise UserError("CELLS=… chooses cells of a matrix.toml: the runs of a sweep depend on each other.")
 
-    def time_steps(self) -> None:
-        """Measure the time of a step of each recipe."""
-        raise UserError("TIMES=1 is for the recipes of a sweep.toml: the cells of a matrix do different work.")
-
     @abstractmethod
     def stages(self, cells: str | None) -> Iterator[Sequence[Run]]:
         """Yield groups of runs that are trained together; make what a group needs before it, and measure after it."""

@@ -118,7 +118,7 @@ def test_the_python_of_another_program_may_be_older(monkeypatch: pytest.MonkeyPa
     made("byt5-small", Path("python"), Path("scratch"))
     theirs("python", "answer", "folder")
     programs = [Path(call.args[0][1]).name for call in run.call_args_list]
-    assert programs == ["interop_transformers.py", "interop_t5x_theirs.py"], "without options that it may lack"
+    assert programs == ["interop_transformers.py", "in_t5x.py"], "without options that it may lack"
 
 
 def test_a_start_that_fails_leaves_the_other_rows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -253,7 +253,7 @@ def test_products_in_loops_count_as_often_as_they_run() -> None:
 
 def test_growth_is_computed_from_the_sizes_that_could_be_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     def measure(arguments: list[str], **_: object) -> dict[str, float]:
-        job, settings = map(json.loads, arguments[2:])
+        job, settings = map(json.loads, arguments[3:])
         if job["inputs"] == 8192 and "encoder_global_block" in settings:
             raise NotMeasuredError("no memory")
         tokens = job["inputs"] + job["targets"]

@@ -1,7 +1,6 @@
-"""`make gpu`: its file and page, what it does without memory, time or TensorFlow; and each part in small."""
+"""`make gpu`: its file and page, what it does without memory or time; and each part in small."""
 
 import dataclasses
-import importlib.util
 import json
 import subprocess
 import sys
@@ -13,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import gpu, gpu_device, gpu_page, gpu_runs, gpu_speed
+from benchmarks import gpu, gpu_device, gpu_page, gpu_speed
 from benchmarks.gpu_device import Conditions, row
 from benchmarks.harness import REPOSITORY, NotMeasuredError, Row
 from benchmarks.jobs import JOBS
@@ -21,14 +20,14 @@ from benchmarks.step import COMPILED
 from t5xpg.base.files import json_object_if_any
 from t5xpg.base.markdown import block_of
 from t5xpg.exchange.huggingface.config import config_from_transformers
-from t5xpg.experiment import config, prepare
+from t5xpg.experiment import config
 from tests.refusals import assert_named
 
 H100 = {
     "platform": "gpu", "kind": "NVIDIA H100 80GB HBM3", "count": 1, "memory_bytes": 78 << 30,
     "published_flops": {"float32": 5e14, "bfloat16": 1e15}, "measured_flops": {"float32": 4e14, "bfloat16": 7e14},
 }  # fmt: skip
-GIVEN = Conditions(H100, small=False, ends=float("inf"), recordings=None, found={})
+GIVEN = Conditions(H100, small=False, ends=float("inf"), found={})
 
 
 def test_the_page_shows_the_file() -> None:
@@ -80,7 +79,7 @@ def test_parts_are_chosen_by_name(monkeypatch: pytest.MonkeyPatch, capsys: pytes
 
 def test_a_step_that_does_not_fit_is_tried_in_microbatches(monkeypatch: pytest.MonkeyPatch) -> None:
     def run(self: Conditions, *arguments: str, python: object = None) -> dict[str, Any]:
-        module, _, job, *_ = arguments
+        module, _, _, job, *_ = arguments
         microbatches = int(arguments[-1])
         if module.endswith("transformers"):
             raise NotMeasuredError("failed: RuntimeError: torch finds no CUDA device")
@@ -126,13 +125,6 @@ def test_devices_without_figures_are_not_planned() -> None:
         gpu_speed._planned(given, "t5_1_1_base_c4", 1)
 
 
-@pytest.mark.parametrize("part", [gpu_runs.resume, gpu_runs.train])
-def test_without_tensorflow_runs_need_recordings(part: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(NotMeasuredError, match="tensorflow and seqio cannot be imported here"):
-        list(part(GIVEN))
-
-
 @pytest.mark.parametrize("size", ["small", "base", "large"])
 def test_the_jobs_are_the_sizes_of_gin(size: str) -> None:
     overrides = [f"gin/models/t5_1_1_{size}.gin"]
@@ -154,15 +146,3 @@ def test_parts_that_need_no_data(tmp_path: Path) -> None:
     assert list(parts) == ["units", "parity", "step", "plan", "decoding"]
     assert [one.reached() for name in ("units", "parity") for one in gpu_page.rows_of(parts[name])].count(False) == 0
     assert all(one.median(one.contestants[0]) for name in ("step", "decoding") for one in gpu_page.rows_of(parts[name]))
-
-
-@pytest.mark.process
-def test_parts_that_train(tmp_path: Path, own_place: Path) -> None:
-    prepare.export_dataset("pydocs", limit=200)
-    record = [sys.executable, "-m", "benchmarks.gpu", "--small", f"--record={tmp_path / 'recordings'}"]
-    subprocess.run(record, cwd=REPOSITORY, check=True)
-    parts = measured(tmp_path, "resume", "train", f"--recordings={tmp_path / 'recordings'}")
-    assert gpu_page.rows_of(parts["resume"])[0].reached()
-    losses = gpu_page.rows_of(parts["train"])[0].facts["losses"]
-    assert losses[-1][0] == 40 > losses[0][0]
-    assert losses[-1][1] < losses[0][1]

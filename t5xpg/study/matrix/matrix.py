@@ -10,7 +10,6 @@ from t5xpg.base.errors import UserError
 from t5xpg.base.files import json_object_of
 from t5xpg.check import checks
 from t5xpg.check.finding import Finding, report
-from t5xpg.data.text.manifest import find_manifests
 from t5xpg.data.vocab.record import find_vocabularies
 from t5xpg.data.vocab.sentinels import NAMED_TOKENS
 from t5xpg.experiment import data_state, prepare
@@ -102,54 +101,43 @@ class Matrix(Study):
         A missing vocabulary is no problem, as it is trained first; the cells that need it are checked as far as they do
         not depend on it. Raises UserError where the plan cannot be read.
         """
-        findings = list(self._preparations())
-        problems: dict[str, list[str]] = {}
-        for labels in self.plan.cells():
-            train, bindings = self.plan.vocabularies[labels["vocabulary"]].train, []
+        plan = self.plan
+        counts = ", ".join(f"{len(getattr(plan, axis))} {axis}" for axis in AXES.values())
+        left = f"{len(plan.left_out_pairs())} pairs left out, each with its reason"
+        cells = f"{paths.shown(self.plan_path)}: {counts}, {len(plan.cells())} cells; {left}"
+        findings, problems = [Finding("matrix", cells)], dict[str, list[str]]()
+        for name, entry in plan.vocabularies.items():
+            if entry.train is not None and not self._has_vocabulary(name):
+                findings.append(
+                    Finding("vocabs", f"{entry.train.name} is trained first: {plan.vocabulary_command(name)}")
+                )
+        for labels in plan.cells():
+            train, bindings = plan.vocabularies[labels["vocabulary"]].train, []
             if train is not None and not self._has_vocabulary(labels["vocabulary"]):
                 # the most ids that a task may have
                 bindings.append(f"VOCAB_SIZE={train.settings.size + train.settings.extra_ids + len(NAMED_TOKENS)}")
             run = self._run(labels, bindings)
-            run_findings = list(self._findings_of_run(run))
-            for finding in run_findings:
+            for finding in self._findings_of_run(run, has_data=not bindings):
                 if finding.problem:
                     problems.setdefault(finding.text, []).append(run.name)
-            findings += [finding for finding in run_findings if not finding.problem]
-        for text, cells in problems.items():
-            findings.append(Finding("cells", f"{text} (in {_list_cells(cells)})", problem=True))
+                else:
+                    findings.append(finding)
+        for text, names in problems.items():
+            findings.append(Finding("cells", f"{text} (in {_list_cells(names)})", problem=True))
         return report(findings, as_json=as_json)
 
-    def _preparations(self) -> Iterator[Finding]:
-        """Yields findings on the plan, and on what `make sweep` makes before it trains."""
-        plan = self.plan
-        counts = ", ".join(f"{len(getattr(plan, axis))} {axis}" for axis in AXES.values())
-        left = f"{len(plan.left_out_pairs())} pairs left out, each with its reason"
-        yield Finding("matrix", f"{paths.shown(self.plan_path)}: {counts}, {len(plan.cells())} cells; {left}")
-        if plan.dataset not in find_manifests(paths.data_directory()):
-            yield Finding("data", f"{plan.dataset} is exported first: make data DATASET={plan.dataset}")
-        for name, entry in plan.vocabularies.items():
-            if entry.train is not None and not self._has_vocabulary(name):
-                yield Finding("vocabs", f"{entry.train.name} is trained first: {plan.vocabulary_command(name)}")
-
-    def _findings_of_run(self, run: Run) -> Iterator[Finding]:
-        """Yields the problems of a cell, or a line with its facts."""
+    def _findings_of_run(self, run: Run, *, has_data: bool) -> list[Finding]:
+        """The problems of a cell, or a line with its facts."""
         loaded, mistakes = run.examined
         if loaded is None or mistakes:
-            yield from (Finding("cells", mistake, problem=True) for mistake in mistakes)
-            return
-        has_data = self._has_vocabulary(run.labels["vocabulary"])
-        findings = list(checks.findings(loaded, run.directory, data=has_data, quick=True))
-        if any(finding.problem for finding in findings):
-            yield from (finding for finding in findings if finding.problem)
-            return
-        facts = [
-            f"{loaded.experiment.model.num_params:,} parameters",
-            loaded.experiment.train_dataset.shapes,
-            f"{run.steps:,} steps",
-            run.labels["task"],
-            next(finding.text for finding in findings if finding.what == "run").partition(", in ")[0],
-        ]
-        yield Finding("cell", f"{run.name}: {', '.join(facts)}")
+            return [Finding("cells", mistake, problem=True) for mistake in mistakes]
+        found = list(checks.findings(loaded, run.directory, data=has_data, quick=True))
+        if problems := [finding for finding in found if finding.problem]:
+            return problems
+        experiment = loaded.experiment
+        facts = f"{experiment.model.num_params:,} parameters, {experiment.train_dataset.shapes}, {run.steps:,} steps"
+        state = next(finding.text for finding in found if finding.what == "run").partition(", in ")[0]
+        return [Finding("cell", f"{run.name}: {facts}, {run.labels['task']}, {state}")]
 
 
 def _list_cells(cells: Sequence[str]) -> str:

@@ -20,6 +20,7 @@ import numpy as np
 from t5xpg.base import environment
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import last_lines, write_json
+from t5xpg.base.markdown import aligned
 from t5xpg.base.paths import shown
 from t5xpg.base.progress import duration
 from t5xpg.experiment import config
@@ -37,6 +38,7 @@ RECEIPT = "hosts.json"
 LOSS_TOLERANCE, PARAMETER_TOLERANCE = 1e-5, 1e-4
 _OUTPUT = "output"
 _KILLED, _MOVED = "killed", {"from_2_to_1": (2, 1), "from_1_to_2": (1, 2)}
+_EXACT = {None: "", True: "bit for bit", False: "NOT bit for bit"}
 _END_SECONDS = 300.0  # in which all processes have to end after one of them got a signal
 
 
@@ -86,7 +88,33 @@ def prove_hosts(experiment: str, overrides: Sequence[str], *, processes: int, pa
         (folder / _OUTPUT).mkdir()
         start = time.monotonic()
         rows = _Proof(loaded, arguments, folder, processes).rows()
-        return _finish(rows, arguments, folder, processes, time.monotonic() - start)
+        seconds, proven = time.monotonic() - start, all(row.holds for row in rows)
+        record = {
+            "proven": proven,
+            "arguments": arguments,
+            "processes": processes,
+            "tolerances": {"losses": LOSS_TOLERANCE, "parameters": PARAMETER_TOLERANCE},
+            "rows": [asdict(row) for row in rows],
+            "seconds": seconds,
+            "versions": environment.versions(),
+            "host": environment.host(),
+            "source": environment.git_state(),
+        }
+        write_json(folder / RECEIPT, record)
+        lines = [
+            [
+                row.run,
+                "equal" if row.batches else "DIFFER",
+                f"{row.losses:.1e}",
+                f"{row.parameters:.1e}",
+                _EXACT[row.exact],
+            ]
+            for row in rows
+        ]
+        verdict = "the same run each time" if proven else "NOT the same run"
+        header = ["beside one process", "batches", "losses", "parameters", ""]
+        say("\n".join(["", *aligned(header, lines), f"{verdict}, in {duration(seconds)}; {shown(folder / RECEIPT)}"]))
+    return 0 if proven else 1
 
 
 class _Proof:
@@ -180,30 +208,6 @@ def _relative_l2(a: Arrays, b: Arrays) -> float:
         return float("inf")
     squares = sum(float(np.sum(np.square(a[name] - b[name], dtype=np.float64))) for name in a)
     return float(np.sqrt(squares / sum(float(np.sum(np.square(array, dtype=np.float64))) for array in a.values())))
-
-
-def _finish(rows: list[Row], arguments: Sequence[str], folder: Path, processes: int, seconds: float) -> int:
-    proven = all(row.holds for row in rows)
-    record = {
-        "proven": proven,
-        "arguments": list(arguments),
-        "processes": processes,
-        "tolerances": {"losses": LOSS_TOLERANCE, "parameters": PARAMETER_TOLERANCE},
-        "rows": [asdict(row) for row in rows],
-        "seconds": seconds,
-        "versions": environment.versions(),
-        "host": environment.host(),
-        "source": environment.git_state(),
-    }
-    write_json(folder / RECEIPT, record)
-    print("\nbeside one process                        batches  losses    parameters")
-    for row in rows:
-        exact = "" if row.exact is None else "  bit for bit" if row.exact else "  NOT bit for bit"
-        batches = "equal" if row.batches else "DIFFER"
-        print(f"{row.run:<40}  {batches:<7}  {row.losses:<8.1e}  {row.parameters:.1e}{exact}")
-    verdict = "the same run each time" if proven else "NOT the same run"
-    print(f"{verdict}, in {duration(seconds)}; {shown(folder / RECEIPT)}")
-    return 0 if proven else 1
 
 
 def _free_port() -> int:

@@ -5,19 +5,21 @@ SIGKILL ends it in each of the phases of `t5xpg.base.phases` and the same comman
 killed run that comes to its end is compared with the unbroken one; the receipt is kept beside them.
 """
 
-import math
 import random
+import shlex
 import shutil
 import time
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import jax
 
 from t5xpg.base import environment
 from t5xpg.base.errors import UserError
+from t5xpg.base.files import write_json
 from t5xpg.base.paths import shown
 from t5xpg.base.phases import PHASES
 from t5xpg.base.progress import duration
@@ -25,16 +27,36 @@ from t5xpg.experiment import config
 from t5xpg.experiment.config import LoadedConfig
 from t5xpg.run.checkpoint.folders import saved_steps
 from t5xpg.run.directory import RunDirectory
-from t5xpg.study.proofs import receipt
 from t5xpg.study.proofs.comparison import Comparison, compare
 from t5xpg.study.proofs.folder import proof_folder
-from t5xpg.study.proofs.kills import Kill, PhaseShares, PhaseTimes, WatchedRun, kill_in
+from t5xpg.study.proofs.kills import WatchedRun, kill_in
 from t5xpg.study.runs import ended_message, train_command
 
-_UNBROKEN, _KILLED, _LOG = "unbroken", "killed", "output.log"
+_UNBROKEN, _KILLED, _LOG, _RECEIPT = "unbroken", "killed", "output.log", "receipt.json"
 # After so many starts in a row without a kill that was still needed, the run or its marks must be wrong.
 _FRUITLESS = 8
+# How long a phase is taken to last before one was seen: short, so that the kill falls into it.
+_UNKNOWN_SECONDS = 0.1
 _FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Kill:
+    """One kill: the phase it was meant for, and the phases that were open when the process died."""
+
+    round: int
+    aimed_at: str
+    open: tuple[str, ...]
+    step: int  # the update that had begun, or the one that was restored
+    seconds: float  # since the start of the process
+
+    @property
+    def phase(self) -> str | None:
+        """The phase that it counts for: the one it was meant for if that was open, or another that was."""
+        if self.aimed_at in self.open:
+            return self.aimed_at
+        # steps overlap with saves, which go on in the background; the rarer phase says more
+        return min(self.open, key=("save", "evaluate", "restore", "compile", "step").index, default=None)
 
 
 def prove_resume(
@@ -55,68 +77,89 @@ def prove_resume(
             f'that no start continues another. Save more often: GIN="--gin.CHECKPOINT_PERIOD={max(1, steps // 10)}".'
         )
     jax.config.update("jax_platforms", "cpu")  # this process only reads arrays: accelerators are the training's
-    own_names = {_UNBROKEN, _KILLED, _LOG, receipt.JSON_NAME, receipt.TEXT_NAME}
+    own_names = {_UNBROKEN, _KILLED, _LOG, _RECEIPT}
+    more = [] if recorded is None else [f"--recorded={recorded.absolute()}"]
     with proof_folder(path, lambda entry: entry.name in own_names) as folder:
-        return _Proof(loaded, experiment, overrides, kills, seed, folder, recorded).run()
+        proof = _Proof(loaded, [experiment, *overrides], more, folder, random.Random(seed))
+        began, source = time.monotonic(), environment.git_state()
+        comparison = proof.run(kills)
+        counts = Counter(kill.phase or "between" for kill in proof.kills)
+        receipt = {
+            "format": _FORMAT,
+            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "proven": not comparison.differences,
+            "experiment": experiment,
+            "overrides": list(overrides),
+            "steps": proof.steps,
+            "kills": {
+                "asked": kills,
+                "seed": seed,
+                "dealt": len(proof.kills),
+                "by_phase": {name: counts[name] for name in (*PHASES, "between") if counts[name]},
+            },
+            "rounds": proof.rounds,
+            "starts": proof.starts,
+            "seconds": round(time.monotonic() - began, 1),
+            "equal": comparison.equal,
+            "differences": comparison.differences,
+            "versions": environment.versions(),
+            "source": source,
+            "source_changed": environment.git_state() != source,
+            "host": environment.host(),
+            "devices": RunDirectory(folder / _UNBROKEN).read()["starts"][0]["devices"],
+            "list_of_kills": [
+                {**asdict(kill), "phase": kill.phase, "seconds": round(kill.seconds, 3)} for kill in proof.kills
+            ],
+        }
+        write_json(folder / _RECEIPT, receipt)
+        say("\n".join(["", *_lines(receipt), f"receipt  {shown(folder / _RECEIPT)}"]))
+    return 0 if receipt["proven"] else 1
 
 
 class _Proof:
-    """The runs of one proof, and what has been counted and compared so far."""
+    """The runs of one proof, and what has been counted so far."""
 
     def __init__(
-        self,
-        loaded: LoadedConfig,
-        experiment: str,
-        overrides: Sequence[str],
-        kills: int,
-        seed: int,
-        folder: Path,
-        recorded: Path | None,
+        self, loaded: LoadedConfig, arguments: Sequence[str], options: Sequence[str], folder: Path, draw: random.Random
     ) -> None:
-        self._loaded, self._experiment, self._overrides = loaded, experiment, tuple(overrides)
-        self._least_kills, self._seed, self._folder = kills, seed, folder
-        self._options = [] if recorded is None else [f"--recorded={recorded.absolute()}"]
-        self._draw = random.Random(seed)
-        self._shares = PhaseShares(kills, self._draw)
-        self._kills: list[Kill] = []
-        self._rounds = 1
-        self._starts = 0
-        self._fruitless = 0
-        self._start_time = time.monotonic()
-        self._source = environment.git_state()
-        say(f"training {loaded.experiment.total_steps:,} steps without interruption, into {shown(folder / _UNBROKEN)}")
+        self._loaded, self._arguments, self._options, self._folder = loaded, arguments, options, folder
+        self._draw, self._fruitless = draw, 0
+        self.kills: list[Kill] = []
+        self.rounds, self.starts, self.steps = 1, 0, loaded.experiment.total_steps
+
+    def run(self, kills: int) -> Comparison:
+        """Train without interruption, then kill and compare until every phase has its share of kills."""
+        say(f"training {self.steps:,} steps without interruption, into {shown(self._folder / _UNBROKEN)}")
         with self._start(_UNBROKEN) as run:
             self._await_end(run)
-            self._times, self._whole_seconds = PhaseTimes(run.steps, run.durations), run.seconds
-        self._steps = self._last_step(_UNBROKEN) or loaded.experiment.total_steps  # it may end early
-        silent = [name for name in PHASES if name != "restore" and not run.steps[name]]
-        if silent:
+            self._begins, self._durations, self._whole_seconds = run.steps, run.durations, run.seconds
+        self.steps = self._last_step(_UNBROKEN) or self.steps  # it may end early
+        if silent := [name for name in PHASES if name != "restore" and not self._begins[name]]:
             raise UserError(
-                f"The training of {loaded.name} said nothing of these phases, so that it cannot be killed in them: "
-                f"{', '.join(silent)}. Is {folder / _UNBROKEN} a run of {self._steps:,} steps?"
+                f"The training of {self._loaded.name} said nothing of these phases, so that it cannot be killed in "
+                f"them: {', '.join(silent)}. Is {self._folder / _UNBROKEN} a run of {self.steps:,} steps?"
             )
         say(f"that took {duration(self._whole_seconds)}; now killing, {kills} times or more")
-
-    def run(self) -> int:
-        """Kill and compare; returns the exit code."""
+        self._left = Counter({name: kills // len(PHASES) for name in PHASES})
+        self._left.update(self._draw.sample(PHASES, kills % len(PHASES)))
         while True:
             if not self._kill_until_the_end():
                 say("every phase has its share; the killed run goes on to its end")
                 with self._start(_KILLED) as run:
                     self._await_end(run)
             unbroken, killed = self._folder / _UNBROKEN, self._folder / _KILLED
-            comparison = compare(self._loaded, unbroken, killed, self._steps)
-            say(f"round {self._rounds}: {'equal' if not comparison.differences else 'DIFFERENT'}")
-            if comparison.differences or not self._shares.left:
-                return self._finish(comparison)
+            comparison = compare(self._loaded, unbroken, killed, self.steps)
+            say(f"round {self.rounds}: {'equal' if not comparison.differences else 'DIFFERENT'}")
+            if comparison.differences or not self._left.total():
+                return comparison
             shutil.rmtree(killed)
-            self._rounds += 1
+            self.rounds += 1
 
     def _kill_until_the_end(self) -> bool:
         """Start and kill until every phase has its share; returns whether the run came to its end before that."""
-        while left := self._shares.left:
+        while left := self._left.total():
             at_end = self._start_and_kill()
-            self._fruitless = self._fruitless + 1 if self._shares.left == left else 0
+            self._fruitless = self._fruitless + 1 if self._left.total() == left else 0
             if self._fruitless >= _FRUITLESS:
                 raise UserError(
                     f"{_FRUITLESS} starts in a row ended in none of the phases that the run still has to be killed in. "
@@ -129,39 +172,43 @@ class _Proof:
     def _start_and_kill(self) -> bool:
         """One start of the killed run; returns whether it came to its end."""
         saved = self._last_step(_KILLED)
-        target, occurrence = self._draw_target(saved)
+        phase, occurrence = self._target(saved)
+        seconds = self._draw.random() * self._draw.choice(self._durations[phase] or [_UNKNOWN_SECONDS])
         with self._start(_KILLED) as run:
-            limit = 600 + 10 * self._whole_seconds
-            died_in = kill_in(run, target, occurrence, self._times, self._draw, limit_seconds=limit)
-            self._times.learn(run)
+            died_in = kill_in(run, phase, occurrence, seconds, limit_seconds=600 + 10 * self._whole_seconds)
+            for name, found in run.durations.items():  # only a start that continues a run has a restore
+                self._durations[name].extend(found)
             if died_in is None:
                 self._await_end(run)
                 return True
             reached = max((step for step in run.steps["step"] if step), default=saved or 0)
-            kill = Kill(self._rounds, target, tuple(died_in), reached, run.seconds)
-        self._shares.count(kill.phase)
-        self._kills.append(kill)
-        phase = kill.phase or "between"
+            kill = Kill(self.rounds, phase, tuple(died_in), reached, run.seconds)
+        self.kills.append(kill)
+        if kill.phase is not None and self._left[kill.phase]:
+            self._left[kill.phase] -= 1
         say(
-            f"kill {len(self._kills):>3}  {phase:<8}  at step {kill.step:,}, {kill.seconds:.1f} s after the start; "
-            f"{self._shares.left} to come{'' if phase == target else f'  (meant for {target})'}"
+            f"kill {len(self.kills):>3}  {kill.phase or 'between':<8}  at step {kill.step:,}, {kill.seconds:.1f} s "
+            f"after the start; {self._left.total()} to come{'' if kill.phase == phase else f'  (meant for {phase})'}"
         )
         return False
 
-    def _draw_target(self, saved: int | None) -> tuple[str, int]:
-        """(phase, n): the n-th such phase of a start from `saved`; ("save", 0) where the run has to get on first."""
-        counts = self._times.occurrences(saved)
-        phase = self._shares.draw_phase(counts)
-        if phase is None:
-            return "save", 0
-        # Far enough on average that the kills spread over the whole run; not the last such phase: it may be missed.
-        farthest = max(math.ceil(counts[phase] / 5), round(2 * counts[phase] / self._shares.left))
-        return phase, self._draw.randint(1, max(1, min(farthest, counts[phase] - 1)))
+    def _target(self, saved: int | None) -> tuple[str, int]:
+        """(phase, n): the n-th such phase of a start from the checkpoint `saved`, or from nothing (None)."""
+        last = -1 if saved is None else saved
+        counts = {name: sum(step is None or step > last for step in self._begins[name]) for name in PHASES}
+        counts["restore"] = 0 if saved is None else 1
+        possible = [name for name in PHASES for _ in range(self._left[name]) if counts[name]]
+        if not possible:
+            return "save", 2  # once the first save has ended, so that the run gets on
+        phase = self._draw.choice(possible)
+        # Far enough on average that the kills spread over the whole run.
+        farthest = max(counts[phase] // 5, round(2 * counts[phase] / self._left.total()), 1)
+        return phase, self._draw.randint(1, min(farthest, counts[phase]))
 
     def _start(self, name: str) -> WatchedRun:
-        self._starts += name == _KILLED
-        directory = RunDirectory(self._folder / name)
-        command = train_command(self._experiment, self._overrides, directory.path, *self._options)
+        self.starts += name == _KILLED
+        experiment, *overrides = self._arguments
+        command = train_command(experiment, overrides, self._folder / name, *self._options)
         return WatchedRun(command, self._folder / _LOG)
 
     def _await_end(self, run: WatchedRun) -> None:
@@ -175,36 +222,34 @@ class _Proof:
         """The last whole checkpoint of a run."""
         return max(saved_steps(RunDirectory(self._folder / name).checkpoints), default=None)
 
-    def _finish(self, comparison: Comparison) -> int:
-        counts = Counter(kill.phase or "between" for kill in self._kills)
-        records = [{**asdict(kill), "phase": kill.phase, "seconds": round(kill.seconds, 3)} for kill in self._kills]
-        content = {
-            "format": _FORMAT,
-            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-            "proven": not comparison.differences,
-            "experiment": self._experiment,
-            "overrides": list(self._overrides),
-            "steps": self._steps,
-            "kills": {
-                "asked": self._least_kills,
-                "seed": self._seed,
-                "dealt": len(self._kills),
-                "by_phase": {name: counts[name] for name in (*PHASES, "between") if counts[name]},
-            },
-            "rounds": self._rounds,
-            "starts": self._starts,
-            "seconds": round(time.monotonic() - self._start_time, 1),
-            "equal": comparison.equal,
-            "differences": comparison.differences,
-            "versions": environment.versions(),
-            "source": self._source,
-            "source_changed": environment.git_state() != self._source,
-            "host": environment.host(),
-            "devices": RunDirectory(self._folder / _UNBROKEN).read()["starts"][0]["devices"],
-            "list_of_kills": records,
-        }
-        print(f"\n{receipt.write(self._folder, content)}receipt  {shown(self._folder / receipt.JSON_NAME)}", flush=True)
-        return 0 if content["proven"] else 1
+
+def _lines(receipt: Mapping[str, Any]) -> Iterator[str]:
+    """Yields the receipt as it is printed."""
+    kills, host, devices, source = (receipt[name] for name in ("kills", "host", "devices", "source"))
+    counts = ", ".join(f"{name} {count}" for name, count in kills["by_phase"].items())
+    kind = f"; {devices['count']} x {devices['kind']}" if devices else ""
+    commit = (
+        "no checkout" if source is None else f"commit {source['commit']}{'' if source['clean'] else ', with changes'}"
+    )
+    lines = [
+        ("proof", "every resume was exact" if receipt["proven"] else "NOT the same run"),
+        ("run", f"{shlex.join([receipt['experiment'], *receipt['overrides']])}: {receipt['steps']:,} steps"),
+        ("kills", f"{kills['dealt']} by SIGKILL (seed {kills['seed']}): {counts}"),
+        ("rounds", f"{receipt['rounds']}, in {receipt['starts']} starts, compared with a run that nothing interrupted"),
+        *(
+            ("equal", f"{name}, sha256 {facts['sha256']}")
+            for name, facts in receipt["equal"].items()
+            if "sha256" in facts
+        ),
+        ("equal", ", ".join(name for name, facts in receipt["equal"].items() if "sha256" not in facts)),
+        *(("DIFFERENT", difference) for difference in receipt["differences"]),
+        ("machine", f"{host['cpu'] or 'unknown processor'}, {host['cores']} cores, {host['platform']}{kind}"),
+        ("versions", ", ".join(f"{name} {version}" for name, version in receipt["versions"].items() if version)),
+        ("source", commit + ("; it was changed while this was proven" if receipt["source_changed"] else "")),
+        ("took", duration(receipt["seconds"])),
+    ]
+    for label, text in lines:
+        yield f"{label:<9}  {text}"
 
 
 def say(text: str) -> None:

@@ -6,6 +6,7 @@ the target after its TRAIN_STEPS updates. The record.json beside it holds what w
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -21,10 +22,9 @@ from t5xpg.run.report import Page
 from t5xpg.run.results import collect, training_seconds, write_results
 from t5xpg.run.results_page import OTHER_LOAD_ALLOWED
 from t5xpg.study import launchers, runs
-from t5xpg.study.board import FORMAT, rounded
+from t5xpg.study.board import FORMAT, render, rounded
 from t5xpg.study.plan_file import read
 from t5xpg.study.runs import Run
-from t5xpg.study.speedrun.page import PAGE
 from t5xpg.study.speedrun.rules import SpeedrunPlan, margin, objections, rule_violations
 from t5xpg.study.study import PlannedExperiment
 
@@ -38,7 +38,7 @@ class Speedrun(PlannedExperiment):
     """The entries of a speedrun, their gin files by their names, and their runs."""
 
     plan_file: ClassVar[str] = "speedrun.toml"
-    page: ClassVar[Page] = PAGE
+    page: ClassVar[Page] = Page("speedrun.json", "speedrun", partial(render, "speedrun.md.j2"))
 
     def __init__(self, experiment: str, folder: Path) -> None:
         super().__init__(experiment, folder)

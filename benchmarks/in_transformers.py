@@ -1,11 +1,14 @@
-"""The training step of transformers' T5 on PyTorch: a contestant of `benchmarks.step`, run in `.venv-bench`.
+"""transformers' T5 on PyTorch as a contestant, run in `.venv-bench`: the training step, and decoding by `generate`.
 
---option names how torch runs it: "eager", or the mode of torch.compile ("default", "max-autotune"). Attention is
-PyTorch's scaled_dot_product_attention, the optimiser its fused AdamW, the masks additive biases made before the step.
+--option of a step names how torch runs it: "eager", or the mode of torch.compile ("default", "max-autotune"). Attention
+is scaled_dot_product_attention, the optimiser the fused AdamW, the masks additive biases made before the step.
+--option of decoding is "eager", which is how `generate` works by default, or "compiled": the decoder with torch.compile
+over a cache of fixed size, the way that transformers describes.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import tempfile
@@ -13,14 +16,16 @@ from pathlib import Path
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 
+import numpy as np
 import torch
 import transformers
 from safetensors.numpy import save_file
 
-from benchmarks import step_timing
+from benchmarks.contestant import parse_options, time_decoding, time_steps
 from benchmarks.jobs import B1, B2, EPSILON, JOBS, LEARNING_RATE, Z_LOSS, Job
 
 MASKED = -1e10
+VERSIONS = f"torch {torch.__version__}, transformers {transformers.__version__}"
 
 
 def load(job: Job) -> transformers.T5ForConditionalGeneration:
@@ -48,13 +53,9 @@ def prepared(job: Job, device: str) -> list[dict[str, torch.Tensor]]:
     return batches
 
 
-def main() -> None:
-    given = step_timing.parse_options(__doc__)
+def step(given: argparse.Namespace) -> None:
     if given.device == "cuda" and not torch.cuda.is_available():
         raise RuntimeError(f"torch {torch.__version__} finds no CUDA device")
-    transformers.utils.logging.disable_progress_bar()
-    transformers.utils.logging.set_verbosity_error()
-    torch.set_num_threads(len(os.sched_getaffinity(0)))
     job = JOBS[given.job]
     model = load(job).train().to(given.device)
     optimizer = torch.optim.AdamW(
@@ -75,7 +76,7 @@ def main() -> None:
     compute = loss_of if given.option == "eager" else torch.compile(loss_of, mode=given.option)
     batches = prepared(job, given.device)
 
-    def step(number: int) -> float:
+    def update(number: int) -> float:
         optimizer.zero_grad(set_to_none=True)
         whole = torch.zeros((), device=given.device)
         for part in range(given.microbatches):  # parts have equally many tokens: the mean of their means is the batch's
@@ -90,9 +91,31 @@ def main() -> None:
     def device_memory() -> int | None:
         return torch.cuda.max_memory_allocated() if given.device == "cuda" else None
 
-    versions = f"torch {torch.__version__}, transformers {transformers.__version__}"
-    step_timing.measure(step, given.steps, versions=versions, device_memory=device_memory)
+    time_steps(update, given.repeats, versions=VERSIONS, device_memory=device_memory)
+
+
+def decoding(given: argparse.Namespace) -> None:
+    job = JOBS[given.job]
+    model = load(job).eval()
+    tokens = torch.from_numpy(job.sources()).long()
+    options = {
+        "input_ids": tokens, "attention_mask": (tokens > 0).long(), "max_new_tokens": job.targets,
+        "do_sample": False, "num_beams": given.beams, "length_penalty": 1.0, "early_stopping": False,
+    }  # fmt: skip
+    if given.option == "compiled":
+        options["cache_implementation"] = "static"
+        model.forward = torch.compile(model.forward)
+
+    @torch.inference_mode()
+    def decode() -> np.ndarray:
+        return model.generate(**options).numpy()[:, 1:]
+
+    time_decoding(decode, given.repeats, job.targets, versions=VERSIONS)
 
 
 if __name__ == "__main__":
-    main()
+    transformers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.set_verbosity_error()
+    torch.set_num_threads(len(os.sched_getaffinity(0)))
+    options = parse_options(__doc__)
+    {"step": step, "decoding": decoding}[options.work](options)

@@ -1,11 +1,16 @@
-"""What T5X does for `benchmarks.interop_t5x`, in a Python that has it.
+"""What T5X does for `benchmarks.interop_t5x` and `benchmarks.t5x_agreement`, in a Python that has it.
 
-    python interop_t5x_theirs.py make SIZE tensorstore|orbax FOLDER     a checkpoint with random parameters, and answers
-    python interop_t5x_theirs.py answer FOLDER                          restores what was exported there, and answers
+    python in_t5x.py make SIZE tensorstore|orbax FOLDER     a checkpoint with random parameters, and answers
+    python in_t5x.py answer FOLDER                          restores what was exported there, and answers
+    python in_t5x.py train REPOSITORY FOLDER                updates once for each batch
 
 answers.safetensors has `inputs` [B, S] (not for a decoder alone), `targets` [B, T] and `logits`. `answer` builds the
 model of FOLDER/model.gin, restores the whole train state by both of the classes for checkpoints, and writes answers to
 tokens.safetensors.
+
+`train` finds in FOLDER experiment.gin, as `make train ENGINE=t5x` writes it, a checkpoint of step 0 that it names, and
+batches.safetensors ("<step>/<feature>"). theirs.safetensors gets the parameters after the last batch and `losses` (nats
+for each target token, before each update).
 """
 
 from __future__ import annotations
@@ -29,8 +34,8 @@ import gin
 
 B, S, T, STEP = 2, 48, 16, 1
 _GATED = {"mlp_activations": ("gelu", "linear"), "logits_via_embedding": False}
-_SMALL = {"emb_dim": 512, "num_heads": 6, "head_dim": 64, "mlp_dim": 1024, "vocab_size": 32128, **_GATED}
-_BOTH = {"num_encoder_layers": 8, "num_decoder_layers": 8}
+_SMALL = {"emb_dim": 512, "num_heads": 6, "head_dim": 64, "mlp_dim": 1024, **_GATED}
+_LAYERS = {"num_encoder_layers": 8, "num_decoder_layers": 8}
 # T5X's network, and sizes as they are published
 SIZES: dict[str, tuple[Any, dict[str, Any]]] = {
     "t5_1_0_small": (
@@ -41,17 +46,8 @@ SIZES: dict[str, tuple[Any, dict[str, Any]]] = {
             "logits_via_embedding": True,
         },
     ),
-    "t5_1_1_small": (minimal, {**_SMALL, **_BOTH}),
-    "byt5_small": (
-        minimal,
-        {
-            **_SMALL, "emb_dim": 1472, "mlp_dim": 3584, "vocab_size": 384, "num_encoder_layers": 12,
-            "num_decoder_layers": 4,
-        },
-    ),
-    "mt5_small": (minimal, {**_SMALL, **_BOTH, "vocab_size": 250112}),
-    "umt5_small": (scalable, {**_SMALL, **_BOTH, "vocab_size": 256384, "scan_layers": True}),
-    "umt5_small_unscanned": (scalable, {**_SMALL, **_BOTH, "vocab_size": 384, "scan_layers": False}),
+    "t5_1_1_small": (minimal, {**_SMALL, **_LAYERS, "vocab_size": 32128}),
+    "umt5_small_unscanned": (scalable, {**_SMALL, **_LAYERS, "vocab_size": 384, "scan_layers": False}),
 }  # fmt: skip
 
 
@@ -64,10 +60,11 @@ def _model(size: str) -> models.EncoderDecoderModel:
     return models.EncoderDecoderModel(module, vocabulary, vocabulary, optimizer)
 
 
-def _state(model: Any) -> tuple[utils.TrainStateInitializer, Any]:
-    shapes = {"decoder_input_tokens": (B, T), "decoder_target_tokens": (B, T)}
-    if isinstance(model, models.EncoderDecoderModel):
-        shapes["encoder_input_tokens"] = (B, S)
+def _state(model: Any, shapes: dict[str, tuple[int, ...]] | None = None) -> tuple[utils.TrainStateInitializer, Any]:
+    if shapes is None:
+        shapes = {"decoder_input_tokens": (B, T), "decoder_target_tokens": (B, T)}
+        if isinstance(model, models.EncoderDecoderModel):
+            shapes["encoder_input_tokens"] = (B, S)
     partitioner = partitioning.PjitPartitioner(num_partitions=1)
     types = dict.fromkeys(shapes, jnp.int32)
     init = model.get_initial_variables
@@ -76,17 +73,10 @@ def _state(model: Any) -> tuple[utils.TrainStateInitializer, Any]:
 
 def _logits(model: Any, params: Any, tokens: dict[str, np.ndarray]) -> np.ndarray:
     targets = tokens["targets"]
-    shifted = np.pad(targets[:, :-1], ((0, 0), (1, 0)))
-    if "inputs" not in tokens:
-
-        def apply(params: Any) -> Any:
-            return model.module.apply({"params": params}, shifted, targets, enable_dropout=False)
-    else:
-
-        def apply(params: Any) -> Any:
-            return model.module.apply({"params": params}, tokens["inputs"], shifted, targets, enable_dropout=False)
-
-    return np.asarray(jax.jit(apply)(params), np.float32)
+    given = [tokens["inputs"]] if "inputs" in tokens else []
+    given += [np.pad(targets[:, :-1], ((0, 0), (1, 0))), targets]
+    apply = jax.jit(lambda params: model.module.apply({"params": params}, *given, enable_dropout=False))
+    return np.asarray(apply(params), np.float32)
 
 
 def make(size: str, layout: str, folder: Path) -> None:
@@ -138,8 +128,46 @@ def answer(folder: Path) -> None:
     save_file({"logits": _logits(model, own.params, tokens)}, folder / "logits.safetensors")
 
 
+def train(repository: Path, folder: Path) -> None:
+    """T5X builds model and trainer from the gin files, restores the checkpoint, and updates once for each batch."""
+    from t5x import train as t5x_train
+
+    gin.configurable(t5x_train.train)
+    # the fragment imports this module as its train script
+    sys.modules["__main__"].train = t5x_train.train  # type: ignore[attr-defined]
+    gin_utils.parse_gin_flags(
+        [str(repository)], [str(folder / "experiment.gin"), str(repository / "gin" / "engines" / "t5x.gin")], []
+    )
+    model = copy.deepcopy(gin.query_parameter("%MODEL"))
+    trainer_class = copy.deepcopy(gin.query_parameter("train.trainer_cls"))
+    path = gin.query_parameter("%INITIAL_CHECKPOINT_PATH")
+    batches: dict[int, dict[str, Any]] = {}
+    for name, array in load_file(folder / "batches.safetensors").items():
+        step, feature = name.split("/")
+        batches.setdefault(int(step), {})[feature] = array
+    initializer, partitioner = _state(model, {name: array.shape for name, array in batches[0].items()})
+    state = checkpoints.Checkpointer(initializer.global_train_state_shape, partitioner, "").restore(path=path)
+    trainer = trainer_class(
+        model=model,
+        train_state=state,
+        partitioner=partitioner,
+        eval_names=[],
+        summary_dir=None,
+        train_state_axes=initializer.train_state_axes,
+        rng=jax.random.PRNGKey(0),
+    )
+    losses = []
+    for step in sorted(batches):
+        metrics = trainer.train(iter([batches[step]]), 1).result()
+        losses.append(float(np.asarray(metrics["cross_ent_loss"].value)))
+    trained = {"/".join(path): np.asarray(leaf) for path, leaf in flatten_dict(trainer.train_state.params).items()}
+    save_file({**trained, "losses": np.asarray(losses, np.float64)}, folder / "theirs.safetensors")
+    trainer.close()
+
+
 if __name__ == "__main__":
-    if sys.argv[1] == "make":
-        make(sys.argv[2], sys.argv[3], Path(sys.argv[4]))
+    command, *arguments = sys.argv[1:]
+    if command == "make":
+        make(*arguments[:2], Path(arguments[2]))
     else:
-        answer(Path(sys.argv[2]))
+        {"answer": answer, "train": train}[command](*map(Path, arguments))
