@@ -39,9 +39,9 @@ set_xla_flags()
 from pathlib import Path
 from t5xpg import cli
 from t5xpg.experiment import config
-from t5xpg.train import training
+from t5xpg.train.train import train
 experiment, runs, recorded = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
-assert training.train(config.load(experiment), runs / "recorded", until=7, recorded=recorded) == 0
+assert train(config.load(experiment), runs / "recorded", until=7, recorded=recorded) == 0
 assert cli.main(["train", experiment, f"--run={runs / 'recorded'}", f"--recorded={recorded}"]) == 0
 """
 
