@@ -102,21 +102,19 @@ def identity(origin: Origin) -> dict[str, Any]:
     return {name: value for name, value in origin.items() if name != "named"}
 
 
-def origin_of(built: Assembly, recorded: Origin) -> Origin:
-    """The origin of a resumed run. recorded: the origin that its checkpoint records.
+def require_same_origin(recorded: Origin | None, experiment: Experiment) -> None:
+    """Raise UserError if a resumed run names another initial checkpoint than its own checkpoint records.
 
-    The initial checkpoint itself is needed only if INITIAL_CHECKPOINT is another name now. Then that checkpoint is
-    read, and if it differs, its origin is returned, for the caller to compare. Raises UserError if it is missing.
+    It need not be there any more. An adapter needs it, and it may be named where it lies now: `frozen_parameters`
+    compares it.
     """
-    initial = built.experiment.initial
-    if initial is None or initial.checkpoint == recorded["named"]:
-        return recorded
-    try:
-        named_origin = _load(built).origin
-        assert named_origin is not None
-    except UserError as error:
-        raise UserError(f"{error}\n{as_before(recorded, built.experiment)}") from error
-    return recorded if identity(named_origin) == identity(recorded) else named_origin
+    assert experiment.initial is not None
+    named, now = None if recorded is None else recorded["named"], experiment.initial.checkpoint
+    if recorded is None or (experiment.adapter is None and named != now):
+        raise UserError(
+            f"This run was started from {named!r}, and INITIAL_CHECKPOINT is {now!r}: set it back to that (the "
+            "checkpoint need not be there any more), or name another run directory with RUN=…"
+        )
 
 
 def origins_of_run(
@@ -136,8 +134,10 @@ def origins_of_run(
         return {}
     if step:
         meta = checkpointer.meta(step)
-        origins = {} if experiment.initial is None else {INITIAL: origin_of(built, meta[INITIAL])}
-        return origins if experiment.teacher is None else {**origins, TEACHER: meta[TEACHER]}
+        if experiment.initial is not None:
+            require_same_origin(meta.get(INITIAL), experiment)
+        sources = {INITIAL: experiment.initial, TEACHER: experiment.teacher}
+        return {name: meta[name] for name, source in sources.items() if source is not None}
     initial = get_initial()
     if initial.vocabulary is not None:
         require_vocabulary(vocabulary, initial.vocabulary, experiment)
@@ -147,12 +147,6 @@ def origins_of_run(
         label = "start" if name == INITIAL else name
         print(f"{label}: {origin['experiment']} after step {origin['step']:,}, {origin['named']}", flush=True)
     return initial.origins
-
-
-def as_before(recorded: Origin, experiment: Experiment) -> str:
-    """The message for a resumed run whose initial checkpoint is needed and missing."""
-    there = "which need not be there any more" if experiment.adapter is None else "wherever that lies now"
-    return f"This run was started from {recorded['named']!r}: INITIAL_CHECKPOINT has to be that again, {there}."
 
 
 def _initial_params(abstract: TrainState, experiment: Experiment) -> Params:

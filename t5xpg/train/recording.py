@@ -38,7 +38,6 @@ from t5xpg.run.records import to_json
 # The libraries that decide what the batches are.
 _DATA_LIBRARIES = ("seqio", "t5", "tensorflow", "sentencepiece")
 _MAX_STEPS = 10**9
-_SAMPLE = 100  # batches, from whose size that of the recording is estimated
 _MORE_ROOM = "Make room, record fewer STEPS, or name a folder on another disk with OUTPUT=…"
 
 
@@ -126,22 +125,12 @@ def _write(output: Path, recording: Recording, streams: Mapping[str, Stream]) ->
                 for batch in itertools.islice(stream, planned.limit):
                     writer.write(batch)
                     progress.advance()
-                    if writer.count == _SAMPLE:
-                        _check_room(output, writer.size / _SAMPLE * (planned.limit or 0))
             ended = planned.limit is None or writer.count < planned.limit
             written[name] = dataclasses.replace(planned, batches=writer.count, ended=ended)
             model = planned.description["vocabulary"].get("model_file")
             if model is not None:
                 shutil.copyfile(model, model_path(folder, name))
         write_recording(folder, dataclasses.replace(recording, streams=written, files=files_of(folder)))
-
-
-def _check_room(output: Path, size: float) -> None:
-    """Raise UserError if a recording of `size` bytes does not fit on the disk, before the disk is full."""
-    free = shutil.disk_usage(output.parent).free
-    if size > free:
-        need = f"The recording would take about {size_text(size)}, and {output.parent} has {size_text(free)} free."
-        raise UserError(f"{need} {_MORE_ROOM}")
 
 
 def _refuse_other_things(output: Path) -> None:

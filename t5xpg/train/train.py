@@ -94,7 +94,7 @@ def train(
     directory = RunDirectory(path) if group.first else SharedRunDirectory(path, group.process)
     with (
         directory.lock() if group.first else contextlib.nullcontext(),
-        stores.training(path if group.first else None) as uploads,
+        stores.Uploads(path if group.first else None) as uploads,
     ):
         group.barrier("store")
         with contextlib.ExitStack() as stack:

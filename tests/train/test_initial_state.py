@@ -1,7 +1,6 @@
 """What a run takes over from a checkpoint, and what is said of one that does not fit."""
 
 import dataclasses
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -219,18 +218,11 @@ def test_another_vocabulary(build: Any) -> None:
     initial_state.require_vocabulary(other, VOCABULARY, build("SAME_VOCABULARY=False").experiment)
 
 
-def test_a_run_that_goes_on_needs_the_initial_checkpoint_no_more(
-    trained: tuple[Path, TrainState], build: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    recorded = initial_state.begin(build()).origin
-    assert recorded is not None
-    shutil.copytree(trained[0] / "small", tmp_path / "elsewhere" / "moved")
-    monkeypatch.setenv("T5XPG_RUNS_DIR", str(tmp_path / "elsewhere"))
-    assert initial_state.origin_of(build(), recorded) == recorded, "not looked at: it is not there"
-    assert initial_state.origin_of(build("INITIAL_CHECKPOINT=moved"), recorded) == recorded, "the same by another name"
-    with refused("Did you mean moved?", "'small'"):
-        initial_state.origin_of(build("INITIAL_CHECKPOINT=move"), recorded)
-    another = {**recorded, "sha256": "0" * 64}
-    for files in ((), ("gin/adapters/lora.gin",)):
-        found = initial_state.origin_of(build("INITIAL_CHECKPOINT=moved", files=files), another)
-        assert found["sha256"] == recorded["sha256"], "the caller refuses it"
+def test_a_run_that_goes_on_keeps_the_name_of_its_initial_checkpoint(build: Any) -> None:
+    recorded = {"named": "gone", "experiment": "small", "step": STEP, "sha256": ""}
+    initial_state.require_same_origin(recorded, build("INITIAL_CHECKPOINT=gone").experiment)
+    with refused("INITIAL_CHECKPOINT", "'gone'"):
+        initial_state.require_same_origin(recorded, build().experiment)
+    with refused("INITIAL_CHECKPOINT", "None"):
+        initial_state.require_same_origin(None, build().experiment)
+    initial_state.require_same_origin(recorded, build(files=("gin/adapters/lora.gin",)).experiment)
