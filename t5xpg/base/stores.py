@@ -80,9 +80,7 @@ class Mirror:
 
             waits = _WAITS if url.startswith("s3:") else {}
             self._fs, self._root = url_to_fs(url, use_listings_cache=False, **waits)
-        except ImportError as error:
-            raise UserError(f"{url} needs a package that .venv/bin/python -m pip installs: {error}.") from None
-        except ValueError as error:
+        except (ImportError, ValueError) as error:  # its message names the package to install
             raise UserError(f"{url}: {error}. Expected s3://…, gs://…, or another name that fsspec knows.") from None
 
     @contextlib.contextmanager

@@ -12,7 +12,7 @@ import functools
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,6 @@ from t5xpg.base.progress import duration
 from t5xpg.base.signals import NothingToSave, StopRequest
 from t5xpg.base.stores import SupersededError
 from t5xpg.data.recording.reader import RecordedData
-from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.stream.client import DataService, NoBatchYetError, TaskDescription
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.distributed import ALONE, Group
@@ -299,7 +298,7 @@ def _open(start: _Start, profiled: bool, request: StopRequest) -> Iterator[tuple
                 service,
                 eval_config,
                 vocabulary,
-                _evaluation_stream(service, eval_config, stream, first_update),
+                lambda: service.open(eval_config),
                 lambda params, batch: compiled_evaluation.result()(params, batch, token_bytes),
             ),
             checkpointer=start.checkpointer,
@@ -340,22 +339,6 @@ def _restore(start: _Start, built: Assembly, origins: Mapping[str, Origin], stre
         train_state = dataclasses.replace(train_state, frozen=frozen)
     stream.restore(position)
     return RunState(step, train_state, start.best, Window.from_json(meta["window"]), meta["skipped"])
-
-
-def _evaluation_stream(
-    service: DataService | RecordedData, config: DatasetConfig, stream: Any, first_update: threading.Event
-) -> Callable[[], Any]:
-    """A function that returns the stream to measure on. The data process opens the stream after the first update."""
-    if not isinstance(service, DataService):
-        open_stream = service.open(config)
-        return lambda: open_stream
-
-    def open_after_first_update() -> Any:
-        stream.wait()
-        first_update.wait()
-        return service.open(config)
-
-    return in_background(open_after_first_update)[0].result
 
 
 @contextlib.contextmanager

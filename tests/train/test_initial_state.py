@@ -11,7 +11,7 @@ import pytest
 from t5xpg.base.errors import UserError
 from t5xpg.check.start_checks import start_findings
 from t5xpg.data.vocab.vocabulary import Vocabulary
-from t5xpg.evaluate.trained_model import TEACHER, frozen_parameters
+from t5xpg.evaluate.trained_model import INITIAL, TEACHER, frozen_parameters
 from t5xpg.experiment import assembly, config
 from t5xpg.experiment.assembly import Assembly
 from t5xpg.experiment.config import settings
@@ -76,12 +76,12 @@ def test_the_parameters_alone(trained: tuple[Path, TrainState], build: Any) -> N
     assert int(start.state.step) == 0
     assert same(start.state.opt_state, built.new_state().opt_state)
     digest = sha256_of_arrays({"params": state.params})
-    assert start.origin == {"named": "small", "experiment": "small", "step": STEP, "sha256": digest}
-    assert initial_state.identity(start.origin) == {"experiment": "small", "step": STEP, "sha256": digest}
-    assert start.vocabulary == VOCABULARY
+    assert start.origins[INITIAL] == {"named": "small", "experiment": "small", "step": STEP, "sha256": digest}
+    assert initial_state.identity(start.origins[INITIAL]) == {"experiment": "small", "step": STEP, "sha256": digest}
+    assert start.vocabularies == {INITIAL: VOCABULARY}
     # what does not change what parameters mean
     other = build("DROPOUT_RATE=0.5", "DTYPE=bfloat16", "ATTENTION_CHUNK_SIZE=16")
-    assert initial_state.begin(other).origin == start.origin
+    assert initial_state.begin(other).origins == start.origins
 
 
 def test_the_optimiser_goes_on(trained: tuple[Path, TrainState], build: Any) -> None:
@@ -90,8 +90,7 @@ def test_the_optimiser_goes_on(trained: tuple[Path, TrainState], build: Any) -> 
     assert same(start.state, state)
     assert int(start.state.step) == STEP
     both = {"params": state.params, "optimizer": optimizer_tree(state)}
-    assert start.origin is not None
-    assert start.origin["sha256"] == sha256_of_arrays(both)
+    assert start.origins[INITIAL]["sha256"] == sha256_of_arrays(both)
 
 
 def test_the_digest_is_of_names_and_values_alone() -> None:
@@ -150,7 +149,7 @@ def test_a_decoder_alone(build: Any, tmp_path: Path, monkeypatch: pytest.MonkeyP
     with refused("ADAPT_DECODER=True"):
         initial_state.begin(build(named))
     causal = "decoder_only.DecoderOnlyModel.inputs_bidirectional_attention=False"
-    assert initial_state.begin(build(named, "TASK_FEATURE_LENGTHS={'targets': 64}", causal, files=alone)).origin
+    assert initial_state.begin(build(named, "TASK_FEATURE_LENGTHS={'targets': 64}", causal, files=alone)).origins
     wider = build(named, "TASK_FEATURE_LENGTHS={'targets': 64}", "encoder_decoder.T5Config.mlp_dim=24", files=alone)
     with refused("T5Config.mlp_dim"):
         initial_state.begin(wider)
@@ -162,8 +161,7 @@ def test_a_decoder_alone(build: Any, tmp_path: Path, monkeypatch: pytest.MonkeyP
     start = initial_state.begin(built)
     assert jax.tree.map(np.shape, start.state.params) == jax.tree.map(np.shape, built.abstract_state.params)
     assert same(start.state.params["decoder_token_embedder"], state.params["token_embedder"])
-    assert start.origin is not None
-    assert start.origin["sha256"] == sha256_of_arrays({"params": state.params})
+    assert start.origins[INITIAL]["sha256"] == sha256_of_arrays({"params": state.params})
     with refused("ADAPT_DECODER"):
         build(named, "ADAPT_DECODER=True", "RESET_OPTIMIZER=False")
 
