@@ -178,7 +178,8 @@ class Mirror:
             self._fetch(state, fetched)
             names = {*here, *record.files, *fetched} - stale
             known = {name: sha256 for name, (_, _, sha256) in state.files.items() if name in names}
-            files.write_json(self._record, vars(_Record(state.generation, known, record.begun)))
+            if (new := _Record(state.generation, known, record.begun)) != record:
+                files.write_json(self._record, vars(new))
 
     def _fetch(self, state: _State, names: list[str]) -> None:
         """Put files of the state into the mirror."""
