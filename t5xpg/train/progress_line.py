@@ -24,12 +24,12 @@ class ProgressLine:
         experiment = built.experiment
         self._line = Progress("train", experiment.total_steps, "steps", initial=step)
         self.print = self._line.print
-        self._built, self._stream = built, stream
+        self._stream = stream
         self._sizes = {}  # length of a batch -> padded tokens of inputs and targets, operations of an update
         for length, bucket in experiment.train_dataset.buckets.items():
             rows, lengths = bucket.batch_size, bucket.task_feature_lengths
             self._sizes[length] = rows * sum(lengths.values()), rows * experiment.flops_per_example(lengths)
-        self._peak_flops = self.measure_peak()
+        self._peak_flops = hardware.peak_flops_of_mesh(built.mesh, experiment.model.config.dtype)
         self._other_load = OtherProcessesLoad()
         self._update, self._validation, self._prediction = "", "", ""
         self._begin_window()
@@ -45,10 +45,6 @@ class ProgressLine:
 
     def __exit__(self, *error: Any) -> None:
         self._line.__exit__(*error)
-
-    def measure_peak(self, *, again: bool = False) -> float | None:
-        """Floating point operations a second of all devices together; None if not known and not measurable."""
-        return hardware.peak_flops_of_mesh(self._built.mesh, self._built.experiment.model.config.dtype, again=again)
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:

@@ -316,7 +316,6 @@ def _open(start: _Start, profiled: bool, request: StopRequest) -> Iterator[tuple
         if first_update.is_set():  # a run that is stopped before it has not compiled the evaluation
             thread_end.result()
         records.complete()
-        progress.measure_peak(again=True)  # what is measured at a start, while TensorFlow loads, can be too low
     if reason := best.early_end(state.step, experiment.total_steps):
         print(f"ended after step {state.step:,}: {reason}", flush=True)
     elif experiment.selection is not None and state.step == experiment.total_steps:
