@@ -65,7 +65,7 @@ def test_a_killed_run_goes_on_from_the_store_alone(workplace: Workplace, pretrai
     assert "small, step 12, validation" in evaluated
     assert "cache small" not in evaluated, "what is stored was made again"
     assert_same_run(mirrors[2], pretrained, 12)
-    assert store.find("bucket/runs/stored/evaluations")
+    assert store.find("bucket/runs/stored/objects/evaluations")
     assert store.exists("bucket/runs/stored/objects/checkpoints/12/SHA256SUMS")
     assert "stored" in third.run("runs")
     third.run("runs", "--remove=stored", "--yes")
