@@ -134,21 +134,15 @@ def _write(output: Path, recording: Recording, streams: Mapping[str, Stream]) ->
 
 
 def _refuse_other_things(output: Path) -> None:
-    """Raise UserError if `output` must not be replaced: it exists and is no recording and no empty folder."""
-    if not output.exists():
-        return
-    if not output.is_dir():
+    """Raise UserError if `output` must not be replaced: it is a file, or holds other files than a recording's."""
+    if output.is_file():
         raise UserError(f"{output} is a file: name a folder with OUTPUT=…")
-    names = {path.name for path in output.iterdir()}
-    if not names:
-        return
-    if MANIFEST not in names:
-        raise UserError(f"{output} holds other things than a recording: name another folder with OUTPUT=…")
-    strangers = sorted(names - {MANIFEST, digests.MEMORY, *read_recording(output).files})
-    if strangers:
+    names = {path.name for path in output.iterdir()} if output.exists() else set()
+    own = {MANIFEST, digests.MEMORY, *read_recording(output).files} if MANIFEST in names else set()
+    if strangers := sorted(names - own):
         raise UserError(
-            f"{output} holds {', '.join(strangers[:5])}{' and more' if len(strangers) > 5 else ''} besides a "
-            "recording: take that away, or name another folder with OUTPUT=…"
+            f"{output} holds {', '.join(strangers[:5])}{' and more' if len(strangers) > 5 else ''}, which is no "
+            "recording's: take that away, or name another folder with OUTPUT=…"
         )
 
 
