@@ -241,9 +241,8 @@ class Mirror:
                     raise SupersededError(self.url, state.trainer)
                 if any(state.files.get(name) != sent.get(name) for name in [*changed, *removed]):
                     continue  # it was not the last one: another push was faster
-                known = {name: record.files[name] for name in here if name in record.files}
                 generation = state.generation if begin or record.generation < 0 else record.generation
-                known |= {name: sha256 for name, (_, _, sha256) in sent.items()}
+                known = here | {name: sha256 for name, (_, _, sha256) in sent.items()}
                 return files.write_json(self._record, vars(_Record(generation, known, record.begun)))
             raise UserError(f"{self.url} cannot be written: others change it, or {self.folder}, at the same time.")
 
