@@ -28,7 +28,7 @@ from t5xpg.models.decoding import DecodingConfig
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
 from t5xpg.run.directory import RunDirectory, training_hint
 from t5xpg.run.records import read_jsonl
-from t5xpg.train import training
+from t5xpg.train.train import train
 
 if TYPE_CHECKING:
     import pandas
@@ -221,7 +221,7 @@ class Experiment:
         path = paths.run_directory(run or loaded.experiment.model_dir or loaded.name)
         options = [*(f"--gin_file={file}" for file in self.gin_files), *(f"--gin.{one}" for one in self.overrides)]
         command = shlex.join(["t5xpg", "train", self.name, *options, f"--run={paths.shown(path)}"])
-        if training.train(loaded, path, command=command):
+        if train(loaded, path, command=command):
             raise KeyboardInterrupt
         return Run(path, self)
 

@@ -189,7 +189,7 @@ def _train(options: Namespace) -> int:
     from t5xpg.run.command_options import options_for
     from t5xpg.run.directory import RunDirectory
     from t5xpg.run.results import ended_early
-    from t5xpg.train import training
+    from t5xpg.train.train import train
 
     processes = requested_hosts(options.coordinator, options.processes, options.process, os.environ)
     loaded, path = arguments.load_with_run(options)
@@ -202,7 +202,7 @@ def _train(options: Namespace) -> int:
     recorded = arguments.path_of(options.recorded)
     with distributed.join(processes) as group:
         checks.require(loaded, RunDirectory(path), data=recorded is None)
-        code = training.train(loaded, path, recorded=recorded, profiled=options.profile, group=group)
+        code = train(loaded, path, recorded=recorded, profiled=options.profile, group=group)
     if code == 0 and group.first:
         best = loaded.experiment.checkpoints.best.keep and ended_early(RunDirectory(path))
         step = " STEP=best" if best else ""

@@ -61,39 +61,6 @@ def write_atomically(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
 
 
 @contextlib.contextmanager
-def replaced_together(*paths: Path) -> Iterator[None]:
-    """Put the files back as they were if the block ends with an error; files that are new are removed.
-
-    During the block they have a second name, so that putting them back needs no room on the disk.
-    """
-    for folder in {path.parent for path in paths}:
-        remove_abandoned(folder)
-    backups = []
-    try:
-        for path in paths:
-            backup = path.with_name(f"{temporary_prefix(path.name)}kept{_TEMPORARY}") if path.exists() else None
-            if backup is not None:
-                backup.unlink(missing_ok=True)
-                try:
-                    os.link(path, backup)
-                except OSError:  # a file system without such names
-                    shutil.copy2(path, backup)
-            backups.append((path, backup))
-        yield
-    except BaseException:
-        for path, backup in backups:
-            if backup is None:
-                path.unlink(missing_ok=True)
-            else:
-                os.replace(backup, path)
-        raise
-    finally:
-        for _, backup in backups:
-            if backup is not None:
-                backup.unlink(missing_ok=True)
-
-
-@contextlib.contextmanager
 def directory_atomically(path: Path) -> Iterator[Path]:
     """Yield an empty temporary folder beside `path`; it takes the place of `path` when the block ends without error."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -140,6 +107,17 @@ def write_text(path: Path, text: str) -> None:
     which JSON reads as what it was."""
     with write_atomically(path) as file:
         file.write(text.encode("utf-8", "backslashreplace"))
+
+
+def write_texts(texts: Mapping[Path, str]) -> None:
+    """`write_text` of several files: none takes its place before all are on the disk."""
+    for folder in {path.parent for path in texts}:
+        remove_abandoned(folder)
+    with contextlib.ExitStack() as stack:
+        for path, text in texts.items():
+            file = stack.enter_context(write_atomically(path))
+            file.write(text.encode("utf-8", "backslashreplace"))
+            file.flush()
 
 
 def write_json(path: Path, value: Any) -> None:

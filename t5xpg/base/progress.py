@@ -1,6 +1,5 @@
 """A progress line: rewritten in place on a terminal, a plain line now and then anywhere else."""
 
-import collections
 import contextlib
 import os
 import sys
@@ -12,8 +11,7 @@ from typing import ClassVar, Self, TextIO
 _REDRAW_SECONDS = 0.1  # on a terminal
 _LINE_SECONDS = 5.0  # elsewhere
 _FIRST_LINE_SECONDS = 1.0  # elsewhere, too: short work prints only its last line, long work soon shows that it moves
-_RATE_SECONDS = 30.0  # the rate is that of the last half minute
-_BAR_WIDTH, _SHORT_BAR = 24, 8
+_BAR_WIDTH = 24
 _FALLBACK_COLUMNS = 80
 
 
@@ -22,8 +20,9 @@ class Progress:
 
     On a terminal one line is rewritten, cut to its width: label, bar, percent, count, rate, time left and the note.
     Elsewhere (a file, a pipe, TERM=dumb) a plain line comes at most every five seconds, where the count or the note has
-    changed, the first after a second, and one at the end. Rate and time left begin with the first count: the time
-    before it, such as for compilation, says nothing about the rest. total: the count at the end, None where unknown.
+    changed, the first after a second, and one at the end. The rate, and with it the time left, is the mean since the
+    first count: the time before it, such as for compilation, says nothing about the rest. total: the count at the end,
+    None where unknown.
     unit: the plural of what is counted ("steps"). initial: the count at the start where earlier work is continued.
     stream: by default the standard error at the time.
     """
@@ -53,8 +52,7 @@ class Progress:
         self._started = time.monotonic()
         self._next_drawing = self._started
         self._written = (-1, "")  # elsewhere than on a terminal: count and note of the last line
-        self._first = (0.0, 0)  # time and count
-        self._samples: collections.deque[tuple[float, int]] = collections.deque()
+        self._first: tuple[float, int] | None = None  # time and count
 
     def __enter__(self) -> Self:
         self._started = time.monotonic()
@@ -79,9 +77,7 @@ class Progress:
         if note:
             self.note = note
         now = time.monotonic()
-        if not self._samples:
-            self._first = now, self.count
-            self._samples.append(self._first)
+        self._first = self._first or (now, self.count)
         if now >= self._next_drawing:
             with self._lock:
                 self._draw(now)
@@ -113,47 +109,28 @@ class Progress:
 
     def _draw(self, now: float) -> None:
         self._next_drawing = now + self._interval
-        rate = self._recent_rate(now)
         if self._terminal:
             width = _columns(self._stream) - 1
-            line = self._line(rate, _BAR_WIDTH)
+            line = self._line(now, _bar(self.count, self.total, self._stream))
             if len(line) > width:  # the numbers say more than the bar
-                line = self._line(rate, _SHORT_BAR)
+                line = self._line(now)
             self._write("\r" + line[:width] + "\x1b[K")
         elif (self.count, self.note) != self._written:
             self._written = self.count, self.note
-            self._write(self._line(rate, 0) + "\n")
+            self._write(self._line(now) + "\n")
 
-    def _recent_rate(self, now: float) -> float:
-        if not self._samples:
-            return 0.0
-        if now - self._samples[-1][0] >= 1.0:
-            self._samples.append((now, self.count))
-            while self._samples[1][0] <= now - _RATE_SECONDS:
-                self._samples.popleft()
-        since, count = self._samples[0]
-        return (self.count - count) / (now - since) if now > since else 0.0
-
-    def _line(self, rate: float, bar: int) -> str:
-        parts = [self.label]
+    def _line(self, now: float, bar: str = "") -> str:
+        parts = [self.label, f"{self.count:,} {self.unit}"]
         if self.total is not None:
-            share = min(1.0, self.count / self.total) if self.total > 0 else 1.0
-            if bar:
-                parts.append(_bar(share, bar, self._stream))
-            parts.append(f"{int(100 * share):3d}%")
-            parts.append(f"{self.count:,}/{self.total:,} {self.unit}")
-        else:
-            parts.append(f"{self.count:,} {self.unit}")
-        if rate > 0:
+            percent = int(100 * _share(self.count, self.total))
+            parts[1:] = [bar, f"{percent:3d}%", f"{self.count:,}/{self.total:,} {self.unit}"]
+        since, count = self._first or (now, self.count)
+        if self.count > count and now > since:
+            rate = (self.count - count) / (now - since)
             parts.append(_rate_text(rate, self.unit))
             if self.total is not None and self.total > self.count:
-                # by the mean of the whole: the last half minute may have been an evaluation
-                since, count = self._first
-                mean = (time.monotonic() - since) / (self.count - count)
-                parts.append(f"{duration((self.total - self.count) * mean)} left")
-        if self.note:
-            parts.append(self.note)
-        return _one_line("  ".join(parts))
+                parts.append(f"{duration((self.total - self.count) / rate)} left")
+        return _one_line("  ".join(filter(None, [*parts, self.note])))
 
     def _last_line(self, *, stopped: bool) -> str:
         seconds = time.monotonic() - self._started
@@ -202,14 +179,18 @@ def _rate_text(rate: float, unit: str) -> str:
     return f"{duration(1 / rate)} each"
 
 
-def _bar(share: float, width: int, stream: TextIO) -> str:
-    full = int(share * width)
+def _share(count: int, total: int) -> float:
+    return min(1.0, count / total) if total > 0 else 1.0
+
+
+def _bar(count: int, total: int | None, stream: TextIO) -> str:
+    full = 0 if total is None else int(_share(count, total) * _BAR_WIDTH)
     done, rest = "━", "─"
     try:
         (done + rest).encode(getattr(stream, "encoding", None) or "ascii")
     except (UnicodeEncodeError, LookupError):
         done, rest = "#", "-"
-    return done * full + rest * (width - full)
+    return done * full + rest * (_BAR_WIDTH - full)
 
 
 def _one_line(text: str) -> str:

@@ -25,7 +25,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, Self
 
 from t5xpg.base import digests, files, locks, paths
 from t5xpg.base.errors import UserError, first_line
@@ -38,8 +38,7 @@ _TRIES, _TRANSFERS = 5, 8
 _GROWING = 1 << 26  # bytes; a larger file does not change while it is sent
 _SILENT_SECONDS = 20.0
 # s3fs itself tries five times; botocore's tries within each of them would take seven minutes.
-_WAITS = {"s3": {"config_kwargs": {"connect_timeout": 10, "read_timeout": 20, "retries": {"max_attempts": 0}}}}
-_PACKAGES = {"s3": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs", "abfs": "adlfs"}
+_WAITS = {"config_kwargs": {"connect_timeout": 10, "read_timeout": 20, "retries": {"max_attempts": 0}}}
 
 
 class SupersededError(UserError):
@@ -75,16 +74,13 @@ class Mirror:
     """A folder of a store and its mirror. The methods raise UserError if the store cannot be reached."""
 
     def __init__(self, folder: Path, url: str) -> None:
-        self.folder, self.url = folder, url
-        scheme = url.partition("://")[0]
+        self.folder, self.url, self._record = folder, url, folder / _RECORD
         try:
             from fsspec.core import url_to_fs
 
-            self._fs, self._root = url_to_fs(url, use_listings_cache=False, **_WAITS.get(scheme, {}))
-        except ImportError as error:
-            command = f": .venv/bin/python -m pip install {_PACKAGES[scheme]}" if scheme in _PACKAGES else "."
-            raise UserError(f"{url} needs a package that is not installed ({error}){command}") from None
-        except ValueError as error:
+            waits = _WAITS if url.startswith("s3:") else {}
+            self._fs, self._root = url_to_fs(url, use_listings_cache=False, **waits)
+        except (ImportError, ValueError) as error:  # its message names the package to install
             raise UserError(f"{url}: {error}. Expected s3://…, gs://…, or another name that fsspec knows.") from None
 
     @contextlib.contextmanager
@@ -109,10 +105,7 @@ class Mirror:
         lock = self.folder.parent / f".{self.folder.name}.store.lock"
         with locks.hold(lock, doing=f"exchanging files with {self.url}", instead="", wait=Progress.print):
             files.remove_abandoned(self.folder)
-            yield _Record(**files.json_object_if_any(self.folder / _RECORD))
-
-    def _write_record(self, record: _Record) -> None:
-        files.write_json(self.folder / _RECORD, vars(record))
+            yield _Record(**files.json_object_if_any(self._record))
 
     def names(self) -> list[str]:
         """The names of the folders in the store's folder."""
@@ -173,23 +166,20 @@ class Mirror:
             here = self._scan()
             is_reset = state.generation != record.generation and state.trainer != record.begun
             keeps_changes = not is_reset and not digests.verifying()
-            fetched = list[str]()
-            known = dict[str, str]()
-            for name, (_, _, sha256) in state.files.items():
-                is_changed = keeps_changes and here.get(name) != record.files.get(name)
-                if here.get(name) != sha256 and not is_changed:
-                    if not name_filter(name):  # an earlier one, which a push would put in the place of the store's
-                        self._remove(name)
-                        continue
-                    fetched.append(name)
-                if name in here or name in record.files or name in fetched:
-                    known[name] = sha256
-            for name in here.keys() - state.files.keys():
-                if is_reset or name in record.files:
-                    self._remove(name)
+            other = {name for name, (_, _, sha256) in state.files.items() if here.get(name) != sha256}
+            if keeps_changes:
+                other = {name for name in other if here.get(name) == record.files.get(name)}
+            fetched = sorted(filter(name_filter, other))
+            # an earlier version of a file that is not fetched would take the place of the store's in the next push
+            gone = {name for name in here.keys() - state.files.keys() if is_reset or name in record.files}
+            stale = other.difference(fetched)
+            for name in stale | gone:
+                self._remove(name)
             self._fetch(state, fetched)
+            names = {*here, *record.files, *fetched} - stale
+            known = {name: sha256 for name, (_, _, sha256) in state.files.items() if name in names}
             if (new := _Record(state.generation, known, record.begun)) != record:
-                self._write_record(new)
+                files.write_json(self._record, vars(new))
 
     def _fetch(self, state: _State, names: list[str]) -> None:
         """Put files of the state into the mirror."""
@@ -207,10 +197,9 @@ class Mirror:
                     self._fs.get_file(f"{self._root}/{source}", str(temporary))
                     problem = "" if files.sha256_of_file(temporary) == sha256 else "damaged: it is not what was stored"
                 if problem:
-                    raise UserError(
-                        f"{self.url}/{source} is {problem}. An earlier state is read after the last file of "
-                        f"{self.url}/manifests is deleted."
-                    )
+                    manifests = f"{self.url}/manifests"
+                    remedy = f"An earlier state is read after the last file of {manifests} is deleted."
+                    raise UserError(f"{self.url}/{source} is {problem}. {remedy}")
                 (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
                 os.replace(temporary, self.folder / name)
 
@@ -218,8 +207,8 @@ class Mirror:
 
     def _remove(self, name: str) -> None:
         (self.folder / name).unlink(missing_ok=True)
-        for parent in PurePosixPath(name).parents[:-1]:
-            with contextlib.suppress(OSError):  # it is not empty, or not there
+        with contextlib.suppress(OSError):  # a folder is not empty, or not there
+            for parent in PurePosixPath(name).parents[:-1]:
                 (self.folder / parent).rmdir()
 
     def push(self, trainer: str = "", *, begin: bool = False) -> None:
@@ -243,7 +232,7 @@ class Mirror:
                     continue
                 if begin:
                     record.begun = trainer
-                    self._write_record(record)
+                    files.write_json(self._record, vars(record))
                 stored = {name: entry for name, entry in state.files.items() if name not in removed} | sent
                 new = _State(state.generation + begin, state.number + 1, trainer or state.trainer, stored)
                 self._write_manifest(new, changed, removed, push)
@@ -252,24 +241,24 @@ class Mirror:
                     raise SupersededError(self.url, state.trainer)
                 if any(state.files.get(name) != sent.get(name) for name in [*changed, *removed]):
                     continue  # it was not the last one: another push was faster
-                known = {name: record.files[name] for name in here if name in record.files}
                 generation = state.generation if begin or record.generation < 0 else record.generation
-                known |= {name: sha256 for name, (_, _, sha256) in sent.items()}
-                return self._write_record(_Record(generation, known, record.begun))
+                known = here | {name: sha256 for name, (_, _, sha256) in sent.items()}
+                return files.write_json(self._record, vars(_Record(generation, known, record.begun)))
             raise UserError(f"{self.url} cannot be written: others change it, or {self.folder}, at the same time.")
 
     def _send(self, name: str, push: str) -> list[Any]:
         """Store a file; returns its entry of the manifest."""
         path = self.folder / name
-        content = path.read_bytes() if path.stat().st_size < _GROWING else None
-        size = path.stat().st_size if content is None else len(content)
-        sha256 = files.sha256_of_file(path) if content is None else hashlib.sha256(content).hexdigest()
-        target = f"objects/{name}/{sha256[:16]}-{push}"
-        if content is None:
+        if (size := path.stat().st_size) >= _GROWING:
+            sha256 = files.sha256_of_file(path)
+            target = f"objects/{name}/{sha256[:16]}-{push}"
             self._fs.put_file(str(path), f"{self._root}/{target}")
-        else:
-            self._fs.pipe_file(f"{self._root}/{target}", content)
-        return [target, size, sha256]
+            return [target, size, sha256]
+        content = path.read_bytes()
+        sha256 = hashlib.sha256(content).hexdigest()
+        target = f"objects/{name}/{sha256[:16]}-{push}"
+        self._fs.pipe_file(f"{self._root}/{target}", content)
+        return [target, len(content), sha256]
 
     def _write_manifest(self, state: _State, changed: list[str], removed: list[str], push: str) -> None:
         manifest = {"files": state.files, "changed": changed, "removed": removed, "trainer": state.trainer}
@@ -296,14 +285,14 @@ def _mirror_of(folder: Path) -> Mirror | None:
 
 def pull(folder: Path, name_filter: Callable[[str], bool] = lambda name: True) -> None:
     """Update a mirror from its store, only files whose names `name_filter` accepts. Does nothing for other folders."""
-    if (store := _mirror_of(folder)) is not None:
-        store.pull(name_filter)
+    if mirror := _mirror_of(folder):
+        mirror.pull(name_filter)
 
 
 def pull_all(root: Path, name_filter: Callable[[str], bool] = lambda name: True) -> None:
     """`pull` each of the folders in `root`; one that cannot be read is reported, and left out."""
-    store = _mirror_of(root)
-    for name in [] if store is None else store.names():
+    mirror = _mirror_of(root)
+    for name in mirror.names() if mirror else ():
         try:
             pull(root / name, name_filter)
         except UserError as error:
@@ -312,8 +301,8 @@ def pull_all(root: Path, name_filter: Callable[[str], bool] = lambda name: True)
 
 def push(folder: Path) -> None:
     """Store the changes in a mirror. Does nothing for a folder that is no mirror."""
-    if (store := _mirror_of(folder)) is not None:
-        store.push()
+    if mirror := _mirror_of(folder):
+        mirror.push()
 
 
 def push_all(root: Path) -> None:
@@ -324,22 +313,36 @@ def push_all(root: Path) -> None:
 
 def remove(folder: Path) -> None:
     """Remove the folder in the store whose mirror `folder` was."""
-    if (store := _mirror_of(folder)) is not None:
-        store.remove()
+    if mirror := _mirror_of(folder):
+        mirror.remove()
 
 
 class Uploads:
-    """Stores the run that this process trains, in the background. Does nothing for a folder that is no mirror."""
+    """Stores the run that this process trains, in the background and at the end of the block, also after an error.
+
+    Begins with a pull. Does nothing for a folder that is no mirror, or None: another process of the run does this.
+    """
 
     def __init__(self, folder: Path | None) -> None:
         url = None if folder is None else paths.url_of(folder)
         self._store = None if folder is None or url is None else Mirror(folder.absolute(), url)
         self._trainer = ""
-        self._push_due, self._finishing = threading.Event(), threading.Event()
-        self._thread: threading.Thread | None = None
-        self._superseded: SupersededError | None = None
+        self._pool, self._is_due = ThreadPoolExecutor(1, "uploads"), threading.Event()
+        self._error: UserError | None = None  # of the last push in the background that failed
         if self._store is not None:
             self._store.pull()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, failure: BaseException | None, *rest: object) -> None:
+        try:
+            if not isinstance(failure, SupersededError):
+                self.finish()
+        except UserError as error:
+            if failure is None:
+                raise
+            print(f"warning: {error}", flush=True)
 
     def begin(self) -> None:
         """Name this process in the store as the trainer. Raises SupersededError if another process has just done so."""
@@ -347,60 +350,36 @@ class Uploads:
             since = datetime.now(UTC).isoformat(" ", "milliseconds")
             self._trainer = f"process {os.getpid()} on {platform.node()}, since {since}"
             self._store.push(self._trainer, begin=True)
-            self._thread = threading.Thread(target=self._work, name="uploads", daemon=True)
-            self._thread.start()
 
     def push_soon(self) -> None:
         """Store the current state in the background. Raises SupersededError if a push has found another trainer."""
-        if self._superseded is not None:
-            raise self._superseded
-        self._push_due.set()
+        self._require_alone()
+        if self._store is not None and not self._is_due.is_set():
+            self._is_due.set()
+            self._pool.submit(self._push, self._store)
+
+    def _push(self, store: Mirror) -> None:
+        self._is_due.clear()
+        try:
+            store.push(self._trainer)
+        except UserError as error:
+            if self._error is None and not isinstance(error, SupersededError):
+                print(f"warning: {error} The training goes on; each checkpoint tries again.", flush=True)
+            self._error = error
+
+    def _require_alone(self) -> None:
+        if isinstance(self._error, SupersededError):
+            raise self._error
 
     def finish(self) -> None:
         """Store the final state. Raises UserError if that is not possible."""
-        if self._thread is not None:
-            self._finishing.set()
-            self._push_due.set()
-            self._thread.join()
-        if self._superseded is not None:
-            raise self._superseded
+        self._pool.shutdown(cancel_futures=True)
+        self._require_alone()
         if self._store is not None:
             try:
                 self._store.push(self._trainer)
             except SupersededError:
                 raise
             except UserError as error:
-                raise UserError(
-                    f"{error} What it lacks is in {self._store.folder}: the same command stores it."
-                ) from error
-
-    def _work(self) -> None:
-        assert self._store is not None
-        warned = False
-        while self._push_due.wait() and not self._finishing.is_set():
-            self._push_due.clear()
-            try:
-                self._store.push(self._trainer)
-            except SupersededError as error:
-                self._superseded = error
-                return
-            except UserError as error:
-                if not warned:
-                    print(f"warning: {error} The training goes on; each checkpoint tries again.", flush=True)
-                warned = True
-
-
-@contextlib.contextmanager
-def training(folder: Path | None) -> Iterator[Uploads]:
-    """Pull a run, and store it until the block ends, also by an error. None: another process of the run does this."""
-    uploads = Uploads(folder)
-    try:
-        yield uploads
-    except BaseException as failure:
-        try:
-            if not isinstance(failure, SupersededError):
-                uploads.finish()
-        except UserError as error:
-            print(f"warning: {error}", flush=True)
-        raise
-    uploads.finish()
+                where = f"What it lacks is in {self._store.folder}: the same command stores it."
+                raise UserError(f"{error} {where}") from error

@@ -32,22 +32,22 @@ def start_findings(
     meta = None
     if experiment.initial is not None:
         record = last_meta(directory.checkpoints).get(INITIAL)
-        if record is not None and record["named"] == experiment.initial.checkpoint and experiment.adapter is None:
-            text = f"was {record['experiment']} after step {record['step']:,}, which is not needed any more"
-            yield Finding("start", text)
+        if record is not None and experiment.adapter is None:
+            yield from errors_as_problems("start", _recorded(experiment, record))
         else:
             finding, meta = _initial(experiment, experiment.initial)
             yield finding
-            if record is not None and finding.problem:
-                yield Finding("start", initial_state.as_before(record, experiment), problem=True)
-            elif record is not None:
-                yield Finding(
-                    "start", f"`make train` compares it with what the run was started from, {record['named']}"
-                )
     if experiment.teacher is not None:
         yield from errors_as_problems("teacher", _teacher(experiment, experiment.teacher))
     if data:
         yield from _task(experiment, None if meta is None else meta["vocabulary"], service)
+
+
+def _recorded(experiment: Experiment, record: Mapping[str, Any]) -> Iterator[Finding]:
+    """The finding on a run that resumes; raises UserError if INITIAL_CHECKPOINT is another name than before."""
+    initial_state.require_same_origin(record, experiment)
+    text = f"was {record['experiment']} after step {record['step']:,}, which is not needed any more"
+    yield Finding("start", text)
 
 
 def _initial(experiment: Experiment, initial: InitialCheckpoint) -> tuple[Finding, Mapping[str, Any] | None]:

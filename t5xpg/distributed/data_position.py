@@ -5,7 +5,6 @@ that all hosts share, and the first one reads them all. The result is the positi
 shards: a checkpoint does not depend on the number of processes that wrote it.
 """
 
-import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -26,11 +25,9 @@ def shared_position(local: Position, folder: Path, group: Group) -> Position:
     """
     paths = [folder / str(process) / "position.npz" for process in range(group.count)]
     if not group.first:
-        file = io.BytesIO()
-        np.savez(file, allow_pickle=False, **local)
         remove_abandoned(folder / str(group.process))  # of this host: other hosts cannot check its processes
         with write_atomically(paths[group.process]) as target:
-            target.write(file.getvalue())
+            np.savez(target, allow_pickle=False, **local)
     group.barrier("positions")
     if not group.first:
         return local

@@ -1,8 +1,5 @@
 """The limits of the hardware: peak operations a second, and bytes of memory."""
 
-import contextlib
-import importlib.metadata
-import math
 import re
 import time
 
@@ -10,8 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from t5xpg.base import environment, paths
-from t5xpg.base.files import json_object_if_any, write_json
+from t5xpg.base import environment
 
 # Dense matrix products, in 10^12 operations a second of one jax device, as published by the makers (without sparsity).
 # float32 is what jax multiplies float32 arrays with by default: TF32 on NVIDIA's Ampere and later, bfloat16 on TPUs.
@@ -69,44 +65,15 @@ def measured_peak_flops(dtype: str, *, size: int = 1024, seconds: float = 0.3) -
             return 2.0 * size**3 / best
 
 
-def best_peak_flops(dtype: str, *, again: bool) -> float:
-    """The best `measured_peak_flops` of this machine, now and at earlier starts of the same jaxlib: other programs can
-    only make a measurement too low.
-
-    again: measure even if a value is stored; this takes half a second. The best is stored in `t5xpg/peaks.json` of
-    the user's cache folder (XDG_CACHE_HOME); where that cannot be written, every start measures.
-    """
-    jaxlib, cores = importlib.metadata.version("jaxlib"), environment.usable_cores()
-    key = f"{environment.cpu_model()}, {cores} cores, jaxlib {jaxlib}, {dtype}"
-    file = paths.user_cache() / "t5xpg" / "peaks.json"
-    rates = {name: value for name, value in json_object_if_any(file).items() if _is_rate(value)}
-    if not again and key in rates:
-        return rates[key]
-    measured = measured_peak_flops(dtype)
-    best = max(measured, rates.get(key, 0.0))
-    if best > rates.get(key, 0.0):
-        with contextlib.suppress(OSError):  # a home that cannot be written to: nothing depends on it
-            write_json(file, rates | {key: best})
-    return best
-
-
-def peak_flops_of_mesh(mesh: Mesh, dtype: str, *, again: bool = False) -> float | None:
-    """Floating point operations a second of all devices of a mesh together, for a share of the peak.
-
-    The published value; for CPUs one measured on the whole machine, however many devices it simulates; else None. None
-    also for CPUs of several processes, which may be on one machine or on several.
-    """
-    first = mesh.devices.flat[0]
-    published = peak_flops(first, dtype)
-    if published is not None:
-        return published * mesh.devices.size
-    is_one_machine = first.platform == "cpu" and jax.process_count() == 1
-    return best_peak_flops(dtype, again=again) if is_one_machine else None
+def peak_flops_of_mesh(mesh: Mesh, dtype: str) -> float | None:
+    """Floating point operations a second of all devices of a mesh together; None where nothing is published."""
+    published = peak_flops(mesh.devices.flat[0], dtype)
+    return None if published is None else published * mesh.devices.size
 
 
 def share_of_peak(flops_per_second: float, peak: float | None) -> float | None:
-    """The share of the peak that is reached, at most 1: a measured peak can be too low. None where no peak is known."""
-    return min(1.0, flops_per_second / peak) if peak else None
+    """The share of the peak that is reached; None where no peak is known."""
+    return flops_per_second / peak if peak else None
 
 
 def device_memory(device: jax.Device) -> int | None:
@@ -121,7 +88,3 @@ def device_memory(device: jax.Device) -> int | None:
     except (RuntimeError, NotImplementedError):  # a backend that keeps no record of it
         return None
     return None if limit is None else int(limit)
-
-
-def _is_rate(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0

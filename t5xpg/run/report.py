@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from t5xpg.base.errors import UserError
-from t5xpg.base.files import json_object_if_any, read_text, replaced_together, write_text
+from t5xpg.base.files import json_object_if_any, read_text, write_texts
 from t5xpg.base.markdown import with_block
 from t5xpg.base.paths import shown
 from t5xpg.run import provenance
@@ -19,7 +19,7 @@ from t5xpg.run.command_options import options_of
 from t5xpg.run.comparison_tables import require_references
 from t5xpg.run.directory import RunDirectory
 from t5xpg.run.evaluations import all_of, checkpoint_text, state_of
-from t5xpg.run.results import collect, read_results, write_results
+from t5xpg.run.results import collect, read_results, results_text
 from t5xpg.run.results_page import pictures, sections
 from t5xpg.run.seed_summary import results_of_seeds
 
@@ -62,12 +62,9 @@ class Page:
 
     def write(self, home: Path, board: Board) -> Path:
         """Write the board and the page into a folder, all of it or nothing; returns the README's path."""
-        board_path, texts = home / self.board_file, self.texts(home, board)
-        with replaced_together(board_path, *texts):
-            write_results(board_path, board)
-            for path, text in texts.items():
-                write_text(path, text)
-        for path in (*texts, board_path):
+        texts = {**self.texts(home, board), home / self.board_file: results_text(board)}
+        write_texts(texts)
+        for path in texts:
             print(f"report: {shown(path)}", flush=True)
         return home / README_FILE
 

@@ -266,8 +266,13 @@ def read_results(path: Path) -> Results:
 
 
 def write_results(path: Path, results: Record) -> None:
-    """Write results as indented JSON, with lists of numbers on a line each."""
-    write_text(path, _json_text(results, "") + "\n")
+    """Write `results_text`."""
+    write_text(path, results_text(results))
+
+
+def results_text(results: Record) -> str:
+    """Results as indented JSON, with lists of numbers on a line each."""
+    return _json_text(results, "") + "\n"
 
 
 def thinned(lines: Sequence[Record], count: int) -> list[dict[str, Any]]:

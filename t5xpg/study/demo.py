@@ -15,7 +15,7 @@ from t5xpg.experiment.config import LoadedConfig
 from t5xpg.run import report
 from t5xpg.run.directory import RunDirectory
 from t5xpg.run.results import Record, filled_rows
-from t5xpg.train import training
+from t5xpg.train.train import train
 
 EXPERIMENT = "demo"
 NUM_SHOWN = 6
@@ -27,7 +27,7 @@ def run(loaded: LoadedConfig, path: Path) -> int:
     began = time.perf_counter()
     directory = RunDirectory(path)
     checks.require(loaded, directory)
-    code = training.train(loaded, path)
+    code = train(loaded, path)
     if code:
         return code
     if measured := evaluation.is_up_to_date(directory, loaded.experiment.total_steps):

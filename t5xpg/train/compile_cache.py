@@ -13,7 +13,6 @@ import hashlib
 import importlib.metadata
 import os
 import platform
-import pwd
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -49,7 +48,7 @@ def kept_programs() -> Iterator[Callable[[], None]]:
     Yields a function that keeps the programs compiled so far, as the end of the block does. If nothing can be written,
     nothing is kept, and no message is printed: no number depends on it.
     """
-    root = folder() if _has_a_name() else None
+    root = folder()
     process_folder = None if root is None else _copy_programs(root)
     if root is None or process_folder is None:
         yield lambda: None
@@ -73,14 +72,6 @@ def kept_programs() -> Iterator[Callable[[], None]]:
         _configure(previous)
         keep()
         shutil.rmtree(process_folder, ignore_errors=True)
-
-
-def _has_a_name() -> bool:
-    """True if the system has a name for the user, which JAX asks for. In a container there may be none."""
-    try:
-        return bool(pwd.getpwuid(os.geteuid()).pw_name)
-    except KeyError:
-        return False
 
 
 def _configure(options: dict[str, object]) -> None:

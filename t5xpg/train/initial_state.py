@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -32,30 +32,21 @@ _SHOWN = {"params": 50, "optimizer": 5}  # how many of the arrays that do not fi
 
 @dataclass(frozen=True)
 class InitialState:
-    """A state on the mesh before the first update. origin, vocabulary: the checkpoint that it starts from, and the
-    record of its vocabulary; None for a new state. teacher: the same two for the teacher's checkpoint."""
+    """A state on the mesh before the first update; of the checkpoints that it is made from, INITIAL and TEACHER, the
+    origins (as in the meta of checkpoints and in the identity of runs) and the records of their vocabularies."""
 
     state: TrainState
-    origin: Origin | None = None
-    vocabulary: Mapping[str, Any] | None = None
-    teacher: tuple[Origin, Mapping[str, Any]] | None = None
-
-    @property
-    def origins(self) -> dict[str, Origin]:
-        """The origins, by their names in the meta of checkpoints and in the identity of runs."""
-        origins = {INITIAL: self.origin, TEACHER: None if self.teacher is None else self.teacher[0]}
-        return {name: origin for name, origin in origins.items() if origin is not None}
+    origins: dict[str, Origin] = field(default_factory=dict)
+    vocabularies: dict[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 def begin(built: Assembly) -> InitialState:
     """The initial state of the experiment. Raises UserError if its checkpoint is missing or does not fit."""
-    new = built.experiment.initial is None
-    initial_state = InitialState(jax.block_until_ready(built.new_state())) if new else _load(built)
-    if built.experiment.teacher is None:
-        return initial_state
-    params, origin, vocabulary = _teacher(built)
-    state = dataclasses.replace(initial_state.state, frozen=params)
-    return dataclasses.replace(initial_state, state=state, teacher=(origin, vocabulary))
+    made = InitialState(built.new_state()) if built.experiment.initial is None else _load(built)
+    if built.experiment.teacher is not None:
+        params, made.origins[TEACHER], made.vocabularies[TEACHER] = _teacher(built)
+        made = dataclasses.replace(made, state=dataclasses.replace(made.state, frozen=params))
+    return dataclasses.replace(made, state=jax.block_until_ready(made.state))
 
 
 def _teacher(built: Assembly) -> tuple[Params, Origin, Mapping[str, Any]]:
@@ -68,9 +59,7 @@ def _teacher(built: Assembly) -> tuple[Params, Origin, Mapping[str, Any]]:
         step = checkpointer.latest() if saved_step.step is None else saved_step.step
         require_teacher_fits(SavedStep(saved_step.run, step), experiment, built.abstract_state)
         params, meta = checkpointer.restore_params(step, frozen)
-    digest = items.sha256_of_arrays({"params": params})
-    origin = {"named": experiment.teacher.checkpoint, "experiment": meta["experiment"], "step": step, "sha256": digest}
-    return jax.block_until_ready(params), origin, meta["vocabulary"]
+    return params, _origin(experiment.teacher.checkpoint, meta, step, {"params": params}), meta["vocabulary"]
 
 
 def _load(built: Assembly) -> InitialState:
@@ -80,21 +69,25 @@ def _load(built: Assembly) -> InitialState:
     saved_step = find_checkpoint(initial.checkpoint)
     with Checkpointer(saved_step.checkpoints, experiment.checkpoints, read_only=True) as checkpointer:
         step = checkpointer.latest() if saved_step.step is None else saved_step.step
-        saved_step = SavedStep(saved_step.run, step)
-        require_fit(saved_step, experiment, built.abstract_state)
+        require_fit(SavedStep(saved_step.run, step), experiment, built.abstract_state)
         if initial.reset_optimizer:
             expected = _initial_params(built.abstract_state, experiment)
             params, meta = checkpointer.restore_params(step, _stored(expected, initial))
-            digest = items.sha256_of_arrays({"params": params})
+            origin = _origin(initial.checkpoint, meta, step, {"params": params})
             if initial.adapt_decoder:
                 params = adaptation.adapt_decoder(params, expected, experiment.model.config)
             state = built.state_of(params)
         else:
             state, _, meta = checkpointer.restore(step, built.abstract_state)
-            digest = items.sha256_of_arrays({"params": state.eval_params, "optimizer": items.optimizer_tree(state)})
+            arrays = {"params": state.eval_params, "optimizer": items.optimizer_tree(state)}
+            origin = _origin(initial.checkpoint, meta, step, arrays)
             _require_learning(experiment, int(state.step))
-    origin = {"named": initial.checkpoint, "experiment": meta["experiment"], "step": step, "sha256": digest}
-    return InitialState(jax.block_until_ready(state), origin, meta["vocabulary"])
+    return InitialState(state, {INITIAL: origin}, {INITIAL: meta["vocabulary"]})
+
+
+def _origin(named: str, meta: Mapping[str, Any], step: int | None, arrays: Mapping[str, Any]) -> Origin:
+    digest = items.sha256_of_arrays(arrays)
+    return {"named": named, "experiment": meta["experiment"], "step": step, "sha256": digest}
 
 
 def identity(origin: Origin) -> dict[str, Any]:
@@ -102,21 +95,19 @@ def identity(origin: Origin) -> dict[str, Any]:
     return {name: value for name, value in origin.items() if name != "named"}
 
 
-def origin_of(built: Assembly, recorded: Origin) -> Origin:
-    """The origin of a resumed run. recorded: the origin that its checkpoint records.
+def require_same_origin(recorded: Origin | None, experiment: Experiment) -> None:
+    """Raise UserError if a resumed run names another initial checkpoint than its own checkpoint records.
 
-    The initial checkpoint itself is needed only if INITIAL_CHECKPOINT is another name now. Then that checkpoint is
-    read, and if it differs, its origin is returned, for the caller to compare. Raises UserError if it is missing.
+    It need not be there any more. An adapter needs it, and it may be named where it lies now: `frozen_parameters`
+    compares it.
     """
-    initial = built.experiment.initial
-    if initial is None or initial.checkpoint == recorded["named"]:
-        return recorded
-    try:
-        named_origin = _load(built).origin
-        assert named_origin is not None
-    except UserError as error:
-        raise UserError(f"{error}\n{as_before(recorded, built.experiment)}") from error
-    return recorded if identity(named_origin) == identity(recorded) else named_origin
+    assert experiment.initial is not None
+    named, now = None if recorded is None else recorded["named"], experiment.initial.checkpoint
+    if recorded is None or (experiment.adapter is None and named != now):
+        raise UserError(
+            f"This run was started from {named!r}, and INITIAL_CHECKPOINT is {now!r}: set it back to that (the "
+            "checkpoint need not be there any more), or name another run directory with RUN=…"
+        )
 
 
 def origins_of_run(
@@ -136,23 +127,17 @@ def origins_of_run(
         return {}
     if step:
         meta = checkpointer.meta(step)
-        origins = {} if experiment.initial is None else {INITIAL: origin_of(built, meta[INITIAL])}
-        return origins if experiment.teacher is None else {**origins, TEACHER: meta[TEACHER]}
+        if experiment.initial is not None:
+            require_same_origin(meta.get(INITIAL), experiment)
+        sources = {INITIAL: experiment.initial, TEACHER: experiment.teacher}
+        return {name: meta[name] for name, source in sources.items() if source is not None}
     initial = get_initial()
-    if initial.vocabulary is not None:
-        require_vocabulary(vocabulary, initial.vocabulary, experiment)
-    if initial.teacher is not None:
-        require_vocabulary(vocabulary, initial.teacher[1], experiment, of_teacher=True)
+    for name, recorded in initial.vocabularies.items():
+        require_vocabulary(vocabulary, recorded, experiment, of_teacher=name == TEACHER)
     for name, origin in initial.origins.items():
         label = "start" if name == INITIAL else name
         print(f"{label}: {origin['experiment']} after step {origin['step']:,}, {origin['named']}", flush=True)
     return initial.origins
-
-
-def as_before(recorded: Origin, experiment: Experiment) -> str:
-    """The message for a resumed run whose initial checkpoint is needed and missing."""
-    there = "which need not be there any more" if experiment.adapter is None else "wherever that lies now"
-    return f"This run was started from {recorded['named']!r}: INITIAL_CHECKPOINT has to be that again, {there}."
 
 
 def _initial_params(abstract: TrainState, experiment: Experiment) -> Params:

@@ -1,13 +1,15 @@
 """The loop of a training run: updates, and after them evaluations, metrics of tasks and checkpoints."""
 
+import math
 import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from t5xpg.base import malloc, phases
 from t5xpg.base.paths import shown
@@ -17,13 +19,41 @@ from t5xpg.evaluate.measurements import Measurements
 from t5xpg.experiment.experiment import Experiment
 from t5xpg.models.model import Params
 from t5xpg.optim.state import TrainState
+from t5xpg.run.best import Best, Values, values_of
 from t5xpg.run.checkpoint.checkpointer import Checkpointer
 from t5xpg.run.metrics import Window, format_line
 from t5xpg.train import nonfinite
 from t5xpg.train.profile import Update
 from t5xpg.train.progress_line import ProgressLine
 from t5xpg.train.run_records import RunRecords
-from t5xpg.train.run_state import Position, RunState
+
+
+@dataclass
+class RunState:
+    """What a checkpoint holds after `step` updates, besides the position in the data; nothing else changes in a run.
+
+    best: follows from metrics.jsonl. window: of the metrics of updates that are not reported yet. skipped: the number
+    of updates that were skipped because they were not finite. measured: the values measured after exactly this step, by
+    the names of `best.values_of`.
+    """
+
+    step: int
+    train: TrainState
+    best: Best
+    window: Window = field(default_factory=Window)
+    skipped: int = 0
+    measured: Values = field(default_factory=dict)
+
+    def measure(self, step: int, records: Iterable[Mapping[str, Any]]) -> Values:
+        """Add the records of an evaluation after `step`, as in metrics.jsonl; returns their numbers by name."""
+        values: Values = {}
+        for record in records:
+            numbers = values_of(record)
+            self.best.add(step, numbers)
+            values = {**values, **numbers}
+        if step == self.step:
+            self.measured = {**self.measured, **values}
+        return values
 
 
 @dataclass(frozen=True)
@@ -39,7 +69,7 @@ class Run:
 
     experiment: Experiment
     stream: BatchStream
-    position: Callable[[], Position]
+    position: Callable[[], dict[str, np.ndarray]]
     place: Callable[[Mapping[str, Any]], dict[str, jax.Array]]
     train_step: Update
     model_params: Callable[[TrainState], Params]
@@ -78,7 +108,7 @@ def loop(run: Run, state: RunState, stop: Stop, end: int) -> None:
             initial_params = None if is_measured else jax.tree.map(jnp.copy, run.model_params(state.train))
             train, metrics = run.train_step(state.train, run.place(batch))
             count_pending()
-            state.advance(train)
+            state.train, state.step, state.measured = train, state.step + 1, {}
             pending_metrics = metrics
             # a user waits for the first update, and measuring takes as long as many updates
             if initial_params is not None:
@@ -194,4 +224,6 @@ def save(run: Run, state: RunState, *, resume_only: bool) -> None:
     with run.progress.paused():
         nonfinite.require_finite(state.train.params, state.step)
         run.records.trail.flush()
-        state.save(run.checkpointer, run.meta, run.position(), resume_only=resume_only)
+        metrics = {name: math.nan if value is None else value for name, value in state.measured.items()}
+        meta = {**run.meta, "window": state.window.to_json(), "skipped": state.skipped}
+        run.checkpointer.save(state.step, state.train, run.position(), meta, metrics, resume_only=resume_only)

@@ -38,7 +38,6 @@ from t5xpg.run.records import to_json
 # The libraries that decide what the batches are.
 _DATA_LIBRARIES = ("seqio", "t5", "tensorflow", "sentencepiece")
 _MAX_STEPS = 10**9
-_SAMPLE = 100  # batches, from whose size that of the recording is estimated
 _MORE_ROOM = "Make room, record fewer STEPS, or name a folder on another disk with OUTPUT=…"
 
 
@@ -126,8 +125,6 @@ def _write(output: Path, recording: Recording, streams: Mapping[str, Stream]) ->
                 for batch in itertools.islice(stream, planned.limit):
                     writer.write(batch)
                     progress.advance()
-                    if writer.count == _SAMPLE:
-                        _check_room(output, writer.size / _SAMPLE * (planned.limit or 0))
             ended = planned.limit is None or writer.count < planned.limit
             written[name] = dataclasses.replace(planned, batches=writer.count, ended=ended)
             model = planned.description["vocabulary"].get("model_file")
@@ -136,30 +133,16 @@ def _write(output: Path, recording: Recording, streams: Mapping[str, Stream]) ->
         write_recording(folder, dataclasses.replace(recording, streams=written, files=files_of(folder)))
 
 
-def _check_room(output: Path, size: float) -> None:
-    """Raise UserError if a recording of `size` bytes does not fit on the disk, before the disk is full."""
-    free = shutil.disk_usage(output.parent).free
-    if size > free:
-        need = f"The recording would take about {size_text(size)}, and {output.parent} has {size_text(free)} free."
-        raise UserError(f"{need} {_MORE_ROOM}")
-
-
 def _refuse_other_things(output: Path) -> None:
-    """Raise UserError if `output` must not be replaced: it exists and is no recording and no empty folder."""
-    if not output.exists():
-        return
-    if not output.is_dir():
+    """Raise UserError if `output` must not be replaced: it is a file, or holds other files than a recording's."""
+    if output.is_file():
         raise UserError(f"{output} is a file: name a folder with OUTPUT=…")
-    names = {path.name for path in output.iterdir()}
-    if not names:
-        return
-    if MANIFEST not in names:
-        raise UserError(f"{output} holds other things than a recording: name another folder with OUTPUT=…")
-    strangers = sorted(names - {MANIFEST, digests.MEMORY, *read_recording(output).files})
-    if strangers:
+    names = {path.name for path in output.iterdir()} if output.exists() else set()
+    own = {MANIFEST, digests.MEMORY, *read_recording(output).files} if MANIFEST in names else set()
+    if strangers := sorted(names - own):
         raise UserError(
-            f"{output} holds {', '.join(strangers[:5])}{' and more' if len(strangers) > 5 else ''} besides a "
-            "recording: take that away, or name another folder with OUTPUT=…"
+            f"{output} holds {', '.join(strangers[:5])}{' and more' if len(strangers) > 5 else ''}, which is no "
+            "recording's: take that away, or name another folder with OUTPUT=…"
         )
 
 

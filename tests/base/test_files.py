@@ -1,5 +1,6 @@
 import errno
 import os
+import resource
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -60,27 +61,19 @@ def test_a_folder_takes_the_place_of_another_when_it_is_whole(tmp_path: Path, mo
     assert names(tmp_path) == ["folder"]
 
 
-@pytest.mark.parametrize("links", [True, False])
-def test_files_that_belong_together_are_replaced_together(
-    tmp_path: Path, links: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if not links:
-        monkeypatch.setattr(os, "link", lambda *_: (_ for _ in ()).throw(OSError(errno.EPERM, "no links here")))
+def test_files_that_belong_together_are_replaced_together(tmp_path: Path) -> None:
     one, two = tmp_path / "one", tmp_path / "two"
     one.write_text("before")
-
-    def replaced(error: BaseException | None = None) -> None:
-        with files.replaced_together(one, two):
-            files.write_text(one, "after")
-            files.write_text(two, "after")
-            if error:
-                raise error
-
-    with pytest.raises(OSError, match="full"):
-        replaced(OSError(errno.ENOSPC, "full"))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))  # stands in for a full disk
+        with pytest.raises(OSError, match="too large"):
+            files.write_texts({one: "after", two: "after" * 1000})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert one.read_text() == "before"
     assert names(tmp_path) == ["one"]
-    replaced()
+    files.write_texts({one: "after", two: "after"})
     assert (one.read_text(), two.read_text()) == ("after", "after")
     assert names(tmp_path) == ["one", "two"]
 
@@ -114,8 +107,8 @@ def test_what_killed_exports_and_reports_left_goes_with_the_next_one(tmp_path: P
         (written,) = names(tmp_path)
         assert any(fnmatch(written, pattern) for pattern in ignored)
     (tmp_path / left_by("README.md")).touch()
-    with files.replaced_together(tmp_path / "README.md"):
-        assert names(tmp_path) == ["export"]
+    files.write_texts({tmp_path / "README.md": "new"})
+    assert names(tmp_path) == ["README.md", "export"]
 
 
 def test_the_end_of_a_log(tmp_path: Path) -> None:

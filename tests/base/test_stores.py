@@ -217,7 +217,7 @@ def test_a_removal_that_ends_anywhere_removes_the_whole_run(
     assert set(contents(folder)) == {"metrics.jsonl", "checkpoints/1/params", "checkpoints/2/params"}
     stores.remove(folder)
     assert not MemoryFileSystem.store
-    with stores.training(fresh := machine("another")) as uploads:  # the same name may be trained again
+    with stores.Uploads(fresh := machine("another")) as uploads:  # the same name may be trained again
         uploads.begin()
         write(fresh, metrics="3\n")
     assert stored() == {"metrics.jsonl"}
@@ -252,7 +252,7 @@ def test_what_a_superseded_trainer_still_sends_has_no_effect(machine: Machine, m
         with refused("others change it"):  # it never sees its own manifest
             earlier._store.push(earlier._trainer)
     machine("second")
-    with stores.training(second) as uploads:
+    with stores.Uploads(second) as uploads:
         uploads.begin()
         write(second, metrics="1\n2\n", checkpoint_2="b")
     for name, content in late:
@@ -302,12 +302,12 @@ def test_the_later_of_two_trainers_goes_on_alone(machine: Machine) -> None:
 
     def train_both() -> None:
         machine("first")
-        with stores.training(first) as uploads:
+        with stores.Uploads(first) as uploads:
             uploads.begin()
             write(first, metrics="1\n", checkpoint_1="a")
             uploads.finish()
             machine("second")
-            with stores.training(second) as taking_over:
+            with stores.Uploads(second) as taking_over:
                 assert contents(second) == contents(first)
                 taking_over.begin()
                 write(second, metrics="1\n2\n", checkpoint_2="b")
@@ -330,7 +330,7 @@ def test_of_two_that_begin_at_once_one_does_not(machine: Machine) -> None:
 
 
 def test_an_evaluation_elsewhere_does_not_stop_the_training(machine: Machine) -> None:
-    with stores.training(folder := machine("one")) as uploads:
+    with stores.Uploads(folder := machine("one")) as uploads:
         uploads.begin()
         write(folder, metrics="1\n", checkpoint_1="a")
         uploads._store.push(uploads._trainer)  # type: ignore[union-attr]
@@ -377,7 +377,7 @@ def test_a_training_goes_on_without_a_network_and_ends_with_an_error(
         raise TimeoutError("no answer")
 
     def train() -> None:
-        with stores.training(folder) as uploads, monkeypatch.context() as patch:
+        with stores.Uploads(folder) as uploads, monkeypatch.context() as patch:
             uploads.begin()
             patch.setattr(MemoryFileSystem, "pipe_file", unreachable)
             for step in "12":
@@ -390,7 +390,7 @@ def test_a_training_goes_on_without_a_network_and_ends_with_an_error(
     with refused("no answer", "the same command"):
         train()
     assert capsys.readouterr().out.count("warning: ") == 1
-    with stores.training(folder):  # the same command
+    with stores.Uploads(folder):  # the same command
         pass
     stores.pull(fresh := machine("fresh"))
     assert contents(fresh) == {"metrics.jsonl": "2"}

@@ -1,4 +1,4 @@
-"""Published and measured peaks."""
+"""Published peaks, memory, and flags for kinds of hardware."""
 
 import os
 from types import SimpleNamespace
@@ -8,11 +8,9 @@ import numpy as np
 import pytest
 
 from t5xpg.base import environment, xla_flags
-from t5xpg.base.files import read_json, write_text
-from t5xpg.distributed import MeshConfig, hardware, make_mesh
+from t5xpg.distributed import MeshConfig, make_mesh
 from t5xpg.distributed.hardware import (
     PEAK_TERAFLOPS,
-    best_peak_flops,
     device_memory,
     peak_flops,
     peak_flops_of_mesh,
@@ -44,39 +42,6 @@ def test_no_entry_hides_a_later_one():
         assert peak_flops(device(f"NVIDIA {name} 80GB"), dtype) == table[dtype] * 1e12
 
 
-@pytest.fixture
-def measured(tmp_path, monkeypatch):
-    """The cache, and what is measured there, one after another: 3, 2, 5, 4 and 1 Gflop/s."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    peaks = iter([3e9, 2e9, 5e9, 4e9, 1e9])
-    monkeypatch.setattr(hardware, "measured_peak_flops", lambda dtype, **options: next(peaks))
-    return tmp_path
-
-
-def test_the_best_measurement_of_a_machine_is_remembered(measured, monkeypatch):
-    found = [best_peak_flops(dtype, again=True) for dtype in ("float32", "float32", "float32", "bfloat16")]
-    assert found == [3e9, 3e9, 5e9, 4e9]
-    monkeypatch.setattr(environment, "cpu_model", lambda: "another")
-    assert best_peak_flops("float32", again=True) == 1e9
-    assert sorted(read_json(measured / "t5xpg" / "peaks.json").values()) == [1e9, 4e9, 5e9]
-
-
-@pytest.mark.parametrize("text", ["{", '{"x": NaN}'])
-def test_what_is_remembered_may_be_anything(measured, monkeypatch, text):
-    file = measured / "t5xpg" / "peaks.json"
-    file.parent.mkdir()
-    write_text(file, text)
-    assert best_peak_flops("float32", again=True) == 3e9
-    monkeypatch.setenv("XDG_CACHE_HOME", str(file))  # no folder
-    assert best_peak_flops("float32", again=True) == 2e9
-
-
-def test_a_share_is_never_above_the_whole():
-    assert share_of_peak(1.04e9, 1e9) == 1.0
-    assert share_of_peak(5e8, 1e9) == 0.5
-    assert share_of_peak(1.0, None) is None
-
-
 def test_memory():
     of_cpu = device_memory(jax.devices("cpu")[0])
     assert 2**28 < of_cpu <= environment.host()["memory_bytes"]
@@ -85,19 +50,11 @@ def test_memory():
     assert device_memory(SimpleNamespace(platform="gpu", memory_stats=lambda: None)) is None
 
 
-def test_the_peak_of_a_mesh(monkeypatch):
+def test_the_peak_of_a_mesh():
     mesh = SimpleNamespace(devices=np.array([[device("NVIDIA H200"), device("NVIDIA H200")]]))
     assert peak_flops_of_mesh(mesh, "bfloat16") == pytest.approx(2 * 989.4e12)
-    cpu = make_mesh(MeshConfig(), jax.devices("cpu"))
-    monkeypatch.setattr(jax, "process_count", lambda: 2)
-    assert peak_flops_of_mesh(cpu, "float32") is None
-
-
-def test_the_peak_of_a_cpu_is_measured_again_only_where_that_is_asked_for(measured):
-    cpu = make_mesh(MeshConfig(), jax.devices("cpu"))
-    assert peak_flops_of_mesh(cpu, "float32") == peak_flops_of_mesh(cpu, "float32") == 3e9
-    assert peak_flops_of_mesh(cpu, "float32", again=True) == 3e9
-    assert peak_flops_of_mesh(cpu, "float32", again=True) == peak_flops_of_mesh(cpu, "float32") == 5e9
+    assert share_of_peak(989.4e12, 2 * 989.4e12) == 0.5
+    assert share_of_peak(1.0, peak_flops_of_mesh(make_mesh(MeshConfig(), jax.devices("cpu")), "float32")) is None
 
 
 DECIDED = "--xla_cpu_experimental_onednn_custom_call=false"  # by the user: the flags of a processor go together

@@ -16,7 +16,7 @@ from t5xpg.experiment.identity import data_config
 from t5xpg.study.proofs import hosts
 from t5xpg.study.proofs.comparison import read_checkpoint
 from t5xpg.study.proofs.kills import WatchedRun
-from t5xpg.train import training
+from t5xpg.train.train import train
 from tests.data import recording_samples
 from tests.workplace import REPOSITORY, Workplace
 
@@ -97,7 +97,7 @@ def arrays(run: Path) -> dict[str, np.ndarray]:
 
 def alone(workplace: Workplace, recording: Path, run: Path) -> None:
     loaded = config.load(str(workplace.experiment), *config.split_overrides(" ".join(SETTINGS)))
-    assert training.train(loaded, run, recorded=recording) == 0
+    assert train(loaded, run, recorded=recording) == 0
 
 
 def test_a_run_is_the_same_on_two_hosts_on_one_and_after_a_loss(

@@ -56,7 +56,8 @@ def lora_run(runs: Path, name: str, *overrides: str) -> tuple[LoadedConfig, Path
     directory = RunDirectory(runs / f"{name}_lora")
     directory.start(loaded.name, {"settings": identity_settings(loaded.experiment)}, step=0, command="")
     model = settings(loaded.experiment.model)
-    meta = {"experiment": loaded.name, "vocabulary": start.vocabulary, "settings": model, INITIAL: start.origin}
+    vocabulary = start.vocabularies[INITIAL]
+    meta = {"experiment": loaded.name, "vocabulary": vocabulary, "settings": model, **start.origins}
     state = dataclasses.replace(start.state, step=jnp.int32(1), params=drawn)
     with Checkpointer(directory.checkpoints, CheckpointConfig()) as checkpoints:
         checkpoints.save(1, state, {}, {**meta, ADAPTER: "Lora"})

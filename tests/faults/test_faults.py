@@ -20,7 +20,7 @@ from t5xpg.data.stream.client import NoBatchYetError
 from t5xpg.experiment import config
 from t5xpg.run.batch_trail import read_trail
 from t5xpg.run.checkpoint.folders import saved_steps
-from t5xpg.train import training
+from t5xpg.train import train
 from tests.refusals import assert_named
 from tests.workplace import PATIENCE, Workplace, assert_same_run, wait_until
 
@@ -107,9 +107,9 @@ def test_a_run_that_is_stopped_before_its_first_batch_comes(
         raise NoBatchYetError
 
     workplace.enter(monkeypatch)
-    monkeypatch.setattr(training, "loop", no_batch_comes)
+    monkeypatch.setattr(train, "loop", no_batch_comes)
     loaded = config.load(str(workplace.experiment))
-    assert training.train(loaded, workplace.folder / "runs" / "no batch") == 128 + signal.SIGTERM
+    assert train.train(loaded, workplace.folder / "runs" / "no batch") == 128 + signal.SIGTERM
     assert capsys.readouterr().out.endswith("stopped before the first step; the same command goes on from there\n")
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from t5xpg.experiment import config
-from t5xpg.train import training
+from t5xpg.train.train import train
 from tests.workplace import EXPERIMENT, Workplace
 from tests.written_evaluations import newest
 
@@ -116,7 +116,7 @@ def try_number(number: int, folder: Path) -> str:
     if drawn.stopped:
         with pytest.MonkeyPatch.context() as patch:
             place.enter(patch)
-            training.train(config.load(str(experiment)), folder / "runs" / "stopped", until=2)
+            train(config.load(str(experiment)), folder / "runs" / "stopped", until=2)
         _, said = run(place, "train", str(experiment), "--run=stopped")
         assert "4 steps  2 of them in" in said, said
         for name in ("metrics.jsonl", "batches.sha256"):

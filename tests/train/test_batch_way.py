@@ -31,7 +31,7 @@ from t5xpg.optim.optimizers import AdamW
 from t5xpg.optim.state import TrainState, abstract
 from t5xpg.optim.step import make_train_step
 from t5xpg.run.best import Best
-from t5xpg.train.run_state import RunState
+from t5xpg.train.loop import RunState
 from tests.train.test_loop import Noted
 from tests.workplace import sentences
 

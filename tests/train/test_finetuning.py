@@ -80,8 +80,7 @@ def test_more_patience_goes_on(workplace: Workplace, tuned_gin: str, unbroken: t
     end = saved_steps(copy / "checkpoints")[-1]
     more = (*OPTIONS[:-1], "--gin.EARLY_STOP_PATIENCE=4", f"--gin.TRAIN_STEPS={end + 3}", "--run=patient")
     other = "--gin.INITIAL_CHECKPOINT=pretrained/checkpoints/8"
-    printed = workplace.refused("train", tuned_gin, *more, other, words=["initial.sha256"])
-    assert re.search(r"initial\.step +12\D+8 ", printed), printed
+    workplace.refused("train", tuned_gin, *more, other, words=["INITIAL_CHECKPOINT", "'pretrained'"])
     printed = workplace.run("train", tuned_gin, *more)
     assert f"continues after step {end}" in printed
     assert saved_steps(copy / "checkpoints") == [saved_steps(unbroken[0] / "checkpoints")[0], end + 3]

@@ -17,8 +17,7 @@ import pytest
 from t5xpg.optim.state import TrainState
 from t5xpg.run.best import Best, BestMetric
 from t5xpg.run.metrics import Window
-from t5xpg.train.loop import Run, loop
-from t5xpg.train.run_state import RunState
+from t5xpg.train.loop import Run, RunState, loop
 from tests.refusals import refused
 
 TOTAL = 7

@@ -39,9 +39,9 @@ set_xla_flags()
 from pathlib import Path
 from t5xpg import cli
 from t5xpg.experiment import config
-from t5xpg.train import training
+from t5xpg.train.train import train
 experiment, runs, recorded = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
-assert training.train(config.load(experiment), runs / "recorded", until=7, recorded=recorded) == 0
+assert train(config.load(experiment), runs / "recorded", until=7, recorded=recorded) == 0
 assert cli.main(["train", experiment, f"--run={runs / 'recorded'}", f"--recorded={recorded}"]) == 0
 """
 
@@ -231,11 +231,8 @@ def test_what_a_killed_recording_left_goes_with_the_next(record: Record, tmp_pat
     assert os.listdir(tmp_path) == ["new"]
 
 
-def test_a_recording_that_will_not_fit(record: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_steps_has_bounds(record: Record, tmp_path: Path) -> None:
     for steps in (0, 10**30):
         with refused(f"STEPS={steps}", "1,000,000,000"):
             record(tmp_path / "new", steps=steps)
-    monkeypatch.setattr(recording, "_SAMPLE", 2)
-    with refused("MB free"):
-        record(tmp_path / "new", steps=10**9)
     assert not list(tmp_path.iterdir())

@@ -18,8 +18,8 @@ from t5xpg.distributed.group import Group
 from t5xpg.experiment import config
 from t5xpg.experiment.prepare import DataIdentity
 from t5xpg.run.checkpoint.initial_checkpoint import InitialCheckpoint
-from t5xpg.train import training
-from t5xpg.train.start import require_same, require_same_start
+from t5xpg.train import train
+from t5xpg.train.train import require_same, require_same_start
 from tests.refusals import refused
 from tests.workplace import PATIENCE
 
@@ -66,11 +66,11 @@ def test_a_request_to_stop_waits_for_no_library_and_no_compiler(
         os.kill(os.getpid(), signal.SIGTERM)
         compiler_outlived.set_result(ready.wait(PATIENCE))
 
-    monkeypatch.setattr(training, "_prepare_data", lambda *_: DataIdentity(DATA["data"]))
-    monkeypatch.setattr(training, "_compile_train_step", compile_for_long)
+    monkeypatch.setattr(train, "_prepare_data", lambda *_: DataIdentity(DATA["data"]))
+    monkeypatch.setattr(train, "_compile_train_step", compile_for_long)
     service = SimpleNamespace(describe=load_for_long, close=ready.set)
-    monkeypatch.setattr(training, "DataService", lambda log: contextlib.closing(service))
-    code = training.train(config.load(str(own_place / "small.gin")), own_place / "runs" / "stopped")
+    monkeypatch.setattr(train, "DataService", lambda log: contextlib.closing(service))
+    code = train.train(config.load(str(own_place / "small.gin")), own_place / "runs" / "stopped")
     assert code == 128 + signal.SIGTERM
     assert compiler_outlived.result(), "it was waited for"
     assert "stopped before the first step" in capsys.readouterr().out
@@ -82,10 +82,10 @@ def test_a_request_to_stop_before_it_compiles(own_place: Path, monkeypatch: pyte
         return contextlib.closing(Mock())
 
     compiled = Mock()
-    monkeypatch.setattr(training, "_prepare_data", lambda *_: DataIdentity(DATA["data"]))
-    monkeypatch.setattr(training.assembly, "assemble", compiled)
-    monkeypatch.setattr(training, "DataService", service)
-    code = training.train(config.load(str(own_place / "small.gin")), own_place / "runs" / "stopped_early")
+    monkeypatch.setattr(train, "_prepare_data", lambda *_: DataIdentity(DATA["data"]))
+    monkeypatch.setattr(train.assembly, "assemble", compiled)
+    monkeypatch.setattr(train, "DataService", service)
+    code = train.train(config.load(str(own_place / "small.gin")), own_place / "runs" / "stopped_early")
     assert code == 128 + signal.SIGTERM
     assert not compiled.called
 

@@ -109,7 +109,7 @@ def measured_cpu(dtype: str, num_devices: int = 1) -> Device:
     if memory is None:
         raise UserError(f"DEVICE={THIS_CPU}: this system does not say how much memory it has; name another device.")
     bandwidth = _bandwidth() / num_devices
-    peak = {dtype: hardware.best_peak_flops(dtype, again=False) / num_devices}
+    peak = {dtype: hardware.measured_peak_flops(dtype) / num_devices}
     return Device(THIS_CPU, peak, memory / num_devices, bandwidth, bandwidth, num_devices, bandwidth, ("measured",))
 
 

@@ -115,11 +115,6 @@ class BatchStream(Iterator[Batch]):
         self._read_ahead()
         return batch
 
-    def wait(self) -> None:
-        """Wait until the next batch has been read, or it is known that none comes. Any thread may call it."""
-        with contextlib.suppress(IndexError, concurrent.futures.CancelledError):  # the position is being set
-            self._ahead[0].exception()
-
     def close(self) -> None:
         """Stop reading ahead."""
         self._closed = True

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import absl.logging
 import numpy as np
@@ -44,6 +44,7 @@ from t5xpg.run.checkpoint.folders import (
     require_path_for_orbax,
 )
 
+Value = TypeVar("Value")
 _DISK_ERRORS = (*DISK_FULL, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.EIO)
 
 
@@ -187,9 +188,7 @@ class Checkpointer(Closing):
 
     def steps(self) -> list[int]:
         """The steps that have a checkpoint, ascending. They may be damaged: `latest` and `restore` check that."""
-        self.wait()
-        with self._disk_errors("read from"):
-            return self._folders.steps()
+        return self._read(self._folders.steps)
 
     def latest(self) -> int | None:
         """The last step that has a whole checkpoint; None where there is no checkpoint at all.
@@ -203,15 +202,11 @@ class Checkpointer(Closing):
 
     def latest_here(self) -> int | None:
         """`latest` of this process alone, without messages to the others, which may have ended."""
-        self.wait()
-        with self._disk_errors("read from"):
-            return self._folders.latest()
+        return self._read(self._folders.latest)
 
     def last_steps(self, count: int) -> list[int]:
         """The last `count` steps of an unbroken run's checkpoints, ascending. UserError where there are fewer."""
-        self.wait()
-        with self._disk_errors("read from"):
-            lasting = lasting_steps(self._directory)
+        lasting = self._read(lambda: lasting_steps(self._directory))
         if len(lasting) < count:
             raise UserError(
                 f"STEP=mean:{count}: {self._directory} has {len(lasting)} checkpoints, of the steps {lasting}. A run "
@@ -221,9 +216,12 @@ class Checkpointer(Closing):
 
     def best(self) -> int | None:
         """The step with the best value of the config's `best`; None where no checkpoint has one."""
+        return self._read(self._best)
+
+    def _read(self, read: Callable[[], Value]) -> Value:
         self.wait()
         with self._disk_errors("read from"):
-            return self._best()
+            return read()
 
     def restore(
         self, step: int | None, abstract_state: TrainState

@@ -31,7 +31,8 @@ from t5xpg.study.reproduce.comparison import (
     other_run,
     other_stack,
 )
-from t5xpg.train import initial_state, training
+from t5xpg.train import initial_state
+from t5xpg.train.train import train
 
 # Files in the run directory: what it reproduces, written at the beginning, and the outcome, written at the end.
 MARK_FILE = ".reproduction.json"
@@ -84,7 +85,7 @@ def reproduce(loaded: LoadedConfig, path: Path, *, steps: int | None = None) -> 
     gin = " ".join(overrides_of(published["command"]))  # which are not arguments of this process
     options = [f"--gin-overrides={gin}"] if gin else []
     command = ["t5xpg", "train", loaded.name_or_file, *options, f"--run={shown(path)}"]
-    code = training.train(loaded, path, until=steps, command=shlex.join(command))
+    code = train(loaded, path, until=steps, command=shlex.join(command))
     if code:
         return code
     evaluated = published.get("evaluation") or {}

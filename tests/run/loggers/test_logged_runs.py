@@ -25,8 +25,8 @@ FIRST_HALF = """
 import sys
 from pathlib import Path
 from t5xpg.experiment import config
-from t5xpg.train import training
-training.train(config.load(sys.argv[1], *config.logger_overrides("wandb")), Path(sys.argv[2]), until=6)
+from t5xpg.train.train import train
+train(config.load(sys.argv[1], *config.logger_overrides("wandb")), Path(sys.argv[2]), until=6)
 """
 ALL_OF_THEM = """
 include 'gin/loggers/wandb.gin'
