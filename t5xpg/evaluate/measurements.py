@@ -9,13 +9,13 @@ from typing import Any
 from t5xpg.base import paths
 from t5xpg.base.errors import UserError
 from t5xpg.data.batch import ENC_DEC
-from t5xpg.data.objectives import Objective, name_of
+from t5xpg.data.objectives import Objective
+from t5xpg.data.objectives.span_corruption import span_numbers
 from t5xpg.data.recording.reader import RecordedData
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.stream.client import DataService, TaskDescription
 from t5xpg.data.stream.remote_evaluator import RemoteEvaluator
 from t5xpg.data.tasks import task_names
-from t5xpg.data.tasks.lengths import problems, span_numbers
 from t5xpg.data.text.manifest import find_manifests, read_manifest
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.evaluate.infer_eval import InferEval, TaskMetrics, metric_names, model_outputs
@@ -45,7 +45,7 @@ def describe_task(config: DatasetConfig, data_dir: Path) -> TaskDescription | No
     objectives = [_with_objective(part, config.objective) for part in row.parts]
     lengths = config.task_feature_lengths
     if config.split not in counts or any(
-        objective is None or problems(part.name, lengths, objective, row.vocabulary, part.reserved)
+        objective is None or objective.problems(part.name, lengths, row.vocabulary, part.reserved)
         for part, objective in zip(row.parts, objectives, strict=True)
     ):
         return None
@@ -65,7 +65,7 @@ def _with_objective(part: task_names.Part, objective: Objective | None) -> Objec
     """The objective of a part: the experiment's if it sets one; None if that is not of the part's kind."""
     if objective is None:
         return part.objective
-    return objective if name_of(objective) == name_of(part.objective) else None
+    return objective if objective.name == part.objective.name else None
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ from pathlib import Path
 from t5xpg.base import paths, stores
 from t5xpg.base.errors import UserError, nearest
 from t5xpg.data.cache import caching
-from t5xpg.data.objectives import name_of
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.tasks import task_names
 from t5xpg.data.text.datasets import built_in
@@ -183,7 +182,7 @@ def unknown_task(task: str) -> str:
 
 def objective_fragment(part: task_names.Part) -> str:
     """The file of gin/objectives with a task's objective; "" for span corruption, which needs none."""
-    name = task_names.UL2_MIXTURE if part.mode is not None else name_of(part.objective)
+    name = task_names.UL2_MIXTURE if part.mode is not None else part.objective.name
     return "" if name == task_names.SPAN_CORRUPTION else name
 
 

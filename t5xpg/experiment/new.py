@@ -10,7 +10,6 @@ from t5xpg.base.files import directory_atomically, write_text
 from t5xpg.base.paths import shown
 from t5xpg.data.objectives import LanguageModel, MaskedLM
 from t5xpg.data.stream.client import DataService
-from t5xpg.data.tasks.lengths import objective_lengths
 from t5xpg.data.tasks.task_names import Row, possible_dataset
 from t5xpg.data.text.labelled import ENDING, TFDS_TASKS
 from t5xpg.experiment import config, data_state
@@ -120,7 +119,7 @@ def _for_objective(row: Row | None) -> dict[str, str]:
             return {"architecture": _include("architectures", "decoder_only"), "lengths": "{'targets': 256}"}
         if isinstance(part.objective, MaskedLM):
             architecture = _include("architectures", "encoder_only")
-        needed = objective_lengths(part.objective, lengths, reserved=part.reserved)
+        needed = part.objective.lengths(lengths, reserved=part.reserved)
         lengths["targets"] = max(lengths["targets"], needed.targets)
     return {"architecture": architecture, "lengths": str(lengths)}
 

@@ -21,10 +21,8 @@ from t5xpg.data.cache.record import FORMAT, PACKAGES, MissingTextError
 
 Digest = Callable[[Path], str]  # the SHA-256 of a file by its path
 # The files of this package that define the tasks of the table, and those among them that do not change a cache.
-_DEFINING = ("data/tasks/*.py", "data/vocab/*.py", "data/preprocessors.py")
-_NOT_DEFINING = (
-    "feature_converters.py", "files.py", "lengths.py", "making.py", "providers.py", "token_listing.py", "training.py",
-)  # fmt: skip
+_DEFINING = ("data/objectives/*.py", "data/tasks/*.py", "data/vocab/*.py", "data/preprocessors.py")
+_NOT_DEFINING = ("feature_converters.py", "files.py", "making.py", "providers.py", "token_listing.py", "training.py")
 _PYTHON, _PACKAGES = (
     tuple(os.path.realpath(sysconfig.get_path(name)) + os.sep for name in names)
     for names in (("stdlib", "platstdlib"), ("purelib", "platlib"))

@@ -25,12 +25,12 @@ from t5xpg.base import paths
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import Closing
 from t5xpg.data.batch import Batch, validate
+from t5xpg.data.objectives.span_corruption import SpanLengths
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.stream import data_process
 from t5xpg.data.stream.data_process import FILES, Arrays, DataProcess, DataProcessError, shard_prefix
 from t5xpg.data.stream.length_fit import LengthFit
 from t5xpg.data.stream.remote_evaluator import RemoteEvaluator
-from t5xpg.data.tasks.lengths import SpanLengths
 from t5xpg.data.vocab.vocabulary import Vocabulary
 
 _POLL_SECONDS = 0.2

@@ -18,10 +18,10 @@ from typing import Any
 
 from t5xpg.base.errors import UserError
 from t5xpg.data import late_imports
+from t5xpg.data.objectives.span_corruption import span_numbers
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.stream import data_process
 from t5xpg.data.stream.relocatable_paths import readable
-from t5xpg.data.tasks.lengths import span_numbers
 
 
 def main() -> None:

@@ -12,10 +12,8 @@ from t5xpg.base.errors import UserError, nearest
 from t5xpg.base.paths import data_directory
 from t5xpg.data.batch import layout_of
 from t5xpg.data.metric_names import metric_of
-from t5xpg.data.objectives import LanguageModel, PrefixLM
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.tasks import sources
-from t5xpg.data.tasks.lengths import problems
 from t5xpg.data.tasks.seqio_vocabularies import from_seqio
 from t5xpg.data.tasks.steps import objective_of, reserved_of, with_objective
 from t5xpg.data.tasks.task_names import NOT_CACHED, cache_command, how_to_get, vocabularies
@@ -161,10 +159,9 @@ def _check_objective(task: seqio.Task, config: DatasetConfig) -> None:
     objective = objective_of(task)
     if objective is None:
         return
-    # these may have vocabularies that are not known here
-    is_free = isinstance(objective, LanguageModel | PrefixLM)
-    vocabulary = None if is_free else from_seqio(task.output_features["targets"].vocabulary)
-    if found := problems(task.name, config.task_feature_lengths, objective, vocabulary, reserved_of(task)):
+    # others may have vocabularies that are not known here
+    vocabulary = from_seqio(task.output_features["targets"].vocabulary) if objective.needs_ids else None
+    if found := objective.problems(task.name, config.task_feature_lengths, vocabulary, reserved_of(task)):
         raise UserError(" ".join(found))
 
 

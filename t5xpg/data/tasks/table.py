@@ -12,12 +12,12 @@ import seqio
 
 from t5xpg.base.errors import UserError
 from t5xpg.data import metrics
-from t5xpg.data.objectives import Objective, name_of
+from t5xpg.data.objectives import Objective
 from t5xpg.data.preprocessors import parse_jsonl
 from t5xpg.data.tasks.labelled import register_records, register_tfds
 from t5xpg.data.tasks.seqio_vocabularies import to_seqio
 from t5xpg.data.tasks.shared_cache import register
-from t5xpg.data.tasks.steps import output_features, steps
+from t5xpg.data.tasks.steps import output_features
 from t5xpg.data.tasks.task_names import Row, dataset_of, rows, tfds_rows, vocabularies
 from t5xpg.data.text.datasets import built_in
 from t5xpg.data.text.labelled import TEXT
@@ -67,7 +67,7 @@ def register_tasks(data_dir: Path, objective: Objective | None = None) -> list[s
 
 def _register_task(row: Row, source: seqio.DataSource, objective: Objective | None) -> None:
     (part,) = row.parts
-    if objective is None or name_of(objective) != name_of(part.objective) or part.mode is not None:
+    if objective is None or objective.name != part.objective.name or part.mode is not None:
         objective = part.objective
     register(
         row.name,
@@ -79,7 +79,7 @@ def _register_task(row: Row, source: seqio.DataSource, objective: Objective | No
             functools.partial(seqio.preprocessors.rekey, key_map={"targets": "text"}),
             functools.partial(seqio.preprocessors.tokenize, copy_pretokenized=False),
             seqio.CacheDatasetPlaceholder(),
-            *steps(objective, part.mode),
+            *objective.steps(part.mode),
         ],
         output_features=output_features(part.objective, to_seqio(row.vocabulary)),
         postprocess_fn=completed_line if row.has_metrics else None,

@@ -131,6 +131,11 @@ class Row:
         return self.parts[0].objective if len(self.parts) == 1 else None
 
     @property
+    def features(self) -> tuple[str, ...]:
+        """The features of its examples."""
+        return Objective.features if self.objective is None else self.objective.features
+
+    @property
     def has_metrics(self) -> bool:
         """Whether something is measured of what a model says, besides its loss."""
         return self.supervised is not None or isinstance(self.objective, NextLine | Passkey)
