@@ -66,8 +66,9 @@ def _data(options: Namespace) -> None:
 def _vocab(options: Namespace) -> None:
     from t5xpg.data.tasks import task_names
     from t5xpg.data.text import labelled
+    from t5xpg.data.text.manifest import read_manifest
     from t5xpg.data.vocab.training import SampleSize, VocabularySettings
-    from t5xpg.experiment import data_state, prepare
+    from t5xpg.experiment import prepare
 
     names = "size", "model", "character_coverage", "byte_fallback", "normalization", "seed", "sample"
     trained_with = arguments.given_values(options, *names)
@@ -85,7 +86,8 @@ def _vocab(options: Namespace) -> None:
             trained_with["sample"] = SampleSize.parse(options.sample)
         settings = VocabularySettings(**trained_with, **arguments.given_values(options, "extra_ids"))
         record = prepare.train_vocabulary(options.dataset, settings, **arguments.values(options, "name", "force"))
-    kinds = labelled.endings(data_state.dataset_fields()[record.dataset]) or [task_names.SPAN_CORRUPTION]
+    fields = read_manifest(paths.data_directory() / record.dataset).fields
+    kinds = labelled.endings(fields) or [task_names.SPAN_CORRUPTION]
     task = task_names.task_name(record.dataset, kinds[0], f"{record.dataset}_{record.name}")
     print(f"in an experiment:\n  MIXTURE_OR_TASK_NAME = '{task}'\n  VOCAB_SIZE = {record.vocabulary['size']}")
 

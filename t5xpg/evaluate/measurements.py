@@ -33,14 +33,12 @@ def describe_task(config: DatasetConfig, data_dir: Path) -> TaskDescription | No
     """
     name = config.mixture_or_task_name
     folders = find_manifests(data_dir)
-    entries = task_names.vocabularies(data_dir)
-    dataset = task_names.dataset_of(name, folders, entries)
-    if dataset is None or config.module_import or config.converter != ENC_DEC:
+    row = task_names.known_tasks(data_dir).get(name)
+    if row is None or row.dataset not in folders or config.module_import or config.converter != ENC_DEC:
         return None
-    manifest = read_manifest(folders[dataset])
+    manifest = read_manifest(folders[row.dataset])
     counts = {split: record.documents for split, record in manifest.splits.items()}
-    row = task_names.row_of(name, dataset, entries)
-    if not row.is_of(manifest.fields) or (row.supervised is not None and config.objective is not None):
+    if row.supervised is not None and config.objective is not None:
         return None
     objectives = [_with_objective(part, config.objective) for part in row.parts]
     lengths = config.task_feature_lengths

@@ -22,6 +22,7 @@ from t5xpg.data.vocab import making
 from t5xpg.data.vocab.record import VocabularyRecord, find_vocabularies
 from t5xpg.data.vocab.training import VocabularySettings
 from t5xpg.experiment.data_state import (
+    cache_record,
     cached_as,
     check_export,
     data_folder,
@@ -67,7 +68,7 @@ def prepare(config: DatasetConfig, needs: Sequence[Need] = ()) -> DataIdentity:
         manifest = manifests[state.row.dataset]
         if warning := _export_warning(state.row.dataset, manifest):
             print(warning, flush=True)
-        cache_identity = _require_cache(config) if config.use_cached else None
+        cache_identity = _require_cache(config, manifest) if config.use_cached else None
         return DataIdentity(identity_of_text(state.row, manifest), cache_identity, manifest.to_json())
     cache_identity = _require_cache(config) if config.use_cached else {}
     definitions = [cache_identity] if isinstance(cache_identity.get("task"), str) else list(cache_identity.values())
@@ -136,15 +137,19 @@ def cache(
                 _require_export(Data(name))
 
 
-def _require_cache(config: DatasetConfig) -> dict[str, Any]:
-    """The identity of a stream's caches, which are made where they are missing."""
+def _require_cache(config: DatasetConfig, manifest: Manifest | None = None) -> dict[str, Any]:
+    """The identity of a stream's caches, which are made where they are missing. manifest: of the export that is read,
+    if any: its cache is compared without TensorFlow."""
 
     def log(line: str) -> None:
         if not line.endswith("already"):
             print(line, flush=True)
 
     task, cached = config.mixture_or_task_name, cached_as(config)
-    identity = cache(cached, module_import=config.module_import, only_missing=others_may_cache(row_of(task)), log=log)
+    row = row_of(task)
+    if row is not None and manifest is not None and (record := cache_record(row, manifest)) is not None:
+        return record.definition if cached == task else {cached: record.definition}
+    identity = cache(cached, module_import=config.module_import, only_missing=others_may_cache(row), log=log)
     return identity if cached == task else {cached: identity}
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from t5xpg.data.objectives.objective import Objective, ObjectiveLengths, Step, sentinels_problem, text_of
+from t5xpg.data.objectives.objective import Lengths, Objective, ObjectiveLengths, Step, sentinels_problem, text_of
 from t5xpg.data.vocab.vocabulary import Vocabulary
 
 _RARE = 1e-9  # the probability that an example exceeds the numbers that are given for it
@@ -31,9 +31,7 @@ class IidDenoising(Objective):
 
         return t5.iid_denoising, iid_denoising
 
-    def lengths(
-        self, lengths: Mapping[str, int], vocabulary: Vocabulary | None = None, reserved: int = 0
-    ) -> ObjectiveLengths:
+    def lengths(self, lengths: Lengths, vocabulary: Vocabulary | None = None, reserved: int = 0) -> ObjectiveLengths:
         text = lengths["inputs"] - reserved - 1
         noise_and_runs, runs = _iid_most(max(text, 1), self.noise_density)
         return ObjectiveLengths(text, noise_and_runs + 1, runs)
@@ -73,7 +71,7 @@ def _most(text: int, density: float, counted: Mapping[str, int], before: str) ->
 
 
 def iid_denoising(
-    dataset: Any, sequence_length: Mapping[str, int], output_features: Mapping[str, Any], noise_density: float = 0.15
+    dataset: Any, sequence_length: Lengths, output_features: Mapping[str, Any], noise_density: float = 0.15
 ) -> Any:
     """`t5.iid_denoising`, which has a density of 0.15, with others."""
     from t5.data import preprocessors as t5

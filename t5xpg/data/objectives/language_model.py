@@ -1,9 +1,8 @@
 """The language model."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
-from t5xpg.data.objectives.objective import Objective, ObjectiveLengths, Step
+from t5xpg.data.objectives.objective import Lengths, Objective, ObjectiveLengths, Step
 from t5xpg.data.vocab.vocabulary import Vocabulary
 
 
@@ -25,7 +24,5 @@ class LanguageModel(Objective):
         """t5's step, which puts ends between documents: an example begins and stops anywhere."""
         return list(self.known_steps())
 
-    def lengths(
-        self, lengths: Mapping[str, int], vocabulary: Vocabulary | None = None, reserved: int = 0
-    ) -> ObjectiveLengths:
+    def lengths(self, lengths: Lengths, vocabulary: Vocabulary | None = None, reserved: int = 0) -> ObjectiveLengths:
         return ObjectiveLengths(lengths["targets"], lengths["targets"])

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from t5xpg.base.errors import UserError
-from t5xpg.data.objectives.objective import CHOSEN, Objective, ObjectiveLengths, Step, is_number, text_of
+from t5xpg.data.objectives.objective import CHOSEN, Lengths, Objective, ObjectiveLengths, Step, is_number, text_of
 from t5xpg.data.vocab.sentinels import CLS, MASK
 from t5xpg.data.vocab.vocabulary import Vocabulary
 
@@ -41,9 +41,7 @@ class MaskedLM(Objective):
     def known_steps(cls) -> tuple[Step, ...]:
         return (masked_lm,)
 
-    def lengths(
-        self, lengths: Mapping[str, int], vocabulary: Vocabulary | None = None, reserved: int = 0
-    ) -> ObjectiveLengths:
+    def lengths(self, lengths: Lengths, vocabulary: Vocabulary | None = None, reserved: int = 0) -> ObjectiveLengths:
         inputs = lengths["inputs"] - reserved
         return ObjectiveLengths(inputs - 2, inputs)  # [CLS] and the end
 
@@ -55,7 +53,7 @@ class MaskedLM(Objective):
             )
         return None
 
-    def targets_problem(self, task: str, lengths: Mapping[str, int], needed: ObjectiveLengths) -> str | None:
+    def targets_problem(self, task: str, lengths: Lengths, needed: ObjectiveLengths) -> str | None:
         if lengths["targets"] == lengths["inputs"]:
             return None
         return (
@@ -66,7 +64,7 @@ class MaskedLM(Objective):
 
 def masked_lm(
     dataset: Any,
-    sequence_length: Mapping[str, int],
+    sequence_length: Lengths,
     output_features: Mapping[str, Any],
     noise_density: float = 0.15,
     mask_share: float = 0.8,

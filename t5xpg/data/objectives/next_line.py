@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from t5xpg.base.errors import UserError
-from t5xpg.data.objectives.objective import Objective, ObjectiveLengths, Step
+from t5xpg.data.objectives.objective import Lengths, Objective, ObjectiveLengths, Step
 from t5xpg.data.vocab.vocabulary import Vocabulary
 
 
@@ -25,9 +25,7 @@ class NextLine(Objective):
     def known_steps(cls) -> tuple[Step, ...]:
         return (next_line,)
 
-    def lengths(
-        self, lengths: Mapping[str, int], vocabulary: Vocabulary | None = None, reserved: int = 0
-    ) -> ObjectiveLengths:
+    def lengths(self, lengths: Lengths, vocabulary: Vocabulary | None = None, reserved: int = 0) -> ObjectiveLengths:
         text = lengths["inputs"] - reserved - 1
         return ObjectiveLengths(text + lengths["targets"] - 1, lengths["targets"])  # longer lines become no targets
 
@@ -40,9 +38,7 @@ class NextLine(Objective):
         return None
 
 
-def next_line(
-    dataset: Any, sequence_length: Mapping[str, int], output_features: Mapping[str, Any], lines: int = 4
-) -> Any:
+def next_line(dataset: Any, sequence_length: Lengths, output_features: Mapping[str, Any], lines: int = 4) -> Any:
     """Documents ("targets", tokens) to examples: `targets` a line without its end, `inputs` the end of the text before
     it.
 

@@ -11,6 +11,7 @@ from t5xpg.base.errors import UserError
 from t5xpg.data.vocab.vocabulary import Vocabulary
 
 Step = Callable[..., Any]  # a preprocessor of SeqIO
+Lengths = Mapping[str, int]  # of features, in tokens
 
 # The feature that says of each position of a masked language model whether its token was chosen.
 CHOSEN = "chosen"
@@ -45,9 +46,7 @@ class Objective:
         The last one takes the fields as its arguments."""
         raise NotImplementedError
 
-    def lengths(
-        self, lengths: Mapping[str, int], vocabulary: Vocabulary | None = None, reserved: int = 0
-    ) -> ObjectiveLengths:
+    def lengths(self, lengths: Lengths, vocabulary: Vocabulary | None = None, reserved: int = 0) -> ObjectiveLengths:
         """The lengths of text and targets for `lengths` of the features, so that no run trains on targets that were
         cut, or on sentinels that are tokens of text. Numbers of tokens that are masked at random are those that one
         example in a thousand million exceeds.
@@ -81,9 +80,7 @@ class Objective:
         prepend = [] if mode is None else [functools.partial(prepend_mode, mode=mode)]
         return [step, *prepend, seqio.preprocessors.append_eos_after_trim]
 
-    def problems(
-        self, task: str, lengths: Mapping[str, int], vocabulary: Vocabulary | None, reserved: int = 0
-    ) -> list[str]:
+    def problems(self, task: str, lengths: Lengths, vocabulary: Vocabulary | None, reserved: int = 0) -> list[str]:
         """The reasons why a task cannot be read with these lengths and this vocabulary, which training refuses and
         `make check` reports. vocabulary: None if the objective takes no ids besides those of the text."""
         expected = set(self.features) - {CHOSEN}
@@ -107,7 +104,7 @@ class Objective:
             )
         return found
 
-    def targets_problem(self, task: str, lengths: Mapping[str, int], needed: ObjectiveLengths) -> str | None:
+    def targets_problem(self, task: str, lengths: Lengths, needed: ObjectiveLengths) -> str | None:
         """The reason why the targets' length does not fit; None without one."""
         if lengths["targets"] >= needed.targets:
             return None

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from t5xpg.data.objectives.objective import Objective, ObjectiveLengths, Step, text_of
+from t5xpg.data.objectives.objective import Lengths, Objective, ObjectiveLengths, Step, text_of
 from t5xpg.data.vocab.vocabulary import BYTES, Vocabulary
 
 
@@ -30,9 +30,7 @@ class Passkey(Objective):
     def known_steps(cls) -> tuple[Step, ...]:
         return (passkey,)
 
-    def lengths(
-        self, lengths: Mapping[str, int], vocabulary: Vocabulary | None = None, reserved: int = 0
-    ) -> ObjectiveLengths:
+    def lengths(self, lengths: Lengths, vocabulary: Vocabulary | None = None, reserved: int = 0) -> ObjectiveLengths:
         return ObjectiveLengths(lengths["inputs"] - reserved - 1 - self.line_length, self.digits + 1)
 
     def vocabulary_problem(self, task: str, vocabulary: Vocabulary) -> str | None:
@@ -41,9 +39,7 @@ class Passkey(Objective):
         return None
 
 
-def passkey(
-    dataset: Any, sequence_length: Mapping[str, int], output_features: Mapping[str, Any], digits: int = 5
-) -> Any:
+def passkey(dataset: Any, sequence_length: Lengths, output_features: Mapping[str, Any], digits: int = 5) -> Any:
     """Stretches of text with a number in a line of its own (`inputs`), and the number (`targets`).
 
     Number and place are drawn; all are equally likely. Inputs have the length that they may have, less their end.

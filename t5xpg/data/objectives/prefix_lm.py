@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from t5xpg.base.errors import UserError
-from t5xpg.data.objectives.objective import Objective, ObjectiveLengths, Step
+from t5xpg.data.objectives.objective import Lengths, Objective, ObjectiveLengths, Step
 from t5xpg.data.vocab.vocabulary import Vocabulary
 
 
@@ -36,9 +36,7 @@ class PrefixLM(Objective):
 
         return t5.prefix_lm, prefix_lm
 
-    def lengths(
-        self, lengths: Mapping[str, int], vocabulary: Vocabulary | None = None, reserved: int = 0
-    ) -> ObjectiveLengths:
+    def lengths(self, lengths: Lengths, vocabulary: Vocabulary | None = None, reserved: int = 0) -> ObjectiveLengths:
         text = lengths["inputs"] - reserved - 1
         # as t5's random_prefix_noise_mask counts, in float32
         share = np.float32(1 - 2 * self.noise_density) * np.float32(text - 1)
@@ -48,7 +46,7 @@ class PrefixLM(Objective):
 
 def prefix_lm(
     dataset: Any,
-    sequence_length: Mapping[str, int],
+    sequence_length: Lengths,
     output_features: Mapping[str, Any],
     noise_density: float = 0.5,
     reserved: int = 0,

@@ -7,6 +7,7 @@ from typing import Any
 
 from t5xpg.base.errors import UserError
 from t5xpg.data.objectives.objective import (
+    Lengths,
     Objective,
     ObjectiveLengths,
     Step,
@@ -56,9 +57,7 @@ class SpanCorruption(Objective):
     def summary(self) -> str:
         return f"{super().summary} and a mean span of {self.mean_noise_span_length:g}"
 
-    def lengths(
-        self, lengths: Mapping[str, int], vocabulary: Vocabulary | None = None, reserved: int = 0
-    ) -> ObjectiveLengths:
+    def lengths(self, lengths: Lengths, vocabulary: Vocabulary | None = None, reserved: int = 0) -> ObjectiveLengths:
         inputs = lengths["inputs"] - reserved
         if not self.whole_words:
             found = span_lengths(inputs, self)
@@ -118,7 +117,7 @@ def span_lengths(inputs_length: int, objective: SpanCorruption) -> SpanLengths:
     return SpanLengths(density, mean, text, max(targets, noise + spans + 1), spans)
 
 
-def span_numbers(objectives: Collection[Objective | None], lengths: Mapping[str, int]) -> SpanLengths | None:
+def span_numbers(objectives: Collection[Objective | None], lengths: Lengths) -> SpanLengths | None:
     """The lengths of span corruption in a stream, where all of its tasks have the same; else None."""
     first = next(iter(objectives), None)
     if not isinstance(first, SpanCorruption) or first.whole_words or any(one != first for one in objectives):
@@ -127,7 +126,7 @@ def span_numbers(objectives: Collection[Objective | None], lengths: Mapping[str,
 
 
 def span_corruption(
-    dataset: Any, sequence_length: Mapping[str, int], output_features: Any, whole_words: bool = False, **numbers: Any
+    dataset: Any, sequence_length: Lengths, output_features: Any, whole_words: bool = False, **numbers: Any
 ) -> Any:
     """`t5.span_corruption`, or the same with spans of whole words."""
     from t5.data import preprocessors as t5
@@ -138,7 +137,7 @@ def span_corruption(
 
 def whole_word_spans(
     dataset: Any,
-    sequence_length: Mapping[str, int],
+    sequence_length: Lengths,
     output_features: Mapping[str, Any],
     noise_density: float = 0.15,
     mean_noise_span_length: float = 1.0,
