@@ -5,7 +5,7 @@ Nothing is made here; `prepare` does that.
 
 import contextlib
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,9 +16,9 @@ from t5xpg.data.cache.record import Record
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.tasks import task_names
 from t5xpg.data.text.manifest import Manifest, find_manifests, read_manifest
-from t5xpg.data.vocab import vocabulary as vocabs
 from t5xpg.data.vocab.files import vocabulary_of_file
 from t5xpg.data.vocab.record import check_model_of, find_vocabularies, read_record
+from t5xpg.data.vocab.vocabulary import Vocabulary as Ids
 from t5xpg.experiment.needs import Data, Need, PlannedIds, Vocabulary
 
 
@@ -47,13 +47,17 @@ class DataState:
     """The state of the data that a stream reads.
 
     row: the task's row of the table; None for a user's task, about whose text nothing is known without TensorFlow.
-    data, vocabularies: the exports and vocabularies that the stream needs. missing: the commands that make the missing
-    data; `prepare` does the same. problems: the reasons why `prepare` refuses, each with what to type.
+    data, vocabularies: the exports and vocabularies that the stream needs. manifests: the records of the exports that
+    exist, by dataset. cache: the record of the cache, if it exists and was compared with its text. missing: the
+    commands that make the missing data; `prepare` does the same. problems: the reasons why `prepare` refuses, each with
+    what to type.
     """
 
     row: task_names.Row | None
     data: tuple[Data, ...]
     vocabularies: tuple[Vocabulary, ...]
+    manifests: Mapping[str, Manifest]
+    cache: Record | None
     missing: tuple[str, ...]
     problems: tuple[str, ...]
 
@@ -70,7 +74,8 @@ def state_of(config: DatasetConfig, needs: Sequence[Need] = (), *, compare: bool
     which starts TensorFlow. Caches of exports are always compared.
     """
     task, folder = config.mixture_or_task_name, data_folder()
-    row = row_of(task, needs)
+    tasks = known_tasks(needs)
+    row = tasks.get(task)
     exports, existing = find_manifests(folder), find_vocabularies(folder)
     data_needs = {need.dataset: need for need in needs if isinstance(need, Data)}
     # a user's task may read everything that its experiment needs
@@ -79,12 +84,15 @@ def state_of(config: DatasetConfig, needs: Sequence[Need] = (), *, compare: bool
     names = list(data_needs) if row is None else [row.dataset] if row.dataset else []
     names += [need.dataset for need in vocabulary_needs if need.name_in_tasks not in existing]
     data = [data_needs.get(name, Data(name)) for name in dict.fromkeys(names)]
+    manifests: dict[str, Manifest] = {}
+    cache_record = None
     missing: list[str] = []
     problems: list[str] = []
     for need in data:
         with _collecting(problems):
             if need.dataset in exports:
-                need.check_made(check_export(need.dataset))
+                manifests[need.dataset] = check_export(need.dataset)
+                need.check_made(manifests[need.dataset])
             else:
                 missing.append(need.command)
                 need.check()
@@ -105,20 +113,22 @@ def state_of(config: DatasetConfig, needs: Sequence[Need] = (), *, compare: bool
             if config.use_cached and not (cache / caching.COMPLETED).is_file():
                 missing.append(task_names.cache_command(task))
             elif config.use_cached and not problems and not missing:  # a cache is compared with what it was made from
-                if row.dataset in exports:
-                    cache_record(row, read_manifest(exports[row.dataset]))
+                if row.dataset in manifests:
+                    cache_record = _cache_record(row, tasks[row.cached_as].vocabulary, manifests[row.dataset])
                 elif compare:
                     compare_caches(config)
-    return DataState(row, tuple(data), tuple(vocabulary_needs), tuple(missing), tuple(dict.fromkeys(problems)))
+    problems = list(dict.fromkeys(problems))
+    return DataState(
+        row, tuple(data), tuple(vocabulary_needs), manifests, cache_record, tuple(missing), tuple(problems)
+    )
 
 
-def cache_record(row: task_names.Row, manifest: Manifest) -> Record | None:
-    """The record of the cache of a task that reads an export; None where it has to be made. UserError for a cache that
-    was made from another text, vocabulary or code."""
-    cached = known_tasks()[row.cached_as]  # whose vocabulary may have fewer extra ids
-    vocabulary = {name: value for name, value in cached.vocabulary.to_json().items() if name != "model_file"}
+def _cache_record(row: task_names.Row, vocabulary: Ids, manifest: Manifest) -> Record | None:
+    """The record of the cache of a task that reads an export; None where it has to be made. vocabulary: that of the
+    task which is cached. Raises UserError for a cache that was made from another text, vocabulary or code."""
+    described = {name: value for name, value in vocabulary.to_json().items() if name != "model_file"}
     command = task_names.cache_command(row.name, force=True)
-    return caching.checked_record(paths.cache_directory() / row.cached_as, manifest.identity, vocabulary, command)
+    return caching.checked_record(paths.cache_directory() / row.cached_as, manifest.identity, described, command)
 
 
 def compare_caches(config: DatasetConfig) -> None:
@@ -196,7 +206,7 @@ def objective_fragment(part: task_names.Part) -> str:
     return "" if name == task_names.SPAN_CORRUPTION else name
 
 
-def vocabulary_of(name: str) -> vocabs.Vocabulary:
+def vocabulary_of(name: str) -> Ids:
     """The vocabulary of a task of the table, or of a tokenizer's file. Raises UserError where neither exists."""
     if Path(name).exists():
         return vocabulary_of_file(Path(name))

@@ -11,6 +11,7 @@ from typing import Any
 from t5xpg.base import files, locks, paths, stores
 from t5xpg.base.errors import UserError
 from t5xpg.data.cache import caching
+from t5xpg.data.cache.record import Record
 from t5xpg.data.cache.runners import LOCAL
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.tasks import task_names
@@ -22,7 +23,6 @@ from t5xpg.data.vocab import making
 from t5xpg.data.vocab.record import VocabularyRecord, find_vocabularies
 from t5xpg.data.vocab.training import VocabularySettings
 from t5xpg.experiment.data_state import (
-    cache_record,
     cached_as,
     check_export,
     data_folder,
@@ -56,7 +56,7 @@ def prepare(config: DatasetConfig, needs: Sequence[Need] = ()) -> DataIdentity:
     task, state = config.mixture_or_task_name, state_of(config, needs)
     if state.problems:
         raise UserError("\n".join(state.problems))
-    manifests = {need.dataset: _require_export(need) for need in state.data}
+    manifests = {need.dataset: state.manifests.get(need.dataset) or _require_export(need) for need in state.data}
     for vocabulary in state.vocabularies:
         if vocabulary.name_in_tasks not in find_vocabularies(data_folder()):
             if vocabulary.tokenizer is None:
@@ -68,7 +68,7 @@ def prepare(config: DatasetConfig, needs: Sequence[Need] = ()) -> DataIdentity:
         manifest = manifests[state.row.dataset]
         if warning := _export_warning(state.row.dataset, manifest):
             print(warning, flush=True)
-        cache_identity = _require_cache(config, manifest) if config.use_cached else None
+        cache_identity = _require_cache(config, state.cache) if config.use_cached else None
         return DataIdentity(identity_of_text(state.row, manifest), cache_identity, manifest.to_json())
     cache_identity = _require_cache(config) if config.use_cached else {}
     definitions = [cache_identity] if isinstance(cache_identity.get("task"), str) else list(cache_identity.values())
@@ -137,19 +137,20 @@ def cache(
                 _require_export(Data(name))
 
 
-def _require_cache(config: DatasetConfig, manifest: Manifest | None = None) -> dict[str, Any]:
-    """The identity of a stream's caches, which are made where they are missing. manifest: of the export that is read,
-    if any: its cache is compared without TensorFlow."""
+def _require_cache(config: DatasetConfig, known: Record | None = None) -> dict[str, Any]:
+    """The identity of a stream's caches, which are made where they are missing. known: the record of its cache, where
+    it was compared already."""
 
     def log(line: str) -> None:
         if not line.endswith("already"):
             print(line, flush=True)
 
     task, cached = config.mixture_or_task_name, cached_as(config)
-    row = row_of(task)
-    if row is not None and manifest is not None and (record := cache_record(row, manifest)) is not None:
-        return record.definition if cached == task else {cached: record.definition}
-    identity = cache(cached, module_import=config.module_import, only_missing=others_may_cache(row), log=log)
+    identity = (
+        known.definition
+        if known is not None
+        else cache(cached, module_import=config.module_import, only_missing=others_may_cache(row_of(task)), log=log)
+    )
     return identity if cached == task else {cached: identity}
 
 
