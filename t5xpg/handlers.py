@@ -47,7 +47,7 @@ def _demo(options: Namespace) -> int:
 
 def _data(options: Namespace) -> None:
     from t5xpg.data.text import labelled, local_files
-    from t5xpg.data.text.sources import HuggingFace, Selection
+    from t5xpg.data.text.sources import HuggingFace
     from t5xpg.experiment import prepare
 
     if options.hub is None and (options.config or options.revision):
@@ -57,7 +57,6 @@ def _data(options: Namespace) -> None:
         files=local_files.parse_files(options.files) if options.files else None,
         fields=labelled.parse_fields(options.fields) if options.fields else None,
         hub=None if options.hub is None else HuggingFace(options.hub, options.config, options.revision, streamed=True),
-        select=None if options.select is None else Selection.parse(options.select),
         max_bytes=options.max_mb,
         **arguments.values(options, "limit", "force", "on_bad_line", "min_characters"),
     )

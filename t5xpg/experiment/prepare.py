@@ -18,7 +18,6 @@ from t5xpg.data.tasks import task_names
 from t5xpg.data.text import export
 from t5xpg.data.text.datasets import built_in
 from t5xpg.data.text.manifest import Manifest, find_manifests
-from t5xpg.data.text.sources import Selection
 from t5xpg.data.vocab import making
 from t5xpg.data.vocab.record import VocabularyRecord, find_vocabularies
 from t5xpg.data.vocab.training import VocabularySettings
@@ -154,13 +153,13 @@ def _require_cache(config: DatasetConfig, known: Record | None = None) -> dict[s
     return identity if cached == task else {cached: identity}
 
 
-def export_dataset(name: str, *, select: Selection | None = None, **options: Any) -> Manifest:
+def export_dataset(name: str, **options: Any) -> Manifest:
     """`export.export_dataset` into the data folder. One process at a time exports a dataset; any others wait.
 
-    select: some files of the dataset. options: `files`, `fields`, `limit`, `force` and the function's other options.
+    options: `files`, `fields`, `limit`, `force` and the function's other options.
     """
-    with _export_lock(export.exported_name(name, select)):
-        return export.export_dataset(name, data_dir=paths.data_directory(), select=select, **options)
+    with _export_lock(name):
+        return export.export_dataset(name, data_dir=paths.data_directory(), **options)
 
 
 def train_vocabulary(dataset: str, settings: VocabularySettings, **options: Any) -> VocabularyRecord:
@@ -217,8 +216,6 @@ def _digest(source: Any) -> str:
 
 def _export_warning(dataset: str, manifest: Manifest) -> str | None:
     """A warning that the export is a part of the named dataset, or of another source or definition; None if neither."""
-    if pattern := manifest.source.get("select"):
-        return f"data: {dataset} is a piece of {manifest.source.get('of')}, the files {pattern}"
     definition = built_in().get(dataset)
     if manifest.limits:
         whole = replace(manifest, limit=None, max_bytes=None).command(force=True)

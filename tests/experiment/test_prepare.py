@@ -15,9 +15,7 @@ from t5xpg.base.errors import UserError
 from t5xpg.data.cache import digest_memory
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.text.datasets import built_in
-from t5xpg.data.text.export import exported_name
 from t5xpg.data.text.manifest import read_manifest, write_manifest
-from t5xpg.data.text.sources import Selection
 from t5xpg.experiment import data_state, prepare
 from tests.refusals import assert_named, refused
 from tests.workplace import sentences
@@ -166,9 +164,9 @@ def test_a_text_that_was_changed_is_refused(exported: Path, change: str) -> None
 def test_a_part_of_a_text_is_used_and_said(
     place: Path, exported: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def said(name: str = "small") -> str:
+    def said() -> str:
         capsys.readouterr()
-        prepare.prepare(DatasetConfig(f"{name}_span_corruption", {}, use_cached=False))
+        prepare.prepare(DatasetConfig("small_span_corruption", {}, use_cached=False))
         return capsys.readouterr().out
 
     assert said() == ""
@@ -184,12 +182,6 @@ def test_a_part_of_a_text_is_used_and_said(
     write_manifest(exported, dataclasses.replace(manifest, max_bytes=2_500_000, source={"streamed": True}))
     assert "MAX_MB=2.5" in said()
     write_manifest(exported, manifest)
-    monkeypatch.undo()  # a selection lies beside the whole
-    set_environment(place, monkeypatch)
-    selection = Selection.parse("[tv]*.txt")
-    export(place, select=selection)
-    name = exported_name("small", selection)
-    assert "[tv]*.txt" in said(name)
 
 
 def test_a_runner_that_is_none_is_said_before_the_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
