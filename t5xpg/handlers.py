@@ -86,7 +86,7 @@ def _vocab(options: Namespace) -> None:
         settings = VocabularySettings(**trained_with, **arguments.given_values(options, "extra_ids"))
         record = prepare.train_vocabulary(options.dataset, settings, **arguments.values(options, "name", "force"))
     fields = read_manifest(paths.data_directory() / record.dataset).fields
-    kinds = labelled.endings(fields) or [task_names.SPAN_CORRUPTION]
+    kinds = [*labelled.supervised_tasks(fields), task_names.SPAN_CORRUPTION]
     task = task_names.task_name(record.dataset, kinds[0], f"{record.dataset}_{record.name}")
     print(f"in an experiment:\n  MIXTURE_OR_TASK_NAME = '{task}'\n  VOCAB_SIZE = {record.vocabulary['size']}")
 

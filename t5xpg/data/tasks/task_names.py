@@ -15,7 +15,7 @@ from t5xpg.base.errors import UserError, nearest
 from t5xpg.base.paths import data_directory
 from t5xpg.data.objectives import KINDS, NextLine, Objective, Passkey, PrefixLM, SpanCorruption
 from t5xpg.data.text.datasets import built_in
-from t5xpg.data.text.labelled import TEXT, TFDS_TASKS, Supervised, endings, of_ending
+from t5xpg.data.text.labelled import TEXT, TFDS_TASKS, Supervised, supervised_tasks
 from t5xpg.data.text.manifest import find_manifests, read_manifest
 from t5xpg.data.vocab.record import NAME, find_vocabularies, read_record
 from t5xpg.data.vocab.sentinels import NAMED_TOKENS, NLG, NLU, S2S
@@ -157,8 +157,8 @@ def rows(dataset: str, entries: Sequence[NamedVocabulary] = VOCABULARIES, fields
     """All that the table has of a dataset; the tasks of a mixture before it. fields: see `manifest.Manifest`."""
     found: list[Row] = []
     if tuple(fields) != TEXT:
-        for ending in endings(fields):
-            found += _supervised(f"{dataset}_{ending}", of_ending(ending), entries, dataset)
+        for ending, supervised in supervised_tasks(fields).items():
+            found += _supervised(f"{dataset}_{ending}", supervised, entries, dataset)
         return found
     for entry in entries:
         cached_as = task_name(dataset, SPAN_CORRUPTION, _suffix_of_tokens(entry, entries))
@@ -201,9 +201,9 @@ def dataset_fields(data_dir: Path, planned: Mapping[str, Sequence[str]]) -> dict
 
 
 def _supervised(
-    name: str, supervised: Supervised | None, entries: Sequence[NamedVocabulary], dataset: str | None = None
+    name: str, supervised: Supervised, entries: Sequence[NamedVocabulary], dataset: str | None = None
 ) -> list[Row]:
-    """A supervised task with every vocabulary; none where there is no such task."""
+    """A supervised task with every vocabulary."""
     return [
         Row(
             name=task_name(name, "", entry.suffix),
@@ -214,7 +214,7 @@ def _supervised(
             dataset=dataset,
         )
         for entry in entries
-        if supervised is not None and entry.has_supervised
+        if entry.has_supervised
     ]
 
 

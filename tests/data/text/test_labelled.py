@@ -13,16 +13,15 @@ PIECES = task_names.NamedVocabulary("mine_unigram_90", Vocabulary("bytes", extra
 
 
 def test_fields_say_which_tasks_there_are() -> None:
-    assert labelled.endings(("en", "de")) == ["translate_en_de", "translate_de_en"]
-    assert len(labelled.endings(("en", "de", "fr"))) == 6
-    assert labelled.endings(("label", "text")) == [labelled.CLASSIFY]
-    assert labelled.endings(("targets", "inputs")) == [labelled.TEXT_TO_TEXT]
-    for none in (labelled.TEXT, ("en",), ("text", "de"), ()):
-        assert labelled.endings(none) == []
-    translation = labelled.of_ending("translate_en_de")
-    assert translation is not None
+    translations = labelled.supervised_tasks(("en", "de"))
+    assert list(translations) == ["translate_en_de", "translate_de_en"]
+    translation = translations["translate_en_de"]
     assert (translation.inputs, translation.targets, translation.metrics) == ("en", "de", ("bleu", "chrf"))
-    assert labelled.of_ending("translate_en_deu") is labelled.of_ending("span_corruption") is None
+    assert len(labelled.supervised_tasks(("en", "de", "fr"))) == 6
+    assert list(labelled.supervised_tasks(("label", "text"))) == [labelled.CLASSIFY]
+    assert list(labelled.supervised_tasks(("targets", "inputs"))) == [labelled.TEXT_TO_TEXT]
+    for none in (labelled.TEXT, ("en",), ("text", "de"), ()):
+        assert labelled.supervised_tasks(none) == {}
 
 
 def test_fields_as_they_are_typed() -> None:
