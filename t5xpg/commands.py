@@ -153,7 +153,6 @@ GROUPS: dict[str, tuple[Command, ...]] = {
             Option("HUB", "--hub", "PATH", "a dataset of the Hugging Face hub, or a folder like one; streamed"),
             Option("CONFIG", "--config", "NAME", "its configuration, of those that have several"),
             Option("REVISION", "--revision", "NAME", "its revision: a commit, a tag, a branch"),
-            Option("SELECT", "--select", "TEXT", "only the files with such names, 'absl/* rich/*'"),
             Option("LIMIT", "--limit", "N", "at most N rows of each split", count),
             Option("MAX_MB", "--max-mb", "N", "at most N megabytes of text of each split", megabytes),
             Option("MIN_CHARACTERS", "--min-characters", "N", "leave shorter texts of your own out", count),

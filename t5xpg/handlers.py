@@ -47,7 +47,7 @@ def _demo(options: Namespace) -> int:
 
 def _data(options: Namespace) -> None:
     from t5xpg.data.text import labelled, local_files
-    from t5xpg.data.text.sources import HuggingFace, Selection
+    from t5xpg.data.text.sources import HuggingFace
     from t5xpg.experiment import prepare
 
     if options.hub is None and (options.config or options.revision):
@@ -57,7 +57,6 @@ def _data(options: Namespace) -> None:
         files=local_files.parse_files(options.files) if options.files else None,
         fields=labelled.parse_fields(options.fields) if options.fields else None,
         hub=None if options.hub is None else HuggingFace(options.hub, options.config, options.revision, streamed=True),
-        select=None if options.select is None else Selection.parse(options.select),
         max_bytes=options.max_mb,
         **arguments.values(options, "limit", "force", "on_bad_line", "min_characters"),
     )
@@ -66,8 +65,9 @@ def _data(options: Namespace) -> None:
 def _vocab(options: Namespace) -> None:
     from t5xpg.data.tasks import task_names
     from t5xpg.data.text import labelled
+    from t5xpg.data.text.manifest import read_manifest
     from t5xpg.data.vocab.training import SampleSize, VocabularySettings
-    from t5xpg.experiment import data_state, prepare
+    from t5xpg.experiment import prepare
 
     names = "size", "model", "character_coverage", "byte_fallback", "normalization", "seed", "sample"
     trained_with = arguments.given_values(options, *names)
@@ -85,7 +85,8 @@ def _vocab(options: Namespace) -> None:
             trained_with["sample"] = SampleSize.parse(options.sample)
         settings = VocabularySettings(**trained_with, **arguments.given_values(options, "extra_ids"))
         record = prepare.train_vocabulary(options.dataset, settings, **arguments.values(options, "name", "force"))
-    kinds = labelled.endings(data_state.dataset_fields()[record.dataset]) or [task_names.SPAN_CORRUPTION]
+    fields = read_manifest(paths.data_directory() / record.dataset).fields
+    kinds = [*labelled.supervised_tasks(fields), task_names.SPAN_CORRUPTION]
     task = task_names.task_name(record.dataset, kinds[0], f"{record.dataset}_{record.name}")
     print(f"in an experiment:\n  MIXTURE_OR_TASK_NAME = '{task}'\n  VOCAB_SIZE = {record.vocabulary['size']}")
 

@@ -12,7 +12,6 @@ from t5xpg.check.finding import Finding, errors_as_problems
 from t5xpg.data import objectives
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.stream.client import DataService, TaskDescription
-from t5xpg.data.tasks import lengths as objective_lengths
 from t5xpg.data.tasks import task_names
 from t5xpg.data.text.labelled import TFDS_TASKS
 from t5xpg.data.text.manifest import SPLITS, find_manifests, read_manifest
@@ -78,7 +77,7 @@ def _table_text(
     state: data_state.DataState, row: task_names.Row, dataset: DatasetConfig, documents: Mapping[str, int | None]
 ) -> Iterator[Finding]:
     """The finding on the text of a split; raises UserError where the task has not what the stream takes."""
-    dataset.check_task(row.name, objectives.features_of(row.objective), documents)
+    dataset.check_task(row.name, row.features, documents)
     count = documents[dataset.split]
     if count == 0:
         raise UserError(f"The split {dataset.split!r} of {row.dataset} is empty: nothing can be read from it.")
@@ -106,15 +105,15 @@ def _readable(task: str, dataset: DatasetConfig, cached: str, documents: int | N
 def _lengths(part: task_names.Part, vocabulary: Vocabulary, dataset: DatasetConfig, prefix: str) -> Iterator[Finding]:
     """The findings on the lengths of a task's features. prefix: the beginning of the text."""
     objective, lengths = dataset.objective or part.objective, dataset.task_feature_lengths
-    if (own := objectives.name_of(part.objective)) != objectives.name_of(objective):
+    if (own := part.objective.name) != objective.name:
         yield _other_objective(part.name, own, data_state.objective_fragment(part), objective)
         return
-    problems = objective_lengths.problems(part.name, lengths, objective, vocabulary, part.reserved)
+    problems = objective.problems(part.name, lengths, vocabulary, part.reserved)
     for problem in problems:
         yield Finding("spans", problem, problem=True)
     if problems:
         return
-    needed = objective_lengths.objective_lengths(objective, lengths, vocabulary, part.reserved)
+    needed = objective.lengths(lengths, vocabulary, part.reserved)
     spans = f"{needed.sentinels} span{'s' if needed.sentinels > 1 else ''} and " if needed.sentinels else ""
     if isinstance(objective, objectives.SpanCorruption) and objective.whole_words:
         text = f"at most {spans[:-5]} of whole words in {prefix}{needed.text} tokens of text; examples with more than"
@@ -129,7 +128,7 @@ def _other_objective(task: str, has: str, fragment: str, objective: objectives.O
     """The finding that a task has not the objective that the experiment sets. fragment: "" for the default."""
     include = f"include 'gin/objectives/{fragment}.gin' after gin/runs/pretrain.gin"
     text = (
-        f"The experiment sets the objective {objectives.name_of(objective)}, and {task} has {has}: "
+        f"The experiment sets the objective {objective.name}, and {task} has {has}: "
         f"{include if fragment else 'leave out the fragment of gin/objectives'}, or choose another task."
     )
     return Finding("spans", text, problem=True)

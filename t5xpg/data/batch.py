@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from t5xpg.base.errors import UserError, nearest
-from t5xpg.data.objectives import CHOSEN
+from t5xpg.data.objectives.objective import CHOSEN
 
 Batch = dict[str, np.ndarray]
 # Features of a task. The length of an array is the sum of their lengths.

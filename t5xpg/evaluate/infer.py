@@ -10,7 +10,6 @@ from t5xpg.base.errors import UserError
 from t5xpg.base.markdown import one_line
 from t5xpg.base.progress import Progress
 from t5xpg.data.objectives import IidDenoising, SpanCorruption
-from t5xpg.data.tasks import task_names
 from t5xpg.data.text.lines import SURROGATE
 from t5xpg.data.vocab.sentinels import blanks_of, fill
 from t5xpg.evaluate.infer_resume import open_partial
@@ -72,8 +71,7 @@ def prompt_of(loaded: LoadedConfig, task: str) -> str:
     """The text that a task puts in front of its inputs. Raises UserError if there is none, or if it is not known."""
     row = data_state.row_of(task, loaded.experiment.needs)
     if row is None:
-        get = task_names.how_to_get(task, data_state.vocabularies(loaded.experiment.needs))
-        raise UserError(f"TASK={task} is no task of the table: write its prompt yourself, as its inputs have it.{get}")
+        raise UserError(f"TASK={task} is no task of the table: write its prompt yourself, as its inputs have it.")
     if not row.prompt:
         raise UserError(f"TASK={task} puts nothing in front of its inputs: leave TASK out.")
     return row.prompt

@@ -9,13 +9,13 @@ from typing import Any
 from t5xpg.base import paths
 from t5xpg.base.errors import UserError
 from t5xpg.data.batch import ENC_DEC
-from t5xpg.data.objectives import Objective, name_of
+from t5xpg.data.objectives import Objective
+from t5xpg.data.objectives.span_corruption import span_numbers
 from t5xpg.data.recording.reader import RecordedData
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.stream.client import DataService, TaskDescription
 from t5xpg.data.stream.remote_evaluator import RemoteEvaluator
 from t5xpg.data.tasks import task_names
-from t5xpg.data.tasks.lengths import problems, span_numbers
 from t5xpg.data.text.manifest import find_manifests, read_manifest
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.evaluate.infer_eval import InferEval, TaskMetrics, metric_names, model_outputs
@@ -33,19 +33,17 @@ def describe_task(config: DatasetConfig, data_dir: Path) -> TaskDescription | No
     """
     name = config.mixture_or_task_name
     folders = find_manifests(data_dir)
-    entries = task_names.vocabularies(data_dir)
-    dataset = task_names.dataset_of(name, folders, entries)
-    if dataset is None or config.module_import or config.converter != ENC_DEC:
+    row = task_names.known_tasks(data_dir).get(name)
+    if row is None or row.dataset not in folders or config.module_import or config.converter != ENC_DEC:
         return None
-    manifest = read_manifest(folders[dataset])
+    manifest = read_manifest(folders[row.dataset])
     counts = {split: record.documents for split, record in manifest.splits.items()}
-    row = task_names.row_of(name, dataset, entries)
-    if not row.is_of(manifest.fields) or (row.supervised is not None and config.objective is not None):
+    if row.supervised is not None and config.objective is not None:
         return None
     objectives = [_with_objective(part, config.objective) for part in row.parts]
     lengths = config.task_feature_lengths
     if config.split not in counts or any(
-        objective is None or problems(part.name, lengths, objective, row.vocabulary, part.reserved)
+        objective is None or objective.problems(part.name, lengths, row.vocabulary, part.reserved)
         for part, objective in zip(row.parts, objectives, strict=True)
     ):
         return None
@@ -65,7 +63,7 @@ def _with_objective(part: task_names.Part, objective: Objective | None) -> Objec
     """The objective of a part: the experiment's if it sets one; None if that is not of the part's kind."""
     if objective is None:
         return part.objective
-    return objective if name_of(objective) == name_of(part.objective) else None
+    return objective if objective.name == part.objective.name else None
 
 
 @dataclass(frozen=True)

@@ -5,22 +5,20 @@ Nothing is made here; `prepare` does that.
 
 import contextlib
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from t5xpg.base import paths, stores
-from t5xpg.base.errors import UserError, nearest
+from t5xpg.base.errors import UserError
 from t5xpg.data.cache import caching
-from t5xpg.data.objectives import name_of
+from t5xpg.data.cache.record import Record
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.tasks import task_names
-from t5xpg.data.text.datasets import built_in
-from t5xpg.data.text.labelled import TEXT
 from t5xpg.data.text.manifest import Manifest, find_manifests, read_manifest
-from t5xpg.data.vocab import vocabulary as vocabs
 from t5xpg.data.vocab.files import vocabulary_of_file
 from t5xpg.data.vocab.record import check_model_of, find_vocabularies, read_record
+from t5xpg.data.vocab.vocabulary import Vocabulary as Ids
 from t5xpg.experiment.needs import Data, Need, PlannedIds, Vocabulary
 
 
@@ -49,13 +47,17 @@ class DataState:
     """The state of the data that a stream reads.
 
     row: the task's row of the table; None for a user's task, about whose text nothing is known without TensorFlow.
-    data, vocabularies: the exports and vocabularies that the stream needs. missing: the commands that make the missing
-    data; `prepare` does the same. problems: the reasons why `prepare` refuses, each with what to type.
+    data, vocabularies: the exports and vocabularies that the stream needs. manifests: the records of the exports that
+    exist, by dataset. cache: the record of the cache, if it exists and was compared with its text. missing: the
+    commands that make the missing data; `prepare` does the same. problems: the reasons why `prepare` refuses, each with
+    what to type.
     """
 
     row: task_names.Row | None
     data: tuple[Data, ...]
     vocabularies: tuple[Vocabulary, ...]
+    manifests: Mapping[str, Manifest]
+    cache: Record | None
     missing: tuple[str, ...]
     problems: tuple[str, ...]
 
@@ -68,11 +70,12 @@ class DataState:
 def state_of(config: DatasetConfig, needs: Sequence[Need] = (), *, compare: bool = False) -> DataState:
     """The state of the data that `config` reads. needs: those of its experiment.
 
-    compare: whether a cache is compared with the whole present definition of its task, which starts TensorFlow where
-    something has changed since the last comparison. Otherwise a cache is checked only as far as possible without it.
+    compare: whether the cache of a task of TensorFlow Datasets is compared with the present definition of the task,
+    which starts TensorFlow. Caches of exports are always compared.
     """
     task, folder = config.mixture_or_task_name, data_folder()
-    row = row_of(task, needs)
+    tasks = known_tasks(needs)
+    row = tasks.get(task)
     exports, existing = find_manifests(folder), find_vocabularies(folder)
     data_needs = {need.dataset: need for need in needs if isinstance(need, Data)}
     # a user's task may read everything that its experiment needs
@@ -81,12 +84,15 @@ def state_of(config: DatasetConfig, needs: Sequence[Need] = (), *, compare: bool
     names = list(data_needs) if row is None else [row.dataset] if row.dataset else []
     names += [need.dataset for need in vocabulary_needs if need.name_in_tasks not in existing]
     data = [data_needs.get(name, Data(name)) for name in dict.fromkeys(names)]
+    manifests: dict[str, Manifest] = {}
+    cache_record = None
     missing: list[str] = []
     problems: list[str] = []
     for need in data:
         with _collecting(problems):
             if need.dataset in exports:
-                need.check_made(check_export(need.dataset))
+                manifests[need.dataset] = check_export(need.dataset)
+                need.check_made(manifests[need.dataset])
             else:
                 missing.append(need.command)
                 need.check()
@@ -106,20 +112,28 @@ def state_of(config: DatasetConfig, needs: Sequence[Need] = (), *, compare: bool
             cache = paths.cache_directory() / row.cached_as
             if config.use_cached and not (cache / caching.COMPLETED).is_file():
                 missing.append(task_names.cache_command(task))
-            elif config.use_cached and not problems:  # a cache can only be compared with a whole text
-                if row.dataset in exports:
-                    text = read_manifest(exports[row.dataset]).identity
-                    problems += filter(None, [caching.problem(cache, text, task_names.cache_command(task, force=True))])
-                if compare and not missing and not problems:
+            elif config.use_cached and not problems and not missing:  # a cache is compared with what it was made from
+                if row.dataset in manifests:
+                    cache_record = _cache_record(row, tasks[row.cached_as].vocabulary, manifests[row.dataset])
+                elif compare:
                     compare_caches(config)
-    return DataState(row, tuple(data), tuple(vocabulary_needs), tuple(missing), tuple(dict.fromkeys(problems)))
+    problems = list(dict.fromkeys(problems))
+    return DataState(
+        row, tuple(data), tuple(vocabulary_needs), manifests, cache_record, tuple(missing), tuple(problems)
+    )
+
+
+def _cache_record(row: task_names.Row, vocabulary: Ids, manifest: Manifest) -> Record | None:
+    """The record of the cache of a task that reads an export; None where it has to be made. vocabulary: that of the
+    task which is cached. Raises UserError for a cache that was made from another text, vocabulary or code."""
+    described = {name: value for name, value in vocabulary.to_json().items() if name != "model_file"}
+    command = task_names.cache_command(row.name, force=True)
+    return caching.checked_record(paths.cache_directory() / row.cached_as, manifest.identity, described, command)
 
 
 def compare_caches(config: DatasetConfig) -> None:
-    """Raise UserError, as `prepare` does, where an existing cache was made from another text or definition.
-
-    Starts TensorFlow, unless nothing has changed since the last comparison.
-    """
+    """Raise UserError, as `prepare` does, where an existing cache was made from another text or definition. Starts
+    TensorFlow."""
     row = row_of(config.mixture_or_task_name)
     with contextlib.suppress(caching.MissingTextError):  # `prepare` exports the text first
         caching.cache_task(
@@ -164,56 +178,39 @@ def _collecting(problems: list[str]) -> Iterator[None]:
 
 def row_of(task: str, needs: Sequence[Need] = ()) -> task_names.Row | None:
     """The row of a task in the table; None for tasks of users."""
-    fields, entries = dataset_fields(needs), vocabularies(needs)
-    dataset = task_names.dataset_of(task, fields, entries)
-    if dataset is None:
-        return next((row for row in task_names.tfds_rows(entries) if row.name == task), None)
-    row = task_names.row_of(task, dataset, entries)
-    return row if row.is_of(fields[dataset]) else None
+    return known_tasks(needs).get(task)
+
+
+def known_tasks(needs: Sequence[Need] = ()) -> dict[str, task_names.Row]:
+    """The tasks of the table by name, with those of exports and vocabularies of `needs` that do not exist yet."""
+    folder = data_folder()
+    existing = find_vocabularies(folder)
+    fields = {need.dataset: need.field_names for need in needs if isinstance(need, Data)}
+    planned = [
+        entry
+        for need in needs
+        if isinstance(need, Vocabulary) and need.name_in_tasks not in existing
+        for entry in task_names.entries_of(need.name_in_tasks, need.planned(), need.keeps_lines)
+    ]
+    return task_names.known_tasks(folder, fields, planned)
 
 
 def unknown_task(task: str) -> str:
-    """The message about a task that is not in the table: the nearest names, and what to type."""
-    entries, fields = vocabularies(), dataset_fields()
-    rows = [row for name in fields for row in task_names.rows(name, entries, fields[name])]
-    known = [row.name for row in [*rows, *task_names.tfds_rows(entries)]]
-    get = f"{nearest(task, known)}{task_names.how_to_get(task, entries)}"
-    return f"There is no task or mixture named {task}.{get} Tasks of your own need MODULE_IMPORT."
+    """The message about a task that is not in the table."""
+    return f"{task_names.unknown_task(task, known_tasks())} Tasks of your own need MODULE_IMPORT."
 
 
 def objective_fragment(part: task_names.Part) -> str:
     """The file of gin/objectives with a task's objective; "" for span corruption, which needs none."""
-    name = task_names.UL2_MIXTURE if part.mode is not None else name_of(part.objective)
+    name = task_names.UL2_MIXTURE if part.mode is not None else part.objective.name
     return "" if name == task_names.SPAN_CORRUPTION else name
 
 
-def vocabulary_of(name: str) -> vocabs.Vocabulary:
+def vocabulary_of(name: str) -> Ids:
     """The vocabulary of a task of the table, or of a tokenizer's file. Raises UserError where neither exists."""
     if Path(name).exists():
         return vocabulary_of_file(Path(name))
-    row = row_of(name)
-    if row is None:
-        hint = task_names.how_to_get(name, task_names.vocabularies(data_folder()))
-        raise UserError(f"There is no task of the table named {name}, and no such file.{hint}")
-    return row.vocabulary
-
-
-def dataset_fields(needs: Sequence[Need] = ()) -> dict[str, tuple[str, ...]]:
-    """The fields of a row, by dataset: for datasets that are known by name, for exports, and for exports of `needs`."""
-    fields = {name: dataset.fields for name, dataset in built_in().items()}
-    fields |= {need.dataset: need.field_names for need in needs if isinstance(need, Data)}
-    for name, folder in find_manifests(data_folder()).items():
-        fields.setdefault(name, TEXT)
-        with contextlib.suppress(UserError):  # reported where the export is read
-            fields[name] = read_manifest(folder).fields
-    return fields
-
-
-def vocabularies(needs: Sequence[Need] = ()) -> list[task_names.NamedVocabulary]:
-    """The vocabularies of the table, and those of `needs` that do not exist yet."""
-    folder = data_folder()
-    entries, existing = list(task_names.vocabularies(folder)), find_vocabularies(folder)
-    for need in needs:
-        if isinstance(need, Vocabulary) and need.name_in_tasks not in existing:
-            entries += task_names.entries_of(need.name_in_tasks, need.planned(), need.keeps_lines)
-    return entries
+    known = known_tasks()
+    if name not in known:
+        raise UserError(f"{task_names.unknown_task(name, known)} There is no such file either.")
+    return known[name].vocabulary

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import re
 from pathlib import Path
 
 from t5xpg.base import paths
@@ -10,9 +11,8 @@ from t5xpg.base.files import directory_atomically, write_text
 from t5xpg.base.paths import shown
 from t5xpg.data.objectives import LanguageModel, MaskedLM
 from t5xpg.data.stream.client import DataService
-from t5xpg.data.tasks.lengths import objective_lengths
-from t5xpg.data.tasks.task_names import Row, possible_dataset
-from t5xpg.data.text.labelled import ENDING, TFDS_TASKS
+from t5xpg.data.tasks.task_names import Row
+from t5xpg.data.text.labelled import ENDING
 from t5xpg.experiment import config, data_state
 from t5xpg.experiment.experiment import Experiment
 from t5xpg.run.report import NOT_ANSWERED
@@ -120,7 +120,7 @@ def _for_objective(row: Row | None) -> dict[str, str]:
             return {"architecture": _include("architectures", "decoder_only"), "lengths": "{'targets': 256}"}
         if isinstance(part.objective, MaskedLM):
             architecture = _include("architectures", "encoder_only")
-        needed = objective_lengths(part.objective, lengths, reserved=part.reserved)
+        needed = part.objective.lengths(lengths, reserved=part.reserved)
         lengths["targets"] = max(lengths["targets"], needed.targets)
     return {"architecture": architecture, "lengths": str(lengths)}
 
@@ -129,7 +129,5 @@ def _objective_fragment(task: str) -> str:
     """The file of gin/objectives that a task needs after gin/runs/pretrain.gin; "" for span corruption, and where the
     task is not known. Its name tells where its text or its vocabulary is missing."""
     if (row := data_state.row_of(task)) is None:
-        dataset = possible_dataset(task, data_state.vocabularies())
-        is_supervised = dataset in TFDS_TASKS or bool(dataset and ENDING.match(task.removeprefix(f"{dataset}_")))
-        return "none" if is_supervised else ""
+        return "none" if re.search(rf"_({ENDING.pattern})(_|$)", task) else ""
     return data_state.objective_fragment(row.parts[0]) if row.parts else "none"

@@ -11,13 +11,13 @@ from typing import Any
 from t5xpg.base import files, locks, paths, stores
 from t5xpg.base.errors import UserError
 from t5xpg.data.cache import caching
+from t5xpg.data.cache.record import Record
 from t5xpg.data.cache.runners import LOCAL
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.tasks import task_names
 from t5xpg.data.text import export
 from t5xpg.data.text.datasets import built_in
 from t5xpg.data.text.manifest import Manifest, find_manifests
-from t5xpg.data.text.sources import Selection
 from t5xpg.data.vocab import making
 from t5xpg.data.vocab.record import VocabularyRecord, find_vocabularies
 from t5xpg.data.vocab.training import VocabularySettings
@@ -55,7 +55,7 @@ def prepare(config: DatasetConfig, needs: Sequence[Need] = ()) -> DataIdentity:
     task, state = config.mixture_or_task_name, state_of(config, needs)
     if state.problems:
         raise UserError("\n".join(state.problems))
-    manifests = {need.dataset: _require_export(need) for need in state.data}
+    manifests = {need.dataset: state.manifests.get(need.dataset) or _require_export(need) for need in state.data}
     for vocabulary in state.vocabularies:
         if vocabulary.name_in_tasks not in find_vocabularies(data_folder()):
             if vocabulary.tokenizer is None:
@@ -67,7 +67,7 @@ def prepare(config: DatasetConfig, needs: Sequence[Need] = ()) -> DataIdentity:
         manifest = manifests[state.row.dataset]
         if warning := _export_warning(state.row.dataset, manifest):
             print(warning, flush=True)
-        cache_identity = _require_cache(config) if config.use_cached else None
+        cache_identity = _require_cache(config, state.cache) if config.use_cached else None
         return DataIdentity(identity_of_text(state.row, manifest), cache_identity, manifest.to_json())
     cache_identity = _require_cache(config) if config.use_cached else {}
     definitions = [cache_identity] if isinstance(cache_identity.get("task"), str) else list(cache_identity.values())
@@ -136,25 +136,30 @@ def cache(
                 _require_export(Data(name))
 
 
-def _require_cache(config: DatasetConfig) -> dict[str, Any]:
-    """The identity of a stream's caches, which are made where they are missing."""
+def _require_cache(config: DatasetConfig, known: Record | None = None) -> dict[str, Any]:
+    """The identity of a stream's caches, which are made where they are missing. known: the record of its cache, where
+    it was compared already."""
 
     def log(line: str) -> None:
         if not line.endswith("already"):
             print(line, flush=True)
 
     task, cached = config.mixture_or_task_name, cached_as(config)
-    identity = cache(cached, module_import=config.module_import, only_missing=others_may_cache(row_of(task)), log=log)
+    identity = (
+        known.definition
+        if known is not None
+        else cache(cached, module_import=config.module_import, only_missing=others_may_cache(row_of(task)), log=log)
+    )
     return identity if cached == task else {cached: identity}
 
 
-def export_dataset(name: str, *, select: Selection | None = None, **options: Any) -> Manifest:
+def export_dataset(name: str, **options: Any) -> Manifest:
     """`export.export_dataset` into the data folder. One process at a time exports a dataset; any others wait.
 
-    select: some files of the dataset. options: `files`, `fields`, `limit`, `force` and the function's other options.
+    options: `files`, `fields`, `limit`, `force` and the function's other options.
     """
-    with _export_lock(export.exported_name(name, select)):
-        return export.export_dataset(name, data_dir=paths.data_directory(), select=select, **options)
+    with _export_lock(name):
+        return export.export_dataset(name, data_dir=paths.data_directory(), **options)
 
 
 def train_vocabulary(dataset: str, settings: VocabularySettings, **options: Any) -> VocabularyRecord:
@@ -211,8 +216,6 @@ def _digest(source: Any) -> str:
 
 def _export_warning(dataset: str, manifest: Manifest) -> str | None:
     """A warning that the export is a part of the named dataset, or of another source or definition; None if neither."""
-    if pattern := manifest.source.get("select"):
-        return f"data: {dataset} is a piece of {manifest.source.get('of')}, the files {pattern}"
     definition = built_in().get(dataset)
     if manifest.limits:
         whole = replace(manifest, limit=None, max_bytes=None).command(force=True)

@@ -4,6 +4,7 @@ import ast
 import inspect
 import os
 import sys
+import textwrap
 from collections.abc import Iterator
 from types import FrameType, SimpleNamespace
 from typing import Any
@@ -18,14 +19,23 @@ from hypothesis import strategies as st
 from t5xpg.base.errors import UserError
 from t5xpg.check.data_checks import data_findings
 from t5xpg.data.batch import ENC_DEC, LM, MASKED_LM, PREFIX_LM, layout_of
-from t5xpg.data.objectives import IidDenoising, LanguageModel, MaskedLM, NextLine, Objective, Passkey, SpanCorruption
+from t5xpg.data.objectives import (
+    KINDS,
+    IidDenoising,
+    LanguageModel,
+    MaskedLM,
+    NextLine,
+    Objective,
+    Passkey,
+    SpanCorruption,
+)
+from t5xpg.data.objectives.objective import sentinels_problem
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.stream import first_examples, worker
 from t5xpg.data.stream.client import TaskDescription
 from t5xpg.data.stream.length_fit import LengthFit
-from t5xpg.data.tasks import lengths
 from t5xpg.data.tasks.seqio_vocabularies import to_seqio
-from t5xpg.data.tasks.steps import output_features, steps
+from t5xpg.data.tasks.steps import output_features
 from t5xpg.data.tasks.table import register_tasks
 from t5xpg.data.text.export import export_dataset
 from t5xpg.data.vocab.making import copy_vocabulary
@@ -76,7 +86,7 @@ def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         source = seqio.FunctionDataSource(lambda split, shuffle_files, seed=None: None, splits=["train"])
         for name, objective in {"next_line": NextLine(), "passkey": Passkey(), "mlm": MaskedLM()}.items():
             features = output_features(objective, to_seqio(pieces))
-            seqio.TaskRegistry.add(f"users_{name}", source, features, steps(objective))
+            seqio.TaskRegistry.add(f"users_{name}", source, features, objective.steps())
         yield
     for name in ("next_line", "passkey", "mlm"):
         seqio.TaskRegistry.remove(f"users_{name}")
@@ -110,11 +120,13 @@ def checked(dataset: DatasetConfig) -> str:
 
 def test_every_refusal_of_training_is_one_of_the_check() -> None:
     """All lines of the package that refuse an objective are reached from both sides, with the same words."""
-    functions = (lengths.problems, lengths.vocabulary_problem)
+    methods = ("problems", "vocabulary_problem", "targets_problem")
+    functions = [vars(kind)[name] for kind in (Objective, *KINDS.values()) for name in methods if name in vars(kind)]
+    functions.append(sentinels_problem)
     refusing = {
-        (function.__name__, function.__code__.co_firstlineno + node.lineno - 1)
+        (function.__qualname__, function.__code__.co_firstlineno + node.lineno - 1)
         for function in functions
-        for node in ast.walk(ast.parse(inspect.getsource(function)))
+        for node in ast.walk(ast.parse(textwrap.dedent(inspect.getsource(function))))
         if (isinstance(node, ast.Return) and not isinstance(node.value, ast.Constant | ast.Name))
         or (isinstance(node, ast.Expr) and ".append" in ast.unparse(node))
     }
@@ -123,7 +135,7 @@ def test_every_refusal_of_training_is_one_of_the_check() -> None:
     def trace(frame: FrameType, event: str, _: Any) -> Any:
         if frame.f_code not in [function.__code__ for function in functions]:
             return None
-        reached[side].add((frame.f_code.co_name, frame.f_lineno))
+        reached[side].add((frame.f_code.co_qualname, frame.f_lineno))
         return trace
 
     for side in (trained, checked):
@@ -136,7 +148,7 @@ def test_every_refusal_of_training_is_one_of_the_check() -> None:
         finally:
             sys.settrace(before)
         assert refusing - reached[side] == set(), side
-    assert len(refusing) == 11
+    assert len(refusing) == 12
 
 
 @settings(max_examples=150, deadline=None)

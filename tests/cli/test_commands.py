@@ -39,7 +39,7 @@ def test_variables_of_make_are_options_of_the_program() -> None:
         ("tokens", "TASK=a_task|TEXT=a <extra_id_0>", ["a_task", "--text=a <extra_id_0>"]),
         ("sweep", "EXP=many|JOBS=2|CELLS=*,a b,*|TIMES=no", ["many", "--jobs=2", "--cells=*,a b,*"]),
         ("data", "FILES=|LIMIT=|FORCE=", ["wikitext"]),
-        ("data", "DATASET=pycode|SELECT=a* 'b c/*'|FORCE=yes", ["pycode", "--select=a* 'b c/*'", "--force"]),
+        ("data", "DATASET=mine|FILES=a* 'b c/*'|FORCE=yes", ["mine", "--files=a* 'b c/*'", "--force"]),
         ("data", "FORCE=False|VERIFY= Off ", ["wikitext"]),
         ("data", "FORCE=n|VERIFY=None", ["wikitext"]),
         ("cache", "EXP=not of it", ["wikitext_span_corruption"]),

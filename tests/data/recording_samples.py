@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from t5xpg.data.batch import Batch, BatchSpec, hash_batch
+from t5xpg.data.objectives.span_corruption import SpanLengths
 from t5xpg.data.recording.format import StreamWriter
 from t5xpg.data.recording.manifest import Recording, StreamRecord, files_of, model_path, write_recording
 from t5xpg.data.spec import DatasetConfig, SpanCorruption
 from t5xpg.data.stream.client import TaskDescription
-from t5xpg.data.tasks.lengths import SpanLengths
 from t5xpg.data.vocab.vocabulary import Vocabulary
 
 LENGTHS = {"inputs": 12, "targets": 8}

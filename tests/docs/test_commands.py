@@ -215,7 +215,7 @@ def test_a_mixture_of_a_task_that_does_not_exist(copy: Copy) -> None:
     text = files_of(README.with_name("docs") / "tasks.md")["my_mixtures.py"]
     (copy.folder / "wrong.py").write_text(text.replace("captions_translate_en", "caption_translate_en"))
     said = copy.run("PYTHONPATH=. make cache TASK=nested MODULE_IMPORT=wrong", code=2)
-    assert_named(said, ["caption_translate_en_de", "make data DATASET=caption FIELDS=en,de"])
+    assert_named(said, ["caption_translate_en_de", "Did you mean captions_translate_en_de", "make data DATASET="])
 
 
 # The value of a cell's last line is printed, as a notebook shows it.

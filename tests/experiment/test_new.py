@@ -9,7 +9,6 @@ from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.stream import first_examples
 from t5xpg.data.stream.length_fit import LengthFit
 from t5xpg.data.tasks import providers
-from t5xpg.data.tasks.lengths import problems
 from t5xpg.data.tasks.table import register_tasks
 from t5xpg.data.text.export import export_dataset
 from t5xpg.data.vocab.making import train_vocabulary
@@ -63,7 +62,7 @@ def test_the_objective_is_that_of_the_task_and_fits(experiments: Path, task: str
     assert row is not None
     assert row.vocabulary.size <= found.model.config.vocab_size
     for part in row.parts:
-        assert problems(task, found.lengths, part.objective, row.vocabulary, part.reserved) == []
+        assert part.objective.problems(task, found.lengths, row.vocabulary, part.reserved) == []
 
 
 def test_an_unknown_task_is_named(experiments: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,12 +12,10 @@ import pytest
 
 from t5xpg.base import paths, stores
 from t5xpg.base.errors import UserError
-from t5xpg.data.cache import last_check
+from t5xpg.data.cache import digest_memory
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.text.datasets import built_in
-from t5xpg.data.text.export import exported_name
 from t5xpg.data.text.manifest import read_manifest, write_manifest
-from t5xpg.data.text.sources import Selection
 from t5xpg.experiment import data_state, prepare
 from tests.refusals import assert_named, refused
 from tests.workplace import sentences
@@ -109,7 +106,7 @@ def test_what_is_missing_is_made_once(
     assert set(cached.cache) == set(cached.data["sources"]) == {"prepared_own", "small_span_corruption"}
     capsys.readouterr()
     assert prepare.prepare(MIX) == cached
-    assert (started.call_count, capsys.readouterr().out) == (0, "")
+    assert (started.call_count, capsys.readouterr().out) == (1, "")  # which knows the user's tasks
     # what the mixture has cached of the table is not cached again
     source = prepare.prepare(SMALL)
     assert source.cache == cached.cache["small_span_corruption"]
@@ -118,40 +115,11 @@ def test_what_is_missing_is_made_once(
     lm = DatasetConfig("small_lm", {})
     assert prepare.prepare(lm).cache == {"small_span_corruption": source.cache}
     assert data_state.state_of(lm, compare=True).ready
-    assert started.call_count == 1
+    assert started.call_count == 1  # tasks of the table are known without
     assert data_state.state_of(SMALL, compare=True).ready
     assert {path.name for path in (place / "cache").iterdir()} == {
-        last_check.FOLDER, "prepared_own", "small_span_corruption", "prepared_mix.log",
+        digest_memory.FOLDER, "prepared_own", "small_span_corruption", "prepared_mix.log",
     }  # fmt: skip
-
-
-@pytest.mark.process
-@pytest.mark.parametrize("change", ["environment", "listing", "module found elsewhere"])
-def test_what_a_module_read_is_looked_at_again(
-    place: Path, cached: prepare.DataIdentity, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, change: str
-) -> None:
-    monkeypatch.setattr(subprocess, "Popen", None)
-    path = next(
-        path
-        for path in (place / "cache" / last_check.FOLDER).glob("known-*")
-        if json.loads(path.read_text())["question"]["task"] == "prepared_mix"
-    )
-    known = json.loads(path.read_text())
-    assert str(place / "settings.json") in known["seen"]["files"]
-    if change == "environment":
-        monkeypatch.setenv("MADE_UP", "1")
-    elif change == "listing":
-        (place / "train-more.txt").write_text("more\n")
-    else:
-        monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ["PYTHONPATH"]]))
-    try:
-        with pytest.raises(TypeError, match="not callable"):  # a process would be started
-            prepare.prepare(MIX)
-    finally:
-        (place / "train-more.txt").unlink(missing_ok=True)
-        monkeypatch.delenv("MADE_UP", raising=False)
-    if change != "module found elsewhere":
-        assert prepare.prepare(MIX) == cached
 
 
 @pytest.mark.process
@@ -196,9 +164,9 @@ def test_a_text_that_was_changed_is_refused(exported: Path, change: str) -> None
 def test_a_part_of_a_text_is_used_and_said(
     place: Path, exported: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def said(name: str = "small") -> str:
+    def said() -> str:
         capsys.readouterr()
-        prepare.prepare(DatasetConfig(f"{name}_span_corruption", {}, use_cached=False))
+        prepare.prepare(DatasetConfig("small_span_corruption", {}, use_cached=False))
         return capsys.readouterr().out
 
     assert said() == ""
@@ -214,12 +182,6 @@ def test_a_part_of_a_text_is_used_and_said(
     write_manifest(exported, dataclasses.replace(manifest, max_bytes=2_500_000, source={"streamed": True}))
     assert "MAX_MB=2.5" in said()
     write_manifest(exported, manifest)
-    monkeypatch.undo()  # a selection lies beside the whole
-    set_environment(place, monkeypatch)
-    selection = Selection.parse("[tv]*.txt")
-    export(place, select=selection)
-    name = exported_name("small", selection)
-    assert "[tv]*.txt" in said(name)
 
 
 def test_a_runner_that_is_none_is_said_before_the_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,10 +3,10 @@
 import contextlib
 import os
 import re
-import socket
 import sys
 import threading
 from collections.abc import Callable
+from multiprocessing.connection import Connection
 from pathlib import Path
 from types import FrameType, SimpleNamespace
 from typing import Any
@@ -85,18 +85,18 @@ class Way:
 
 @pytest.fixture
 def data_process_in_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The data process as a thread, so that one profile sees both sides of the socket."""
+    """The data process as a thread, so that one profile sees both sides of the connection."""
 
-    def answer(connection: socket.socket) -> None:
+    def answer(connection: Connection) -> None:
         with connection, contextlib.suppress(EOFError):
-            data_process.receive(connection)  # where modules are
+            connection.recv()  # where modules are
             answers = worker.Answers()
             while True:
-                message = data_process.receive(connection)
-                data_process.send(connection, getattr(answers, message.pop("call"))(**message))
+                call, values = connection.recv()
+                connection.send(answers.calls[call](**values))
 
     def start(command: list[str], *, pass_fds: list[int], **_: Any) -> Any:
-        connection = socket.socket(fileno=os.dup(pass_fds[0]))
+        connection: Connection = Connection(os.dup(pass_fds[0]))
         threading.Thread(target=answer, args=(connection,), daemon=True).start()
         return SimpleNamespace(pid=0, poll=lambda: None, wait=lambda timeout=None: 0)
 

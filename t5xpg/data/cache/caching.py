@@ -20,14 +20,14 @@ from t5xpg.base import files, locks
 from t5xpg.base.errors import UserError
 from t5xpg.base.paths import require_no_pattern
 from t5xpg.base.progress import Progress
-from t5xpg.data.cache import last_check, record
+from t5xpg.data.cache import digest_memory, record
 from t5xpg.data.cache.definition import package_digests
 from t5xpg.data.cache.process import CacheProcess, environment_of_worker
 from t5xpg.data.cache.record import COMPLETED, IDENTITY, MissingTextError, Record
 from t5xpg.data.cache.runners import LOCAL, resolve_runner
 from t5xpg.data.tasks.task_names import cache_command
 
-__all__ = ["COMPLETED", "MissingTextError", "cache_task", "problem", "resolve_runner"]
+__all__ = ["COMPLETED", "MissingTextError", "cache_task", "checked_record", "resolve_runner"]
 
 _NAME = re.compile(r"\w+(\.\w+)*(:\w+(\.\w+)*)*")
 
@@ -61,36 +61,27 @@ def cache_task(
     process that failed, no room, and for a cache that is damaged or was made from another definition of the task or
     with other versions of libraries. SeqIO's own cache is not compared, with a warning."""
     _check_names(task, cache_dir)
-    question: dict[str, Any] = {
+    request: dict[str, Any] = {
         "task": task,
         "caches": os.path.abspath(cache_dir),
         "data_dir": os.path.abspath(data_dir),
         "module_import": list(module_import),
         "only_missing": only_missing,
-        "folder": os.getcwd(),
+        "runner": resolve_runner(runner, beam_options, staging),
+        "beam_options": list(beam_options),
+        "staging": staging,
+        "force": force,
     }
-    runner = resolve_runner(runner, beam_options, staging)
-    request = question | {"runner": runner, "beam_options": list(beam_options), "staging": staging, "force": force}
-    environment = environment_of_worker(cache_dir, data_dir)
     remedy = f"Make room, or name a cache folder elsewhere (T5XPG_CACHE_DIR=…), and type: {_command(request)}"
     with files.room_for(f"the cache of {task}", cache_dir, remedy):
         cache_dir.mkdir(parents=True, exist_ok=True)
         for folder in {cache_dir, (cache_dir / task.replace(":", "/")).parent}:
             files.remove_abandoned(folder)
-        # an answer without caches of others is also valid where such caches are accepted
-        for candidate in () if force else (question, question | {"only_missing": False}):
-            if (known := _recall(cache_dir, candidate, environment)) is not None:
-                log(f"{task} is cached already")
-                return known
-        if (result := _update_caches(request, cache_dir, environment, compare_only, log)) is None:
-            return {}
-    plan, snapshot, caches = result
+        plan = _update_caches(request, cache_dir, environment_of_worker(cache_dir, data_dir), compare_only, log)
     for entry in plan:
         log(f"{entry['task']} is cached{' already' if entry['up_to_date'] else ''}")
     definitions = {entry["task"]: entry["definition"] for entry in plan}
     answer: dict[str, Any] = definitions.get(task, definitions)
-    if snapshot is not None and all(cache["files"] is not None for cache in caches):
-        last_check.remember(cache_dir, question, snapshot, caches, answer)
     return answer
 
 
@@ -104,9 +95,8 @@ def _update_caches(
     environment: Mapping[str, str],
     compare_only: bool,
     log: Callable[[str], None],
-) -> tuple[list[dict[str, Any]], dict[str, Any] | None, list[dict[str, Any]]] | None:
-    """Make the caches that are missing. Returns `CacheProcess.plan`, and for each task what `last_check` keeps of its
-    cache; None if one is missing and `compare_only`."""
+) -> list[dict[str, Any]]:
+    """Make the caches that are missing. Returns `CacheProcess.plan`; nothing if one is missing and `compare_only`."""
     task = request["task"]
     name = task.replace(":", "_")
     # names this process, so that `files.remove_abandoned` finds the folder
@@ -117,21 +107,18 @@ def _update_caches(
         )
         process = CacheProcess({**request, "output": scratch}, cache_dir / f"{name}.log", environment)
         stack.enter_context(contextlib.closing(process))  # ends the child before its scratch folder is removed
-        plan, snapshot = process.plan(log)
+        plan = process.plan(log)
         for entry in plan:
             if entry["note"]:
                 log(f"warning: {entry['note']}")
         if compare_only and not all(entry["up_to_date"] for entry in plan):
-            return None
+            return []
         _lock(stack, plan, cache_dir, request["force"], log)
         if missing := [entry for entry in plan if not entry["up_to_date"]]:
             _run(process, task, missing)
-            if snapshot is not None and (changed := last_check.changes(cache_dir, snapshot, environment)):
-                raise UserError(
-                    f"While {task} was being cached, this changed: {', '.join(changed)}. The new cache was thrown "
-                    f"away. Type again: {_command(request)}"
-                )
-        return plan, snapshot, [_put_in_place(entry, Path(scratch), cache_dir) for entry in plan]
+        for entry in plan:
+            _put_in_place(entry, Path(scratch), cache_dir)
+        return plan
 
 
 def _run(process: CacheProcess, task: str, plan: Sequence[Mapping[str, Any]]) -> None:
@@ -144,24 +131,30 @@ def _run(process: CacheProcess, task: str, plan: Sequence[Mapping[str, Any]]) ->
             progress.advance(message["count"], message.get("note", ""))
 
 
-def problem(folder: Path, export: Mapping[str, str], command: str) -> str | None:
-    """The problem with the cache of a task of the table, as far as is known without TensorFlow; None without one.
-    export: the digests of the splits of its text. command: what to type to make the cache again."""
-    try:
-        cache_record = record.read(folder, command)
-        if cache_record is None:
-            return None
-        record.check_files(folder, cache_record, command)
-    except UserError as error:
-        return str(error)
+def checked_record(
+    folder: Path, export: Mapping[str, str], vocabulary: Mapping[str, Any], command: str
+) -> Record | None:
+    """The record of the cache of a task of the table, compared with all that decides such a cache, without TensorFlow;
+    None without a cache, and for one that others made.
+
+    export: the digests of the splits of its text. vocabulary: as JSON, without a path. command: what to type to make
+    the cache again. Raises UserError where the cache is damaged or was made from something else.
+    """
+    cache_record = record.read(folder, command)
+    if cache_record is None:
+        return None
+    record.check_files(folder, cache_record, command)
     splits = {split: [{"sha256": sha256}] for split, sha256 in export.items()}
-    digest = functools.partial(last_check.digest, folder.parent)
+    digest = functools.partial(digest_memory.digest, folder.parent)
     differences = [
         *record.text_differences(cache_record.definition["source"]["splits"], splits),
+        *record.vocabulary_differences(cache_record.definition["features"], vocabulary),
         *record.code_differences(cache_record.package, package_digests(digest)),
         *record.other_versions(cache_record, record.versions()),
     ]
-    return str(record.refusal(folder, differences, command)) if differences else None
+    if differences:
+        raise record.refusal(folder, differences, command)
+    return cache_record
 
 
 def _check_names(task: str, cache_dir: Path) -> None:
@@ -171,27 +164,6 @@ def _check_names(task: str, cache_dir: Path) -> None:
             "colons inside."
         )
     require_no_pattern(cache_dir, "*?[]{}\\", "SeqIO", "T5XPG_CACHE_DIR=…")
-
-
-def _recall(cache_dir: Path, question: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any] | None:
-    """The answer of the last check, if nothing has changed since. Raises UserError for a damaged cache."""
-    last = last_check.recall(cache_dir, question, environment)
-    if last is None:
-        return None
-    for cache in last["caches"]:
-        folder = Path(cache["folder"])
-        command = cache_command(cache["task"], question["module_import"], force=True)
-        cache_record = record.read(folder, command)
-        if not cache["ours"]:
-            sha256s = folder.is_dir() and last_check.digests_of_cache(cache_dir, folder)
-            if cache_record is not None or sha256s != cache["files"]:
-                return None
-        elif cache_record is None or cache_record.files != cache["files"]:
-            return None  # gone, or made again since
-        else:
-            record.check_files(folder, cache_record, command)
-    answer: dict[str, Any] = last["answer"]
-    return answer
 
 
 def _lock(
@@ -208,7 +180,7 @@ def _lock(
             continue
         folder = cache_dir / entry["folder"]
         # "-" is in no name: `a:b` and `a_b` are two tasks
-        lock = cache_dir / last_check.FOLDER / f"{entry['task'].replace(':', '-')}.lock"
+        lock = cache_dir / digest_memory.FOLDER / f"{entry['task'].replace(':', '-')}.lock"
         doing = f"caching {entry['task']} in {cache_dir}"
         stack.enter_context(locks.hold(lock, doing=doing, instead="", wait=log))
         made = None if force else record.read(folder)
@@ -216,19 +188,14 @@ def _lock(
             entry["up_to_date"] = True
 
 
-def _put_in_place(entry: Mapping[str, Any], scratch: Path, cache_dir: Path) -> dict[str, Any]:
-    """Move a new cache from the scratch folder to its place, with its record. Returns what `last_check` keeps of it."""
-    if entry["others"] is not None:
-        return {"task": entry["task"], "folder": entry["others"], "ours": False, "files": entry["definition"]["files"]}
-    folder = cache_dir / entry["folder"]
-    cache_record = record.read(folder) if entry["up_to_date"] else None
-    if cache_record is None:
-        source = scratch / entry["folder"]
-        names = sorted(path.name for path in source.iterdir() if path.is_file() and path.name != IDENTITY)
-        sha256s = {name: files.sha256_of_file(source / name) for name in names if not name.startswith(".")}
-        cache_record = Record(entry["definition"], entry["package"], entry["versions"], sha256s)
-        with files.directory_atomically(folder) as new:
-            for path in source.iterdir():
-                shutil.move(path, new / path.name)
-            cache_record.write(new)
-    return {"task": entry["task"], "folder": str(folder), "ours": True, "files": cache_record.files}
+def _put_in_place(entry: Mapping[str, Any], scratch: Path, cache_dir: Path) -> None:
+    """Move a new cache from the scratch folder to its place, with its record."""
+    if entry["up_to_date"]:
+        return
+    source, folder = scratch / entry["folder"], cache_dir / entry["folder"]
+    names = sorted(path.name for path in source.iterdir() if path.is_file() and path.name != IDENTITY)
+    sha256s = {name: files.sha256_of_file(source / name) for name in names if not name.startswith(".")}
+    with files.directory_atomically(folder) as new:
+        for path in source.iterdir():
+            shutil.move(path, new / path.name)
+        Record(entry["definition"], entry["package"], entry["versions"], sha256s).write(new)

@@ -16,15 +16,13 @@ from types import ModuleType
 from typing import Any
 
 from t5xpg.base.errors import UserError
-from t5xpg.base.paths import PACKAGE, data_directory
+from t5xpg.base.paths import PACKAGE
 from t5xpg.data.cache.record import FORMAT, PACKAGES, MissingTextError
 
 Digest = Callable[[Path], str]  # the SHA-256 of a file by its path
 # The files of this package that define the tasks of the table, and those among them that do not change a cache.
-_DEFINING = ("data/tasks/*.py", "data/vocab/*.py", "data/preprocessors.py")
-_NOT_DEFINING = (
-    "feature_converters.py", "files.py", "lengths.py", "making.py", "providers.py", "token_listing.py", "training.py",
-)  # fmt: skip
+_DEFINING = ("data/objectives/*.py", "data/tasks/*.py", "data/vocab/*.py", "data/preprocessors.py")
+_NOT_DEFINING = ("feature_converters.py", "files.py", "making.py", "providers.py", "token_listing.py", "training.py")
 _PYTHON, _PACKAGES = (
     tuple(os.path.realpath(sysconfig.get_path(name)) + os.sep for name in names)
     for names in (("stdlib", "platstdlib"), ("purelib", "platlib"))
@@ -59,16 +57,16 @@ def package_code(task: Any, digest: Digest) -> dict[str, str]:
 
 def package_digests(digest: Digest) -> dict[str, str]:
     """The SHA-256 of the files of this package that define the tasks of the table, by their names."""
-    return {f"{PACKAGE.name}/{path.relative_to(PACKAGE).as_posix()}": digest(path) for path in package_files()}
+    return {f"{PACKAGE.name}/{path.relative_to(PACKAGE).as_posix()}": digest(path) for path in _package_files()}
 
 
-def package_files() -> list[Path]:
+def _package_files() -> list[Path]:
     """The files of this package that define the tasks of the table."""
     paths = (path for pattern in _DEFINING for path in PACKAGE.glob(pattern))
     return sorted(path for path in paths if path.name not in _NOT_DEFINING)
 
 
-def users_modules(task: Any, modules: Sequence[str]) -> dict[str, ModuleType]:
+def _users_modules(task: Any, modules: Sequence[str]) -> dict[str, ModuleType]:
     """The user's modules that define a task, by name: those of MODULE_IMPORT, of its steps and of its source's reader,
     and what these import, as far as importer and imported are not installed packages. Empty for a task of the table."""
     if _is_of_table(task):
@@ -81,44 +79,23 @@ def users_modules(task: Any, modules: Sequence[str]) -> dict[str, ModuleType]:
         if module is None or name in modules_by_name or not _may_be_users(module):
             continue
         modules_by_name[name] = module
-        if not is_installed(module):
+        if not _is_installed(module):
             values = list(vars(module).values())
             names = {one.__name__ if isinstance(one, ModuleType) else getattr(one, "__module__", "") for one in values}
-            pending += [one for one in names if isinstance(one, str) and not is_installed(sys.modules.get(one))]
+            pending += [one for one in names if isinstance(one, str) and not _is_installed(sys.modules.get(one))]
     return dict(sorted(modules_by_name.items()))
 
 
-def patterns_of(task: Any) -> list[str]:
-    """The patterns of the files that a task's source reads."""
-    import seqio
-
-    if not isinstance(task.source, seqio.FileDataSource):
-        return []
-    by_split = task.source._split_to_filepattern.values()
-    lists = ([patterns] if isinstance(patterns, str) else patterns for patterns in by_split)
-    return sorted({str(pattern) for patterns in lists for pattern in patterns})
-
-
-def vocabulary_files(task: Any) -> list[Path]:
-    """The model files of a task's vocabularies, and the records beside them, as far as they exist."""
-    from t5xpg.data.tasks.seqio_vocabularies import model_file_of
-    from t5xpg.data.vocab.record import RECORD
-
-    vocabularies = (feature.vocabulary for feature in task.output_features.values())
-    models = {model for vocabulary in vocabularies if (model := model_file_of(vocabulary)) is not None}
-    return sorted({*models, *filter(Path.is_file, {model.with_name(RECORD) for model in models})})
-
-
 def _is_of_table(task: Any) -> bool:
-    from t5xpg.data.tasks.registered import TASKS
+    from t5xpg.data.tasks.table import ROWS
 
-    return task.name in TASKS
+    return task.name in ROWS
 
 
 def _users_code(task: Any, digest: Digest, modules: Sequence[str]) -> dict[str, str]:
     """The SHA-256 of the files of the user's modules, and the versions of installed ones, by their names."""
-    users = users_modules(task, modules)
-    files = {name: Path(str(module.__file__)) for name, module in users.items() if not is_installed(module)}
+    users = _users_modules(task, modules)
+    files = {name: Path(str(module.__file__)) for name, module in users.items() if not _is_installed(module)}
     installed = {name.partition(".")[0] for name in users.keys() - files.keys()}
     packages = importlib.metadata.packages_distributions() if installed else {}
     versions = {one: importlib.metadata.version(one) for name in installed for one in packages.get(name, ())}
@@ -144,10 +121,10 @@ def _may_be_users(module: ModuleType) -> bool:
     file = getattr(module, "__file__", None)
     if not file or Path(file).is_relative_to(PACKAGE) or module.__name__.partition(".")[0] in PACKAGES:
         return False
-    return is_installed(module) or not os.path.realpath(file).startswith(_PYTHON)
+    return _is_installed(module) or not os.path.realpath(file).startswith(_PYTHON)
 
 
-def is_installed(module: ModuleType | None) -> bool:
+def _is_installed(module: ModuleType | None) -> bool:
     """True if a module belongs to an installed package, whose version then stands for its code."""
     file = getattr(module, "__file__", None)
     return bool(file) and os.path.realpath(str(file)).startswith(_PACKAGES)
@@ -165,7 +142,7 @@ def _source(task: Any, split: str, digest: Digest) -> list[Any] | str:
     """The sizes and digests of the files of a split; for a source without files, another description."""
     import seqio
 
-    from t5xpg.data.tasks.task_names import possible_dataset, vocabularies
+    from t5xpg.data.tasks.table import ROWS
 
     source = task.source
     if isinstance(source, seqio.TfdsDataSource):
@@ -178,7 +155,7 @@ def _source(task: Any, split: str, digest: Digest) -> list[Any] | str:
     files = [_file(name, digest) for name in source.list_shards(split)]
     if not files or None in files:
         message = f"The text of {task.name}, split {split}, is not there ({source._split_to_filepattern[split]})."
-        export = possible_dataset(task.name, vocabularies(data_directory())) if _is_of_table(task) else None
+        export = ROWS[task.name].dataset if task.name in ROWS else None
         if export is None:
             raise UserError(message)
         raise MissingTextError(f"{message} Type: make data DATASET={export}", [export])

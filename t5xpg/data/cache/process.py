@@ -40,11 +40,12 @@ class CacheProcess:
         # its standard input stays open as long as this process lives: the child ends when it closes
         self._send(request)
 
-    def plan(self, log: Callable[[str], None]) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
-        """The plan, an entry for each task, and the `last_check.snapshot` of what it depends on. log: gets lines."""
+    def plan(self, log: Callable[[str], None]) -> list[dict[str, Any]]:
+        """The plan, an entry for each task. log: gets lines."""
         for message in self._messages():
             if "plan" in message:
-                return message["plan"], message["seen"]
+                plan: list[dict[str, Any]] = message["plan"]
+                return plan
             log(message["log"])
         raise self._failure(self._child.wait())
 

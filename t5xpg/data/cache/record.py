@@ -119,6 +119,12 @@ def text_differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[st
     return _phrases(_leaves(then, now, ("source", "splits")))
 
 
+def vocabulary_differences(features: Mapping[str, Any], vocabulary: Mapping[str, Any]) -> list[str]:
+    """A phrase for each value that differs between a vocabulary and those of a definition's features."""
+    expected = {name: {**feature, "vocabulary": vocabulary} for name, feature in features.items()}
+    return _phrases(_leaves(features, expected, ("features",)))
+
+
 def refusal(folder: Path, differences: Sequence[str], command: str) -> UserError:
     """The error for a cache that was made from another definition. differences: phrases. command: what to type."""
     more = [f"and {len(differences) - _MAX_SHOWN} more"] if len(differences) > _MAX_SHOWN else []

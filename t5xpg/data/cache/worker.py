@@ -9,21 +9,19 @@ import functools
 import json
 import os
 import queue
-import re
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from t5xpg.base.errors import UserError
 from t5xpg.data import late_imports
-from t5xpg.data.cache import definition, last_check, record
+from t5xpg.data.cache import definition, digest_memory, record
 from t5xpg.data.cache.process import says_no_room
 from t5xpg.data.cache.record import COMPLETED, MissingTextError
 from t5xpg.data.cache.runners import BEAM, LOCAL
-from t5xpg.data.tasks.task_names import cache_command, dataset_of, vocabularies
+from t5xpg.data.tasks.task_names import cache_command
 from t5xpg.data.text.manifest import find_manifests, read_manifest
 
 _REMOTE = "://"
@@ -40,9 +38,11 @@ def main(pipe: int) -> int:
             print(json.dumps(message), file=reports, flush=True)
 
         try:
-            plan, snapshot = _plan(request, lambda line: report(log=line))
-            report(plan=plan, seen=snapshot)
-            _cache(json.loads(lines.get())["cache"], request, lambda count, note: report(count=count, note=note))
+            plan = _plan(request, lambda line: report(log=line))
+            report(plan=plan)
+            names = json.loads(lines.get())["cache"]
+            _cache(names, request, lambda count, note: report(count=count, note=note))
+            _check_unchanged([entry for entry in plan if entry["task"] in names], request)
         except MissingTextError as error:
             report(user_error=str(error), datasets=error.datasets)
         except UserError as error:
@@ -61,8 +61,8 @@ def _read_lines(lines: queue.SimpleQueue[str]) -> None:
     os._exit(1)  # the process that asked is gone
 
 
-def _plan(request: Mapping[str, Any], log: Callable[[str], None]) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
-    """The entries of the plan, one for each task, and `_snapshot`. One UserError for all caches that do not fit."""
+def _plan(request: Mapping[str, Any], log: Callable[[str], None]) -> list[dict[str, Any]]:
+    """The entries of the plan, one for each task. Raises one UserError for all caches that do not fit."""
     if request["runner"] == LOCAL:  # not with Beam: its runners may send stand-ins to other processes
         late_imports.import_libraries()
     import t5xpg.data.tasks.registered  # noqa: F401
@@ -93,7 +93,7 @@ def _plan(request: Mapping[str, Any], log: Callable[[str], None]) -> tuple[list[
         )
     if errors:
         raise UserError("\n".join(map(str, errors)))
-    return plan, _snapshot(cacheable, request)
+    return plan
 
 
 def _plan_task(task: Any, request: Mapping[str, Any], log: Callable[[str], None]) -> dict[str, Any]:
@@ -122,8 +122,8 @@ def _plan_task(task: Any, request: Mapping[str, Any], log: Callable[[str], None]
     }
     if folder is not None and cache_record is None:
         note = f"was made by SeqIO itself, and is not compared with its text. To make it from that, type: {command}"
-        return entry | _cache_of_others(task, folder, last_check.digests_of_cache(caches, folder), note)
-    digest = functools.partial(last_check.digest, caches)
+        return entry | _cache_of_others(task, folder, digest_memory.digests_of_cache(caches, folder), note)
+    digest = functools.partial(digest_memory.digest, caches)
     definition_now = _checked_definition(task, request, digest)
     if folder is None or cache_record is None:
         if request["only_missing"] and not request["force"] and _REMOTE in (task.cache_dir or ""):
@@ -150,12 +150,11 @@ def _number_of_examples(task: Any) -> int | None:
 
 def _checked_definition(task: Any, request: Mapping[str, Any], digest: definition.Digest) -> dict[str, Any]:
     """The definition of a task. Raises UserError if the files of its source are missing or not as exported."""
-    from t5xpg.data.tasks.registered import TASKS
+    from t5xpg.data.tasks.table import ROWS
 
-    data_dir = Path(request["data_dir"])
-    exports = find_manifests(data_dir)
-    if task.name in TASKS and (dataset := dataset_of(task.name, exports, vocabularies(data_dir))):
-        read_manifest(exports[dataset]).check_files(exports[dataset])
+    exports = find_manifests(Path(request["data_dir"]))
+    if (row := ROWS.get(task.name)) is not None and row.dataset in exports:
+        read_manifest(exports[row.dataset]).check_files(exports[row.dataset])
     return definition.definition_of(task, digest, request["module_import"])
 
 
@@ -178,45 +177,31 @@ def _folder_of_cache(task: Any, caches: Path, others: bool) -> Path | None:
     """The folder of a task's cache: in our cache folder, or, with `others`, where SeqIO finds it. None without one."""
     import seqio
 
-    from t5xpg.data.tasks.registered import TASKS
+    from t5xpg.data.tasks.table import ROWS
 
     ours = caches / seqio.get_task_dir_from_name(task.name)
     if (ours / COMPLETED).is_file():
         return ours
     # the tasks of the table are ours to cache
-    if not others or not task.cache_dir or task.name in TASKS or _REMOTE in task.cache_dir:
+    if not others or not task.cache_dir or task.name in ROWS or _REMOTE in task.cache_dir:
         return None
     return Path(task.cache_dir)
 
 
-def _snapshot(tasks: Sequence[Any], request: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The `last_check.snapshot` of what the plan depends on; None if that is not visible without TensorFlow. The files
-    and variables that a user's module names in its text are part of it: they may decide settings."""
+def _check_unchanged(plan: Sequence[Mapping[str, Any]], request: Mapping[str, Any]) -> None:
+    """Raise UserError where text or code of tasks changed while they were being cached."""
     import seqio
 
-    text_files: set[Path] = set()
-    patterns: set[str] = set()
-    files = set(definition.package_files())
-    modules: dict[str, ModuleType] = {}
-    for task in tasks:
-        modules |= definition.users_modules(task, request["module_import"])
-        files.update(definition.vocabulary_files(task))
-        patterns.update(definition.patterns_of(task))
-        if isinstance(task.source, seqio.FileDataSource):
-            shards = (path for split in task.splits for path in task.source.list_shards(split))
-            text_files.update(Path(os.path.abspath(path)) for path in shards)
-    if any(map(definition.is_installed, modules.values())):
-        return None
-    variables = {"PYTHONPATH"} if modules else set()
-    for file in (Path(str(module.__file__)) for module in modules.values()):
-        words = re.findall(r"""["']([^"'\n]{1,200})["']""", file.read_text("utf-8", errors="replace"))
-        named_files = {folder / word for word in words for folder in (file.parent, Path.cwd())}
-        files |= {file, *filter(os.path.isfile, named_files)}
-        variables.update(filter(str.isidentifier, words))
-    paths = [str(path) for path in files | text_files]
-    snapshot = last_check.snapshot(Path(request["caches"]), os.environ, paths, patterns, variables)
-    matches = {Path(os.path.abspath(path)) for names in snapshot["patterns"].values() for path in names}
-    return snapshot if matches == text_files and len(snapshot["files"]) == len(paths) else None
+    digest = functools.partial(digest_memory.digest, Path(request["caches"]))
+    for entry in plan:
+        now = definition.definition_of(seqio.TaskRegistry.get(entry["task"]), digest, request["module_import"])
+        before = record.Record(entry["definition"], {}, {}, {})
+        if changed := record.differences(before, now, {}):
+            command = cache_command(request["task"], request["module_import"], request["force"])
+            raise UserError(
+                f"While {entry['task']} was being cached, this changed: {'; '.join(changed)}. The new cache was thrown "
+                f"away. Type again: {command}"
+            )
 
 
 def _cache(names: Sequence[str], request: Mapping[str, Any], report: Callable[[int, str], None]) -> None:

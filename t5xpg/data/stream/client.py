@@ -25,12 +25,12 @@ from t5xpg.base import paths
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import Closing
 from t5xpg.data.batch import Batch, validate
+from t5xpg.data.objectives.span_corruption import SpanLengths
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.stream import data_process
 from t5xpg.data.stream.data_process import FILES, Arrays, DataProcess, DataProcessError, shard_prefix
 from t5xpg.data.stream.length_fit import LengthFit
 from t5xpg.data.stream.remote_evaluator import RemoteEvaluator
-from t5xpg.data.tasks.lengths import SpanLengths
 from t5xpg.data.vocab.vocabulary import Vocabulary
 
 _POLL_SECONDS = 0.2
@@ -216,7 +216,7 @@ class Stream(BatchStream):
         """Stop reading ahead and let the data process forget the stream."""
         super().close()
         with contextlib.suppress(DataProcessError):  # a process that has ended has forgotten it
-            self._process.request({"call": "close", "opened": self._number})
+            self._process.request("close", opened=self._number)
 
 
 def stream_differences(saved: Mapping[str, Any], now: Mapping[str, Any]) -> str:
@@ -257,19 +257,19 @@ class DataService(Closing):
     def describe(self, config: DatasetConfig) -> TaskDescription:
         """The facts about the task. Raises UserError if the stream cannot be read: for an unknown task or split, no
         files or cache, targets too short for the objective, fewer sentinels than spans."""
-        reply = self._process.request({"call": "describe", "config": config.to_json()})
+        reply = self._process.request("describe", config=config.to_json())
         return TaskDescription.from_json(reply, Vocabulary.from_json(reply["vocabulary"]))
 
     def fits(self, config: DatasetConfig) -> list[LengthFit]:
         """The fit of each supervised task's first examples to its lengths and vocabulary. UserError as `describe`."""
-        reply = self._process.request({"call": "fits", "config": config.to_json()})
+        reply = self._process.request("fits", config=config.to_json())
         return [LengthFit(**each) for each in reply["fits"]]
 
     def open(self, config: DatasetConfig, shards: Sequence[int] | None = None, prefetch: int = 2) -> Stream:
         """The stream of `config`, before its first batch. shards: the virtual shards to read, ascending; None for all.
         prefetch: the number of batches that a thread reads ahead. Raises UserError as `describe` does."""
         owned = check_shards(config, shards, prefetch)
-        opened = self._process.request({"call": "open", "config": config.to_json(), "shards": owned})
+        opened = self._process.request("open", config=config.to_json(), shards=owned)
         stream = Stream(self._process, config, owned, prefetch, opened)
         self._streams.append(stream)
         return stream
@@ -277,7 +277,7 @@ class DataService(Closing):
     def evaluator(self, config: DatasetConfig) -> RemoteEvaluator:
         """The tasks of `config` that have metrics, with at most `config.max_batches` batches of each. Raises UserError
         as `describe` does, for a task without examples, and for a metric of unsupported model outputs."""
-        opened = self._process.request({"call": "evaluator", "config": config.to_json()})
+        opened = self._process.request("evaluator", config=config.to_json())
         return RemoteEvaluator(self._process, config, opened)
 
     def close(self) -> None:

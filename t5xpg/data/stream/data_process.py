@@ -1,20 +1,18 @@
-"""The data process as a child of this one, and the protocol between the two. No TensorFlow here.
+"""The data process as a child of this one. No TensorFlow here.
 
-Requests and answers are frames on a socket: 8 bytes (length of the header, a mark), the header as JSON (a message, with
-the dtype and shape of an array in its place), then the bytes of the arrays. Each request has one answer, in order.
+The first message has the entries of `sys.path`. Each of the others is a request: the name of a call (`worker.Answers`)
+and its arguments. Each request has one answer, in order.
 """
 
 import contextlib
-import json
 import os
-import select
 import socket
-import struct
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -26,11 +24,8 @@ from t5xpg.base.paths import PACKAGE
 
 Arrays = dict[str, np.ndarray]
 
-_PREFIX = struct.Struct("<II")
-_MARK = 0x54355847
-_ARRAY = "\0array"  # no name has it
 _TAIL_LINES = 20
-_PATIENCE = 30.0  # seconds of waiting for the other side
+_PATIENCE = 30.0  # seconds of waiting for an answer before the state of the process is looked at
 # variables that must be set before the first import in the data process
 _ENVIRONMENT = {
     "CUDA_VISIBLE_DEVICES": "",  # TensorFlow takes all the memory of a GPU that it sees
@@ -47,74 +42,6 @@ def shard_prefix(shard: int) -> str:
     return f"shard_{shard:05d}-"
 
 
-def send(
-    connection: socket.socket, message: Mapping[str, Any], while_waiting: Callable[[], object] = lambda: None
-) -> None:
-    """Send one frame: JSON with arrays anywhere in it. Raises OSError if the other side has ended."""
-    arrays: list[np.ndarray] = []
-
-    def described(value: Any) -> dict[str, Any]:
-        if not isinstance(value, np.ndarray):
-            raise TypeError(f"a message holds a {type(value).__name__}")
-        arrays.append(np.asarray(value, order="C"))
-        return {_ARRAY: [value.dtype.str, value.shape]}
-
-    header = json.dumps(message, default=described).encode("utf-8")
-    _write(connection, memoryview(_PREFIX.pack(len(header), _MARK) + header), while_waiting)
-    for array in arrays:
-        if array.nbytes:
-            _write(connection, _bytes_of(array), while_waiting)
-
-
-def receive(connection: socket.socket, while_waiting: Callable[[], object] = lambda: None) -> dict[str, Any]:
-    """Wait for one frame. Raises EOFError if the other side has closed, ValueError for bytes that are no frame.
-
-    while_waiting: called whenever no byte has come for _PATIENCE, also in the middle of the frame.
-    """
-    length, mark = _PREFIX.unpack(_read(connection, memoryview(bytearray(_PREFIX.size)), while_waiting))
-    if mark != _MARK:
-        raise ValueError("not a frame: the two processes have lost step with each other")
-    arrays: list[np.ndarray] = []
-
-    def with_array(value: Any) -> Any:
-        if _ARRAY in value:
-            dtype, shape = value[_ARRAY]
-            arrays.append(value := np.empty(shape, np.dtype(dtype)))
-        return value
-
-    header = bytes(_read(connection, memoryview(bytearray(length)), while_waiting))
-    message: dict[str, Any] = json.loads(header, object_hook=with_array)
-    for array in arrays:
-        if array.nbytes:
-            _read(connection, _bytes_of(array), while_waiting)
-    return message
-
-
-def _bytes_of(array: np.ndarray) -> memoryview:
-    return array.reshape(-1).view(np.uint8).data
-
-
-def _write(connection: socket.socket, view: memoryview, while_waiting: Callable[[], object]) -> None:
-    while view:
-        while not select.select([], [connection], [], _PATIENCE)[1]:
-            while_waiting()
-        view = view[connection.send(view, socket.MSG_DONTWAIT) :]
-
-
-def _read(connection: socket.socket, target: memoryview, while_waiting: Callable[[], object]) -> memoryview:
-    view = target
-    while view:
-        while not select.select([connection], [], [], _PATIENCE)[0]:
-            while_waiting()
-        count = 0
-        with contextlib.suppress(ConnectionResetError):
-            count = connection.recv_into(view)
-        if count == 0:
-            raise EOFError("the connection was closed")
-        view = view[count:]
-    return target
-
-
 class DataProcessError(UserError):
     """The data process has ended or failed. The message holds its last lines: a traceback from here adds nothing."""
 
@@ -125,7 +52,7 @@ class DataProcess:
 
     def __init__(self, environment: Mapping[str, str], log: Path | None = None) -> None:
         self._output: BinaryIO = tempfile.TemporaryFile() if log is None else _open_log(log)  # noqa: SIM115
-        self._connection, worker_end = socket.socketpair()
+        self._connection, worker_end = Pipe()
         paths = filter(None, [str(PACKAGE.parent), os.environ.get("PYTHONPATH")])
         self._lock = threading.Lock()
         self._closed = False
@@ -140,20 +67,23 @@ class DataProcess:
                 process_group=0,  # Ctrl-C in the terminal does not reach it, not even while it starts
             )
         self.pid = self._process.pid
-        self._send({"sys_path": [entry for entry in sys.path if entry]})
+        with contextlib.suppress(OSError):  # where it has died already, the first request raises
+            self._connection.send([entry for entry in sys.path if entry])
 
-    def request(self, message: dict[str, Any]) -> dict[str, Any]:
-        """The answer to a request. UserError for a mistake of the user, DataProcessError if the process failed."""
+    def request(self, call: str, **values: Any) -> dict[str, Any]:
+        """The answer to a call. UserError for a mistake of the user, DataProcessError if the process failed."""
         with self._lock:
             self._raise_if_closed()
             try:
-                send(self._connection, message, self._report_if_stopped)
-                reply = receive(self._connection, self._report_if_stopped)
+                self._connection.send((call, values))
+                while not self._connection.poll(_PATIENCE):
+                    self._report_if_stopped()
+                reply: dict[str, Any] = self._connection.recv()
             except (OSError, EOFError):
                 self._raise_if_closed()
                 raise DataProcessError(self._end_message()) from None
-            except BaseException:  # Ctrl-C in the middle of a frame: what follows is no frame
-                self._connection.shutdown(socket.SHUT_RDWR)
+            except BaseException:  # Ctrl-C in the middle of a message: what follows is no message
+                self._shut_down()
                 raise
         if reply.get("error") == "user":
             raise UserError(reply["text"])
@@ -163,7 +93,7 @@ class DataProcess:
 
     def call(self, number: int, method: str, **values: Any) -> Any:
         """The result of a method of the stream or evaluator of this number, in the data process."""
-        return self.request({"call": "call_opened", "opened": number, "method": method, **values})["result"]
+        return self.request("call_opened", opened=number, method=method, **values)["result"]
 
     def _report_if_stopped(self) -> None:
         """Print a line if the process was stopped by a signal, as far as the system says."""
@@ -175,8 +105,11 @@ class DataProcess:
     def hang_up(self) -> None:
         """Close the connection: the process ends, and a request that waits fails."""
         self._closed = True
-        with contextlib.suppress(OSError):
-            self._connection.shutdown(socket.SHUT_RDWR)
+        self._shut_down()
+
+    def _shut_down(self) -> None:
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(self._connection.fileno())) as same:
+            same.shutdown(socket.SHUT_RDWR)  # unlike `close`, it ends a wait in another thread
 
     def wait(self) -> None:
         """Wait until the process ends, after `hang_up`; kill it after 10 seconds."""
@@ -187,10 +120,6 @@ class DataProcess:
             self._process.wait()
         self._connection.close()
         self._output.close()
-
-    def _send(self, message: dict[str, Any]) -> None:
-        with contextlib.suppress(OSError):  # where it has died already, the first request raises
-            send(self._connection, message)
 
     def _raise_if_closed(self) -> None:
         if self._closed:

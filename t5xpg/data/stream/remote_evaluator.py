@@ -77,4 +77,4 @@ class RemoteEvaluator(Closing):
     def close(self) -> None:
         """Let the data process forget the examples."""
         with contextlib.suppress(DataProcessError):  # a process that has ended has forgotten them
-            self._process.request({"call": "close", "opened": self._number})
+            self._process.request("close", opened=self._number)

@@ -22,7 +22,8 @@ from t5xpg.base.errors import UserError
 from t5xpg.base.paths import data_directory
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.tasks.providers import Provider, reads_cache, source_of, tasks_of
-from t5xpg.data.tasks.task_names import cache_command, dataset_of, vocabularies
+from t5xpg.data.tasks.table import ROWS
+from t5xpg.data.tasks.task_names import cache_command
 from t5xpg.data.text.manifest import find_manifests, read_manifest
 
 _PERIOD = 1.0  # seconds at least between two checks in passing
@@ -167,8 +168,8 @@ class SourceFiles:
         for file, _ in changes:
             if file.cached:
                 commands.add(cache_command(file.task, self._config.module_import, force=True))
-            elif dataset := dataset_of(file.task, exports, vocabularies(data_directory())):
-                commands.add(read_manifest(exports[dataset]).command(force=True))
+            elif (row := ROWS.get(file.task)) is not None and row.dataset in exports:
+                commands.add(read_manifest(exports[row.dataset]).command(force=True))
         alternative = f", or make the same again ({', '.join(sorted(commands))})" if commands else ""
         raise UserError(
             f"{what}: {'; '.join(phrases)}. Put back what was there{alternative}, and give the command once more."

@@ -1,5 +1,5 @@
 """The data process (`python -m t5xpg.data.stream.worker <file descriptor>`): it holds TensorFlow and the pipelines, and
-answers the training process over a socket. It ends when the other side closes it, and ignores SIGINT and SIGTERM."""
+answers the training process. It ends when the other side closes the connection, and ignores SIGINT and SIGTERM."""
 
 import contextlib
 import dataclasses
@@ -9,19 +9,21 @@ import os
 import queue
 import re
 import signal
-import socket
 import sys
 import tempfile
 import threading
 import traceback
-from typing import Any
+from collections.abc import Callable, Mapping
+from multiprocessing.connection import Connection
+from typing import Any, TypeAlias
 
 from t5xpg.base.errors import UserError
 from t5xpg.data import late_imports
+from t5xpg.data.objectives.span_corruption import span_numbers
 from t5xpg.data.spec import DatasetConfig
-from t5xpg.data.stream import data_process
 from t5xpg.data.stream.relocatable_paths import readable
-from t5xpg.data.tasks.lengths import span_numbers
+
+_Methods: TypeAlias = Mapping[str, Callable[..., Any]]
 
 
 def main() -> None:
@@ -35,10 +37,10 @@ def main() -> None:
     with contextlib.suppress(OSError):  # without the folder, TensorFlow says what it cannot do
         # TensorFlow's AutoGraph leaves the source of each function that it converts
         folder = tempfile.tempdir = tempfile.mkdtemp(prefix="t5xpg-data-process-")
-    connection = socket.socket(fileno=int(sys.argv[1]))
-    requests: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+    connection: Connection = Connection(int(sys.argv[1]))
+    requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
     threading.Thread(target=_read_requests, args=(connection, requests, folder), daemon=True).start()
-    sys.path += [entry for entry in requests.get()["sys_path"] if entry not in sys.path]
+    sys.path += [entry for entry in requests.get() if entry not in sys.path]
     answers: Answers | None = None
     failure: dict[str, Any] = {}
     try:
@@ -46,19 +48,19 @@ def main() -> None:
     except Exception as error:  # TensorFlow or a task cannot be imported: the answer to every request
         failure = _failure(error)
     while True:
-        message = requests.get()
+        call, values = requests.get()
         reply = failure
         if answers is not None:
             try:
-                reply = getattr(answers, message.pop("call"))(**message)
+                reply = answers.calls[call](**values)
             except Exception as error:
                 reply = _failure(error)
         with contextlib.suppress(ConnectionError):  # `_read_requests` ends the process
-            data_process.send(connection, reply)
+            connection.send(reply)
 
 
 class Answers:
-    """The requests, one method each. opened: the number of a stream or evaluator that `open` or `evaluator` gave."""
+    """The requests, one method each, by name in `calls`. opened: the number of a stream or evaluator."""
 
     def __init__(self) -> None:
         late_imports.import_libraries()
@@ -70,7 +72,15 @@ class Answers:
         import t5xpg.data.stream.pipeline
         import t5xpg.data.tasks.registered  # noqa: F401
 
-        self._opened: dict[int, Any] = {}  # `ShardedBatches` and `TaskEvaluator`
+        self.calls: Mapping[str, Callable[..., dict[str, Any]]] = {
+            "describe": self.describe,
+            "fits": self.fits,
+            "open": self.open,
+            "evaluator": self.evaluator,
+            "call_opened": self.call_opened,
+            "close": self.close,
+        }
+        self._opened: dict[int, _Methods] = {}  # of streams and evaluators
         self._numbers = itertools.count()
 
     def describe(self, config: dict[str, Any]) -> dict[str, Any]:
@@ -111,26 +121,34 @@ class Answers:
         from t5xpg.data.stream.pipeline import ShardedBatches
 
         dataset, provider = _find_provider(config)
-        number = next(self._numbers)
-        stream = self._opened[number] = ShardedBatches(provider, dataset, shards)
+        stream = ShardedBatches(provider, dataset, shards)
+        methods: _Methods = {
+            "next": stream.next,
+            "save": stream.save,
+            "restore": stream.restore,
+            "rewind": stream.rewind,
+        }
         vocab_size = _vocabulary_size(provider, dataset)
-        return {"opened": number, "vocab_size": vocab_size, "identity": stream.identity}
+        return {"opened": self._keep(methods), "vocab_size": vocab_size, "identity": stream.identity}
 
     def evaluator(self, config: dict[str, Any]) -> dict[str, Any]:
         """Read the examples of the tasks that have metrics."""
         from t5xpg.data.stream.evaluator import TaskEvaluator
 
         dataset, provider = _find_provider(config)
+        one = TaskEvaluator(provider, dataset)
+        methods: _Methods = {"begin": one.begin, "next": one.next, "measure": one.measure, "trivial": one.trivial}
+        tasks = {name: {"examples": one.examples(name), "kinds": one.kinds[name]} for name in one.tasks}
+        return {"opened": self._keep(methods), "tasks": tasks, "vocab_size": _vocabulary_size(provider, dataset)}
+
+    def _keep(self, methods: _Methods) -> int:
         number = next(self._numbers)
-        evaluator = self._opened[number] = TaskEvaluator(provider, dataset)
-        tasks = {
-            name: {"examples": evaluator.examples(name), "kinds": evaluator.kinds[name]} for name in evaluator.tasks
-        }
-        return {"opened": number, "tasks": tasks, "vocab_size": _vocabulary_size(provider, dataset)}
+        self._opened[number] = methods
+        return number
 
     def call_opened(self, opened: int, method: str, **values: Any) -> dict[str, Any]:
-        """The result of a method of a stream (a `ShardedBatches`) or of an evaluator (a `TaskEvaluator`)."""
-        return {"result": getattr(self._opened[opened], method)(**values)}
+        """The result of a method of a stream or of an evaluator."""
+        return {"result": self._opened[opened][method](**values)}
 
     def close(self, opened: int) -> dict[str, Any]:
         """Forget a stream, or the examples of an evaluator."""
@@ -205,12 +223,12 @@ def _short_message(message: str) -> str:
     return asserted.group(1).replace("] [", " ").replace('\\"', '"') if asserted else text
 
 
-def _read_requests(connection: socket.socket, requests: queue.SimpleQueue[dict[str, Any]], folder: str | None) -> None:
+def _read_requests(connection: Connection, requests: queue.SimpleQueue[Any], folder: str | None) -> None:
     """Put requests into the queue. When the other side closes, remove the folder and end the process, whatever
     it is doing."""
     try:
         while True:
-            requests.put(data_process.receive(connection))
+            requests.put(connection.recv())
     except (EOFError, OSError):
         if folder is not None:
             with contextlib.suppress(OSError):  # another program in this process ends the threads that write there

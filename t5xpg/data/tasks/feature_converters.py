@@ -8,16 +8,16 @@ import tensorflow as tf
 
 from t5xpg.base.errors import UserError
 from t5xpg.data.batch import PREFIX_LM
-from t5xpg.data.objectives import CHOSEN
+from t5xpg.data.objectives.masked_lm import CHOSEN_VALUE
+from t5xpg.data.objectives.objective import CHOSEN
 from t5xpg.data.spec import DatasetConfig
-from t5xpg.data.tasks.steps import CHOSEN_VALUE
 
 
 class MaskedLMFeatureConverter(seqio.EncoderFeatureConverter):
     """For encoders that are trained as BERT is: the loss counts at every position whose token was chosen.
 
     `seqio.EncoderFeatureConverter` counts the positions that hold `mask_id` alone, and leaves out the chosen ones that
-    hold a random token or their own. Here the feature `chosen` of the task (`steps.masked_lm`) says which they are;
+    hold a random token or their own. Here the feature `chosen` of the task (`masked_lm`) says which they are;
     mask_id need not be given. `task_feature_lengths` are of "inputs" and "targets" alone.
 
     The model's features are encoder_input_tokens ([CLS], the text masked, the end), encoder_target_tokens (the same,
@@ -31,7 +31,7 @@ class MaskedLMFeatureConverter(seqio.EncoderFeatureConverter):
         if CHOSEN not in ds.element_spec:
             raise ValueError(
                 f"The examples have no feature {CHOSEN!r}, which says where the loss counts: they are not those of "
-                "t5xpg.data.tasks.steps.masked_lm. seqio.EncoderFeatureConverter does without it."
+                "t5xpg.data.objectives.masked_lm. seqio.EncoderFeatureConverter does without it."
             )
         ds = self._pack_or_pad(ds, {**input_lengths, CHOSEN: input_lengths["inputs"]})
 

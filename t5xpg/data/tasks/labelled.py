@@ -20,30 +20,27 @@ from t5xpg.data.text.labelled import TFDS_TASKS, TRANSLATE
 Step = Callable[..., tf.data.Dataset]
 
 
-def register_records(
-    row: Row, dataset: str, source: seqio.DataSource, fields: Sequence[str], several_answers: bool = False
-) -> None:
+def register_records(row: Row, source: seqio.DataSource, fields: Sequence[str], several_answers: bool = False) -> None:
     """Register a supervised task of an export of records with such fields. several_answers: see `manifest.Manifest`."""
     assert row.supervised is not None
     answers = {"answers": row.supervised.targets} if several_answers else {}
     parse = functools.partial(parse_records, fields=tuple(fields), **answers)
     inputs, targets, kind = row.supervised.inputs, row.supervised.targets, row.supervised.kind
     make = with_answers if several_answers else text_to_text
-    step = functools.partial(make, inputs=inputs, targets=targets, prompt=row.supervised.prompt(dataset))
+    step = functools.partial(make, inputs=inputs, targets=targets, prompt=row.supervised.prompt(row.dataset))
     if kind == TRANSLATE:
         step = functools.partial(t5.translate, source_language=inputs, target_language=targets)
     _register(row, source, [parse, step], one_or_several if several_answers else None)
 
 
-def register_tfds(rows: Sequence[Row]) -> list[str]:
-    """Register the tasks over TensorFlow Datasets, which are read when they are used. Returns their names."""
+def register_tfds(rows: Sequence[Row]) -> None:
+    """Register the tasks over TensorFlow Datasets, which are read when they are used."""
     for row in rows:
         assert row.supervised is not None
         task = TFDS_TASKS[kind := row.supervised.kind]
         source = seqio.TfdsDataSource(task.dataset, splits=dict(task.splits))
         # all answers of an example that are right, for its target
         _register(row, source, [_TFDS_STEPS[kind]], None if kind == "wmt19_ende" else t5_postprocessors.qa)
-    return [row.name for row in rows]
 
 
 def _register(

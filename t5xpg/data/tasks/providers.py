@@ -8,17 +8,15 @@ from typing import TypeAlias
 import seqio
 import tensorflow as tf
 
-from t5xpg.base.errors import UserError, nearest
-from t5xpg.base.paths import data_directory
+from t5xpg.base.errors import UserError
 from t5xpg.data.batch import layout_of
 from t5xpg.data.metric_names import metric_of
-from t5xpg.data.objectives import LanguageModel, PrefixLM
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.tasks import sources
-from t5xpg.data.tasks.lengths import problems
 from t5xpg.data.tasks.seqio_vocabularies import from_seqio
 from t5xpg.data.tasks.steps import objective_of, reserved_of, with_objective
-from t5xpg.data.tasks.task_names import NOT_CACHED, cache_command, how_to_get, vocabularies
+from t5xpg.data.tasks.table import ROWS
+from t5xpg.data.tasks.task_names import NOT_CACHED, cache_command, unknown_task
 
 Provider: TypeAlias = seqio.Task | seqio.Mixture
 _NOT_REGISTERED = re.compile(r"Provider name not registered: (\S+)")  # SeqIO's words
@@ -39,11 +37,7 @@ def import_modules(names: Sequence[str]) -> None:
         except ValueError as error:
             if (found := _NOT_REGISTERED.search(str(error))) is None:
                 raise
-            known = {*seqio.TaskRegistry.names(), *seqio.MixtureRegistry.names()}
-            task = found[1]
-            raise UserError(
-                f"{name} names the task {task}, which there is not.{nearest(task, known)}{_how_to_get(task)}"
-            ) from error
+            raise UserError(f"{name}: {_unknown(found[1])}") from error
 
 
 def is_known(name: str) -> bool:
@@ -56,8 +50,7 @@ def find_provider(config: DatasetConfig) -> Provider:
     is none."""
     name = config.mixture_or_task_name
     if not is_known(name):
-        names = {*seqio.TaskRegistry.names(), *seqio.MixtureRegistry.names()}
-        raise UserError(f"There is no task or mixture named {name}.{nearest(name, names)}{_how_to_get(name)}")
+        raise UserError(_unknown(name))
     provider = seqio.get_mixture_or_task(name)
     if (objective := config.objective) is not None:
         provider = map_tasks(provider, lambda task: with_objective(task, objective))
@@ -150,7 +143,7 @@ def _check_readable(task: seqio.Task, config: DatasetConfig) -> None:
     elif isinstance(task.source, seqio.FileDataSource) and not any(
         tf.io.gfile.exists(str(path)) for path in task.source.list_shards(config.split)
     ):
-        raise UserError(f"The files of {task.name}, split {config.split!r}, are not there.{_how_to_get(task.name)}")
+        raise UserError(f"The files of {task.name}, split {config.split!r}, are not there.{_export_command(task.name)}")
     else:
         sources.check_arguments(task)
         if config.num_epochs is None:  # a training
@@ -161,12 +154,16 @@ def _check_objective(task: seqio.Task, config: DatasetConfig) -> None:
     objective = objective_of(task)
     if objective is None:
         return
-    # these may have vocabularies that are not known here
-    is_free = isinstance(objective, LanguageModel | PrefixLM)
-    vocabulary = None if is_free else from_seqio(task.output_features["targets"].vocabulary)
-    if found := problems(task.name, config.task_feature_lengths, objective, vocabulary, reserved_of(task)):
+    # others may have vocabularies that are not known here
+    vocabulary = from_seqio(task.output_features["targets"].vocabulary) if objective.needs_ids else None
+    if found := objective.problems(task.name, config.task_feature_lengths, vocabulary, reserved_of(task)):
         raise UserError(" ".join(found))
 
 
-def _how_to_get(name: str) -> str:
-    return how_to_get(name, vocabularies(data_directory()))
+def _unknown(name: str) -> str:
+    return unknown_task(name, {*seqio.TaskRegistry.names(), *seqio.MixtureRegistry.names()})
+
+
+def _export_command(name: str) -> str:
+    row = ROWS.get(name)
+    return f" To export its text, type: make data DATASET={row.dataset}" if row is not None and row.dataset else ""

@@ -3,8 +3,6 @@
 import contextlib
 import functools
 import glob
-import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +10,15 @@ import seqio
 
 from t5xpg.base.errors import UserError
 from t5xpg.data import metrics
-from t5xpg.data.objectives import Objective, name_of
+from t5xpg.data.objectives import Objective
 from t5xpg.data.preprocessors import parse_jsonl
 from t5xpg.data.tasks.labelled import register_records, register_tfds
 from t5xpg.data.tasks.seqio_vocabularies import to_seqio
 from t5xpg.data.tasks.shared_cache import register
-from t5xpg.data.tasks.steps import output_features, steps
-from t5xpg.data.tasks.task_names import Row, dataset_of, rows, tfds_rows, vocabularies
+from t5xpg.data.tasks.steps import output_features
+from t5xpg.data.tasks.task_names import Row, known_tasks
 from t5xpg.data.text.datasets import built_in
-from t5xpg.data.text.labelled import TEXT
-from t5xpg.data.text.manifest import SPLITS, find_manifests, read_manifest
+from t5xpg.data.text.manifest import SPLITS, Manifest, find_manifests, read_manifest
 
 # What was registered last under each name.
 ROWS: dict[str, Row] = {}
@@ -35,39 +32,30 @@ def completed_line(text: str, **_: Any) -> str:
 def register_tasks(data_dir: Path, objective: Objective | None = None) -> list[str]:
     """Register all tasks of known datasets, exports and vocabularies below `data_dir`, and of TensorFlow Datasets, in
     the place of earlier ones; the names. objective: instead of the table's numbers, in the tasks of its kind."""
-    known = built_in()
-    folders = {name: data_dir / name for name in known} | find_manifests(data_dir)
-    entries = vocabularies(data_dir)
-    of_tfds = tfds_rows(entries)
-    ROWS.update({row.name: row for row in of_tfds})
-    names = register_tfds(of_tfds)
-    for dataset, folder in folders.items():
-        if not re.fullmatch("[A-Za-z0-9_]+", dataset):
-            continue  # not made by an export
-        fields, counts, several = known[dataset].fields if dataset in known else TEXT, None, False
-        with contextlib.suppress(UserError):  # not exported yet, or by another version: commands that need it say so
-            manifest = read_manifest(folder)
-            fields, counts = manifest.fields, {name: split.documents for name, split in manifest.splits.items()}
-            several = manifest.several_answers > 0
-        source = _source(folder, counts)
-        for row in rows(dataset, entries, fields):
-            if dataset_of(row.name, folders, entries) != dataset:
-                continue  # a name that another dataset has, too
-            if row.supervised is not None:
-                register_records(row, dataset, source, fields, several)
-            elif row.objective is None:
-                seqio.MixtureRegistry.remove(row.name)
-                seqio.MixtureRegistry.add(row.name, [(part.name, part.rate) for part in row.parts])
-            else:
-                _register_task(row, source, objective)
-            ROWS[row.name] = row
-            names.append(row.name)
-    return names
+    rows, exports = known_tasks(data_dir), find_manifests(data_dir)
+    ROWS.update(rows)
+    register_tfds([row for row in rows.values() if row.dataset is None])
+    sources: dict[str, tuple[seqio.DataSource, Manifest | None]] = {}
+    for row in rows.values():
+        if row.dataset is None:
+            continue
+        if row.dataset not in sources:
+            sources[row.dataset] = _source(exports.get(row.dataset, data_dir / row.dataset))
+        source, manifest = sources[row.dataset]
+        if row.supervised is not None:
+            fields = manifest.fields if manifest is not None else built_in()[row.dataset].fields
+            register_records(row, source, fields, manifest is not None and manifest.several_answers > 0)
+        elif row.objective is None:
+            seqio.MixtureRegistry.remove(row.name)
+            seqio.MixtureRegistry.add(row.name, [(part.name, part.rate) for part in row.parts])
+        else:
+            _register_task(row, source, objective)
+    return list(rows)
 
 
 def _register_task(row: Row, source: seqio.DataSource, objective: Objective | None) -> None:
     (part,) = row.parts
-    if objective is None or name_of(objective) != name_of(part.objective) or part.mode is not None:
+    if objective is None or objective.name != part.objective.name or part.mode is not None:
         objective = part.objective
     register(
         row.name,
@@ -79,7 +67,7 @@ def _register_task(row: Row, source: seqio.DataSource, objective: Objective | No
             functools.partial(seqio.preprocessors.rekey, key_map={"targets": "text"}),
             functools.partial(seqio.preprocessors.tokenize, copy_pretokenized=False),
             seqio.CacheDatasetPlaceholder(),
-            *steps(objective, part.mode),
+            *objective.steps(part.mode),
         ],
         output_features=output_features(part.objective, to_seqio(row.vocabulary)),
         postprocess_fn=completed_line if row.has_metrics else None,
@@ -87,7 +75,12 @@ def _register_task(row: Row, source: seqio.DataSource, objective: Objective | No
     )
 
 
-def _source(folder: Path, counts: Mapping[str, int] | None) -> seqio.TextLineDataSource:
+def _source(folder: Path) -> tuple[seqio.TextLineDataSource, Manifest | None]:
+    """The source of an export's folder, and its manifest; None if it is not exported yet, or by another version."""
+    manifest = None
+    with contextlib.suppress(UserError):  # commands that need it say so
+        manifest = read_manifest(folder)
+    counts = None if manifest is None else {name: split.documents for name, split in manifest.splits.items()}
     # always a pattern, of the split's file alone: SeqIO lists a plain path whether or not the file is there
     patterns = {split: f"{glob.escape(str(folder.resolve()))}/{split}.json[l]" for split in counts or SPLITS}
-    return seqio.TextLineDataSource(patterns, num_input_examples=counts)
+    return seqio.TextLineDataSource(patterns, num_input_examples=counts), manifest

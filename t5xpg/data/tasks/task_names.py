@@ -1,4 +1,4 @@
-"""The table's tasks by name, `<dataset>_<objective>[_<vocabulary>]`, without TensorFlow, with which `table` makes them.
+"""The table of tasks by name, `<dataset>_<objective>[_<vocabulary>]`, without TensorFlow; `table` registers them.
 
 Records have supervised tasks instead, `<dataset>_translate_en_de[_<vocabulary>]` (see `text.labelled`), and so have
 some data sets of TensorFlow Datasets, `squad[_<vocabulary>]`. A vocabulary that was made for a dataset (`make vocab`)
@@ -7,16 +7,17 @@ is called `<dataset>_<name>`: every dataset can be read with it, as `mine_span_c
 
 import contextlib
 import dataclasses
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from t5xpg.base.errors import UserError
+from t5xpg.base.errors import UserError, nearest
 from t5xpg.base.paths import data_directory
 from t5xpg.data.objectives import KINDS, NextLine, Objective, Passkey, PrefixLM, SpanCorruption
-from t5xpg.data.text.labelled import ENDING, TEXT, TFDS_TASKS, TRANSLATE, Supervised, endings, of_ending
-from t5xpg.data.vocab.record import find_vocabularies, read_record
+from t5xpg.data.text.datasets import built_in
+from t5xpg.data.text.labelled import TEXT, TFDS_TASKS, Supervised, supervised_tasks
+from t5xpg.data.text.manifest import find_manifests, read_manifest
+from t5xpg.data.vocab.record import NAME, find_vocabularies, read_record
 from t5xpg.data.vocab.sentinels import NAMED_TOKENS, NLG, NLU, S2S
 from t5xpg.data.vocab.vocabulary import BYT5_GOOGLE, OWN, Vocabulary
 
@@ -99,12 +100,6 @@ VOCABULARIES: tuple[NamedVocabulary, ...] = (
 
 # The objective's numbers for the tokens of a model, whichever: those of T5.
 TOKENS_SPAN_CORRUPTION = SpanCorruption(0.15, 3.0)
-# What vocabularies are called where they were given no other name.
-_TRAINED = re.compile(r"(?P<dataset>[A-Za-z]\w*)_(?P<model>unigram|bpe|word)_(?P<size>[0-9]{1,9})")
-
-_SUPERVISED = re.compile(rf"(?P<dataset>[A-Za-z]\w*?)_(?:{ENDING.pattern})")
-_SUPERVISED_TRAINED = re.compile(rf"^{_SUPERVISED.pattern}_(?P<suffix>\w+)$")
-
 # What is said of a task without a cache; `make train` makes one.
 NOT_CACHED = "is not cached"
 
@@ -131,6 +126,11 @@ class Row:
         return self.parts[0].objective if len(self.parts) == 1 else None
 
     @property
+    def features(self) -> tuple[str, ...]:
+        """The features of its examples."""
+        return Objective.features if self.objective is None else self.objective.features
+
+    @property
     def has_metrics(self) -> bool:
         """Whether something is measured of what a model says, besides its loss."""
         return self.supervised is not None or isinstance(self.objective, NextLine | Passkey)
@@ -147,12 +147,6 @@ class Row:
             return inputs.removesuffix("\n").rpartition("\n")[2]
         return inputs.removeprefix(self.prompt)
 
-    def is_of(self, fields: Sequence[str]) -> bool:
-        """Whether an export with such fields has it; its name alone does not say."""
-        if self.supervised is None:
-            return tuple(fields) == TEXT
-        return {self.supervised.inputs, self.supervised.targets} <= set(fields)
-
     @property
     def tasks(self) -> tuple[str, ...]:
         """The task, or those of the mixture."""
@@ -163,8 +157,8 @@ def rows(dataset: str, entries: Sequence[NamedVocabulary] = VOCABULARIES, fields
     """All that the table has of a dataset; the tasks of a mixture before it. fields: see `manifest.Manifest`."""
     found: list[Row] = []
     if tuple(fields) != TEXT:
-        for ending in endings(fields):
-            found += _supervised(f"{dataset}_{ending}", of_ending(ending), entries, dataset)
+        for ending, supervised in supervised_tasks(fields).items():
+            found += _supervised(f"{dataset}_{ending}", supervised, entries, dataset)
         return found
     for entry in entries:
         cached_as = task_name(dataset, SPAN_CORRUPTION, _suffix_of_tokens(entry, entries))
@@ -179,19 +173,37 @@ def tfds_rows(entries: Sequence[NamedVocabulary] = VOCABULARIES) -> list[Row]:
     return [row for name, task in TFDS_TASKS.items() for row in _supervised(name, task.supervised, entries)]
 
 
-def row_of(task: str, dataset: str, entries: Sequence[NamedVocabulary] = VOCABULARIES) -> Row:
-    """What the table has under a name that `dataset_of` knows."""
-    found = rows(dataset, entries)
-    for entry in entries:
-        ending = task.removeprefix(f"{dataset}_").removesuffix(f"_{entry.suffix}" if entry.suffix else "")
-        found += _supervised(f"{dataset}_{ending}", of_ending(ending), entries, dataset)
-    return next(row for row in found if row.name == task)
+def known_tasks(
+    data_dir: Path, fields: Mapping[str, Sequence[str]] | None = None, planned: Sequence[NamedVocabulary] = ()
+) -> dict[str, Row]:
+    """All tasks of the table by name: those of exports and vocabularies below `data_dir`, of datasets that are known by
+    name, and of TensorFlow Datasets. fields, planned: exports and vocabularies that are to be made."""
+    entries = (*vocabularies(data_dir), *planned)
+    known = dataset_fields(data_dir, fields or {})
+    # `a_prefix_lm` is of the dataset `a`, not `a_prefix`
+    listed = [row for dataset in sorted(known, key=len) for row in rows(dataset, entries, known[dataset])]
+    found: dict[str, Row] = {}
+    for row in [*listed, *tfds_rows(entries)]:
+        found.setdefault(row.name, row)
+    return found
+
+
+def dataset_fields(data_dir: Path, planned: Mapping[str, Sequence[str]]) -> dict[str, Sequence[str]]:
+    """The fields of a row, by dataset: of datasets that are known by name, of exports, and of planned exports."""
+    fields: dict[str, Sequence[str]] = {name: dataset.fields for name, dataset in built_in().items()}
+    fields |= planned
+    for name, folder in find_manifests(data_dir).items():
+        if NAME.fullmatch(name):  # others were not made by an export
+            fields.setdefault(name, TEXT)
+            with contextlib.suppress(UserError):  # reported where the export is read
+                fields[name] = read_manifest(folder).fields
+    return fields
 
 
 def _supervised(
-    name: str, supervised: Supervised | None, entries: Sequence[NamedVocabulary], dataset: str | None = None
+    name: str, supervised: Supervised, entries: Sequence[NamedVocabulary], dataset: str | None = None
 ) -> list[Row]:
-    """A supervised task with every vocabulary; none where there is no such task."""
+    """A supervised task with every vocabulary."""
     return [
         Row(
             name=task_name(name, "", entry.suffix),
@@ -202,7 +214,7 @@ def _supervised(
             dataset=dataset,
         )
         for entry in entries
-        if supervised is not None and entry.has_supervised
+        if entry.has_supervised
     ]
 
 
@@ -255,61 +267,19 @@ def entries_of(name: str, vocabulary: Vocabulary, keeps_lines: bool) -> list[Nam
 
 
 def vocabulary_size(task: str) -> int:
-    """How many ids the vocabulary of a task has. Raises UserError where its name does not say which one it is."""
-    entries = vocabularies(data_directory())
-    of_tfds = [row for row in tfds_rows(entries) if row.name == task]
-    for row in [*of_tfds, *(row_of(task, dataset, entries) for dataset in _possible_datasets(task, entries))]:
-        return row.vocabulary.size
-    raise UserError(f"The vocabulary of {task} is not known by its name: set VOCAB_SIZE.{how_to_get(task, entries)}")
+    """The number of ids of a task's vocabulary. Raises UserError for a task that is not in the table."""
+    known = known_tasks(data_directory())
+    if task not in known:
+        raise UserError(f"{unknown_task(task, known)} The size of its vocabulary is not known: set VOCAB_SIZE.")
+    return known[task].vocabulary.size
 
 
-def dataset_of(task: str, datasets: Iterable[str], entries: Sequence[NamedVocabulary] = VOCABULARIES) -> str | None:
-    """Which of `datasets` a task of the table reads, or None. entries: all vocabularies, here and elsewhere."""
-    known = set(datasets)
-    return next((dataset for dataset in _possible_datasets(task, entries) if dataset in known), None)
-
-
-def possible_dataset(task: str, entries: Sequence[NamedVocabulary] = VOCABULARIES) -> str | None:
-    """The dataset that a task of this name would read, and that is to be exported for it; None where no task has such
-    names."""
-    untrained = [dataset for dataset, _ in _without_vocabulary(task, entries)]
-    return next(iter([*_possible_datasets(task, entries), *untrained]), None)
-
-
-def how_to_get(task: str, entries: Sequence[NamedVocabulary] = VOCABULARIES) -> str:
-    """What to type where there is no such task, as a sentence that starts with a space; "" where nobody knows."""
-    for dataset in _possible_datasets(task, entries):
-        one, fields = row_of(task, dataset, entries).supervised, ""
-        if one is not None and one.kind == TRANSLATE:  # no such text is known by its name
-            fields = f' FIELDS={one.inputs},{one.targets} FILES="train=…"'
-        return f" To export its text, type: make data DATASET={dataset}{fields}"
-    for _, trained in _without_vocabulary(task, entries):
-        model = "" if trained["model"] == "unigram" else f" MODEL={trained['model']}"
-        return f" To train its vocabulary, type: make vocab DATASET={trained['dataset']} SIZE={trained['size']}{model}"
-    return ""
-
-
-def _possible_datasets(task: str, entries: Sequence[NamedVocabulary]) -> list[str]:
-    """What stands before the endings that a name has, the shortest first: a_prefix_lm is of `a`, not `a_prefix`."""
-    ends = {"_" + task_name("", objective, entry.suffix) for entry in entries for objective in entry.objectives}
-    found = [task.removesuffix(end) for end in ends if task.endswith(end) and task != end]
-    for end in {f"_{entry.suffix}" if entry.suffix else "" for entry in entries if entry.has_supervised}:
-        match = _SUPERVISED.fullmatch(task.removesuffix(end))
-        found += [match["dataset"]] if match is not None and task.endswith(end) else []
-    return sorted(found, key=len)
-
-
-def _without_vocabulary(task: str, entries: Sequence[NamedVocabulary]) -> list[tuple[str, re.Match[str]]]:
-    """Dataset and parts of the vocabulary's name, of a task whose vocabulary is not there and could be trained."""
-    named = [task.partition(f"_{objective}_") for objective in sorted(OBJECTIVES, key=len, reverse=True)]
-    named += [(match["dataset"], "_", match["suffix"]) for match in _SUPERVISED_TRAINED.finditer(task)]
-    named += [(name, "_", task.removeprefix(f"{name}_")) for name in TFDS_TASKS if task.startswith(f"{name}_")]
-    known = {entry.suffix for entry in entries}
-    return [
-        (dataset, trained)
-        for dataset, separator, suffix in named
-        if dataset and separator and suffix not in known and (trained := _TRAINED.fullmatch(suffix))
-    ]
+def unknown_task(task: str, known: Iterable[str]) -> str:
+    """The message about a task that is not known: the nearest names, and commands that add tasks."""
+    return (
+        f"There is no task or mixture named {task}.{nearest(task, known)} A text makes tasks (make data DATASET=…), "
+        "and so does a vocabulary (make vocab DATASET=… SIZE=…)."
+    )
 
 
 def cache_command(task: str, module_import: Sequence[str] = (), force: bool = False) -> str:

@@ -22,7 +22,7 @@ from t5xpg.data.text.manifest import (
     split_path,
     write_manifest,
 )
-from t5xpg.data.text.sources import FILE_SOURCES, HuggingFace, LocalFiles, Selection
+from t5xpg.data.text.sources import HuggingFace, LocalFiles
 from t5xpg.data.text.splits import write_splits
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
@@ -36,7 +36,6 @@ def export_dataset(
     files: Mapping[str | None, list[Path]] | None = None,
     fields: Mapping[str, str] | None = None,
     hub: HuggingFace | None = None,
-    select: Selection | None = None,
     limit: int | None = None,
     max_bytes: int | None = None,
     force: bool = False,
@@ -49,21 +48,18 @@ def export_dataset(
     files (from `local_files.parse_files`), hub: replace the known source of `name`. fields (from
     `labelled.parse_fields`): those of records in the files. Rows without text are left out. min_characters: shorter
     texts, in the user's files or on the hub, are left out (None: no limit; datasets known by name have their own rule).
-    select: export only the text of chosen files, as `exported_name`. limit, max_bytes (of UTF-8): export only the first
-    rows of each split, or of a source without splits. on_bad_line: what to do with a line of the files that cannot be
-    used; "skip" leaves it out. Rows left out are counted by reason, in the manifest and for the user. force: replace
-    an export that is up to date or of another text. log: gets lines for the user.
+    limit, max_bytes (of UTF-8): export only the first rows of each split, or of a source without splits. on_bad_line:
+    what to do with a line of the files that cannot be used; "skip" leaves it out. Rows left out are counted by reason,
+    in the manifest and for the user. force: replace an export that is up to date or of another text. log: gets lines
+    for the user.
 
-    The folder is replaced once all is written. Raises UserError for a wrong name, limit, selection or file, for other
+    The folder is replaced once all is written. Raises UserError for a wrong name, limit or file, for other
     files in the folder's place, text that is not available, a split without rows, no room, and an unexpected digest.
     """
     if on_bad_line != "error" and files is None:
         raise UserError(f"ON_BAD_LINE={on_bad_line} is for the lines of FILES=…: {name} is not made of any.")
     left_out = LeftOut(skip_malformed=on_bad_line == "skip")
     dataset = _dataset(name, files, fields, hub, left_out, min_characters)
-    if select is not None:
-        dataset = _selected(name, dataset, select)
-    name = exported_name(name, select)
     _check_limits(name, dataset, limit, max_bytes)
     folder = _destination(data_dir, name)
     rules: dict[str, Any] = {"min_characters": dataset.min_characters if dataset.fields == TEXT else 1}
@@ -152,11 +148,6 @@ def check_source(name: str, *, limit: int | None, max_bytes: int | None, **sourc
     _check_limits(name, _dataset(name, left_out=LeftOut(), **source), limit, max_bytes)
 
 
-def exported_name(name: str, select: Selection | None) -> str:
-    """The name of the export of a selection of a dataset: `pycode_a` for `a*` of `pycode`."""
-    return name if select is None else f"{name}_{select.suffix}"
-
-
 def _dataset(
     name: str,
     files: Mapping[str | None, list[Path]] | None,
@@ -183,30 +174,11 @@ def _dataset(
         return Dataset(hub, min_characters=min_characters or 1)
     known = built_in()
     if name not in known:
-        close, (whole, _, suffix) = nearest(name, known), name.rpartition("_")
-        if (
-            whole in known and isinstance(known[whole].source, FILE_SOURCES) and suffix.isalnum()
-        ):  # the name of a selection
-            close = f" A piece of {whole}: make data DATASET={whole} SELECT='{suffix}*'."
         raise UserError(
-            f"There is no dataset {name!r}.{close} To make one of your own text: "
+            f"There is no dataset {name!r}.{nearest(name, known)} To make one of your own text: "
             f'DATASET={name} FILES="train=… validation=… test=…"'
         )
     return known[name]
-
-
-def _selected(name: str, dataset: Dataset, select: Selection) -> Dataset:
-    if not isinstance(dataset.source, FILE_SOURCES) or dataset.fields != TEXT:
-        names = [
-            known for known, one in built_in().items() if isinstance(one.source, FILE_SOURCES) and one.fields == TEXT
-        ]
-        raise UserError(
-            f"SELECT={select} chooses files by their names, and the text of {name} is not of files with names. "
-            f"It can be of {', '.join(names)}, or of FILES=…"
-        )
-    if len(exported_name(name, select)) > _LONGEST_NAME:
-        raise UserError(f"DATASET={name} is too long a name for a selection of it.")
-    return dataclasses.replace(dataset, source=dataset.source.select(select, name), sha256={})
 
 
 def _check_limits(name: str, dataset: Dataset, limit: int | None, max_bytes: int | None) -> None:

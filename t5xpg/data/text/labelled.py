@@ -21,7 +21,7 @@ TRIVIA_QA = "trivia_qa_open"
 
 _LANGUAGE = re.compile(r"[a-z]{2}")
 # The endings of the names of tasks of records, before the vocabulary.
-ENDING = re.compile(rf"{TRANSLATE}_(?P<source>[a-z]{{2}})_(?P<target>[a-z]{{2}})|{CLASSIFY}|{TEXT_TO_TEXT}")
+ENDING = re.compile(rf"{TRANSLATE}_[a-z]{{2}}_[a-z]{{2}}|{CLASSIFY}|{TEXT_TO_TEXT}")
 _EXPECTED = (
     "Expected two languages or more (FIELDS=en,de), FIELDS=text,label, or FIELDS=inputs,targets; where the files call "
     "a field otherwise: FIELDS=inputs=question,targets=answer."
@@ -89,7 +89,7 @@ def parse_fields(option: str) -> dict[str, str]:
         fields[name] = column or name
     if len(set(fields.values())) < len(fields):
         raise UserError(f"FIELDS={option}: one field of the files is given for two.")
-    if not endings(tuple(fields)):
+    if not supervised_tasks(tuple(fields)):
         raise UserError(f"FIELDS={option}: there is no task of such records. {_EXPECTED}")
     if _are_languages(tuple(fields)):
         from babel import Locale, UnknownLocaleError  # as t5's preprocessor of translations names languages
@@ -107,25 +107,14 @@ def question_of(fields: Sequence[str]) -> str:
     return next((field for field in fields if field in (LABELLED[0], PAIRS[0])), fields[0])
 
 
-def endings(fields: Sequence[str]) -> list[str]:
-    """The endings of the names of the tasks of records with these fields; none for an export of text."""
-    for kind, names in ((CLASSIFY, LABELLED), (TEXT_TO_TEXT, PAIRS)):
-        if set(fields) == set(names):
-            return [kind]
+def supervised_tasks(fields: Sequence[str]) -> dict[str, Supervised]:
+    """The tasks of records with these fields, by the endings of their names; none for an export of text."""
+    if set(fields) == set(LABELLED):
+        return {CLASSIFY: Supervised(CLASSIFY, ("accuracy", "macro_f1"), *LABELLED)}
+    if set(fields) == set(PAIRS):
+        return {TEXT_TO_TEXT: Supervised(TEXT_TO_TEXT, ("exact_match", "token_f1", "edit_similarity"), *PAIRS)}
     pairs = itertools.permutations(fields, 2) if _are_languages(fields) else ()
-    return [f"{TRANSLATE}_{source}_{target}" for source, target in pairs]
-
-
-def of_ending(ending: str) -> Supervised | None:
-    """The task whose name has this ending; None for any other ending."""
-    match = ENDING.fullmatch(ending)
-    if match is None:
-        return None
-    if ending == CLASSIFY:
-        return Supervised(CLASSIFY, ("accuracy", "macro_f1"), *LABELLED)
-    if ending == TEXT_TO_TEXT:
-        return Supervised(TEXT_TO_TEXT, ("exact_match", "token_f1", "edit_similarity"), *PAIRS)
-    return Supervised(TRANSLATE, ("bleu", "chrf"), match["source"], match["target"])
+    return {f"{TRANSLATE}_{one}_{other}": Supervised(TRANSLATE, ("bleu", "chrf"), one, other) for one, other in pairs}
 
 
 def _are_languages(fields: Sequence[str]) -> bool:

@@ -115,14 +115,13 @@ class Manifest:
 
     def command(self, force: bool = False) -> str:
         """The command to type to export this text."""
-        source, selection = self.source, self.source.get("select")
-        words = [f"make data DATASET={source.get('of', self.name) if selection else self.name}"]
+        source = self.source
+        words = [f"make data DATASET={self.name}"]
         if source.get("kind") == "files":
             words += _files_options(source)
         if source.get("kind") == "hugging face" and source.get("streamed"):
             keys = {"HUB": "path", "CONFIG": "configuration", "REVISION": "revision"}
             words += [f"{name}={shlex.quote(str(source[key]))}" for name, key in keys.items() if source.get(key)]
-        words += [f"SELECT={one_word(str(selection))}"] if selection else []
         minimum = self.filter.get("min_characters", 1)
         is_users = source.get("kind") == "files" or any(word.startswith("HUB=") for word in words)
         words += [f"MIN_CHARACTERS={minimum}"] if minimum > 1 and is_users else []

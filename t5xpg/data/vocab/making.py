@@ -133,7 +133,7 @@ def train_vocabulary(
         f"training {settings.model} with {settings.size:,} pieces on {len(sentences):,} of {sample.offered:,} lines, "
         f"{sample.bytes / 1e6:,.1f} MB …"
     )
-    tasks = filter(None, map(labelled.of_ending, labelled.endings(manifest.fields)))
+    tasks = labelled.supervised_tasks(manifest.fields).values()
     model = train_model(sentences, settings, sample.bytes, [task.prompt(dataset) for task in tasks])
     read = {"lines": sample.offered, "used_lines": len(sentences), "used_bytes": sample.bytes}
     wanted = dataclasses.replace(wanted, text=read, settings=settings.to_json())

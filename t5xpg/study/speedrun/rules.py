@@ -7,8 +7,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from t5xpg.data.tasks.task_names import possible_dataset
 from t5xpg.experiment.config import settings
+from t5xpg.experiment.data_state import row_of
 from t5xpg.experiment.experiment import Experiment
 from t5xpg.study.plan_file import Plan
 
@@ -61,6 +61,10 @@ def rule_violations(entry: Experiment, rules: Experiment) -> Iterator[str]:
         yield "it starts from a checkpoint, and pretrained weights are not allowed"
     if entry.selection is not None and entry.selection.patience is not None:
         yield "it ends early by its validation loss, and the number of steps is what an entry claims"
-    train, text = entry.train_dataset, possible_dataset(rules.eval_dataset.mixture_or_task_name)
-    if (train.split, possible_dataset(train.mixture_or_task_name)) != ("train", text):
+    train = entry.train_dataset
+    text, trained_on = (
+        row and row.dataset
+        for row in (row_of(rules.eval_dataset.mixture_or_task_name), row_of(train.mixture_or_task_name, entry.needs))
+    )
+    if (train.split, trained_on) != ("train", text):
         yield f"it trains on {train.split} of {train.mixture_or_task_name}, and may on train of {text} alone"

@@ -11,8 +11,10 @@ from unittest.mock import Mock
 import pytest
 
 from t5xpg.base import locks
-from t5xpg.data.cache import caching, last_check, process, record
+from t5xpg.data.cache import caching, digest_memory, process, record
 from t5xpg.data.cache.caching import cache_task
+from t5xpg.data.cache.record import Record
+from t5xpg.data.tasks.task_names import BYTES
 from t5xpg.data.text.export import export_dataset
 from t5xpg.data.text.manifest import read_manifest
 from tests.refusals import assert_named, refused
@@ -21,6 +23,7 @@ from tests.workplace import left_by
 pytestmark = pytest.mark.process
 
 TASK = "mine_span_corruption"
+AGAIN = f"make cache TASK={TASK} FORCE=1"
 
 
 @pytest.fixture(scope="module")
@@ -40,13 +43,17 @@ def no_child(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subprocess, "Popen", Mock(side_effect=AssertionError("a process was started")))
 
 
-@pytest.mark.usefixtures("no_child")
+def checked(folder: Path, **changes: Any) -> Record | None:
+    """The record of the cache, compared with its text and its vocabulary."""
+    given = {"export": read_manifest(folder / "data" / "mine").identity, "vocabulary": BYTES.to_json()} | changes
+    return caching.checked_record(folder / "cache" / TASK, **given, command=AGAIN)
+
+
 def test_an_up_to_date_cache_is_not_made_again(folder: Path) -> None:
     said: list[str] = []
     where: dict[str, Any] = {"cache_dir": folder / "cache", "data_dir": folder / "data", "log": said.append}
-    identity = cache_task(TASK, **where)
+    identity = cache_task(TASK, only_missing=True, **where)
     assert said == [f"{TASK} is cached already"]
-    assert cache_task(TASK, only_missing=True, **where) == identity
     found = record.read(folder / "cache" / TASK)
     assert found is not None
     assert identity == found.definition
@@ -57,37 +64,26 @@ def test_an_up_to_date_cache_is_not_made_again(folder: Path) -> None:
 
 
 @pytest.mark.usefixtures("no_child")
-@pytest.mark.parametrize("change", ["force", "text", "completed", "code", "module", "version", "made again", "folder"])
-def test_what_changed_is_looked_at_again(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
-) -> None:
-    cache = folder / "cache"
-    (known,) = (cache / last_check.FOLDER).glob("known-*")
-    edits = {
-        "text": (folder / "data" / "mine" / "train.jsonl", b"{", b"["),
-        "completed": (cache / TASK / "COMPLETED", b"", b""),
-        "code": (known, b'data/preprocessors.py": "', b'data/preprocessors.py": "0'),
-        "made again": (cache / TASK / record.IDENTITY, b'"COMPLETED": "', b'"COMPLETED": "0'),
-    }
-    path, old, new = edits.get(change, (known, b"", b""))
-    content = path.read_bytes()
-    if old:
-        path.write_bytes(content.replace(old, new))
-    elif change == "completed":
-        path.unlink()
-    elif change == "version":
-        monkeypatch.setattr(last_check, "versions", lambda: {"seqio": "0"})
-    elif change == "folder":
-        monkeypatch.chdir(tmp_path)
-    options = {"force": change == "force", "module_import": ["json"] if change == "module" else []}
-    try:
-        with pytest.raises(AssertionError, match="a process was started"):
-            cache_task(TASK, cache_dir=cache, data_dir=folder / "data", log=lambda line: None, **options)
-    finally:
-        path.write_bytes(content)
+def test_a_cache_of_the_table_is_compared_without_tensorflow(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert checked(folder) == record.read(folder / "cache" / TASK)
+    for changes, named in (
+        ({"export": {"train": "0" * 64}}, "the split train"),
+        ({"vocabulary": BYTES.to_json() | {"extra_ids": 7}}, "vocabulary.extra_ids"),
+    ):
+        with refused(named, AGAIN):
+            checked(folder, **changes)
+    monkeypatch.setattr(record, "versions", lambda: {"seqio": "9.0", "beam": "9.0"})
+    with refused("seqio", "now 9.0", AGAIN):
+        checked(folder)
+    monkeypatch.setattr(caching, "package_digests", lambda digest: {"t5xpg/data/tasks/table.py": "0" * 64})
+    with refused("t5xpg/data/tasks/table.py", AGAIN):
+        checked(folder)
+    completed = folder / "cache" / TASK / "COMPLETED"
+    completed.unlink()
+    assert checked(folder) is None
+    completed.write_text("tfrecord")
 
 
-@pytest.mark.usefixtures("no_child")
 @pytest.mark.parametrize("damage", ["flipped", "gone", "another record"])
 def test_a_damaged_cache_is_named(folder: Path, damage: str) -> None:
     cache = folder / "cache" / TASK
@@ -96,21 +92,16 @@ def test_a_damaged_cache_is_named(folder: Path, damage: str) -> None:
     path.write_bytes(b"[]" if damage == "another record" else content[:20] + bytes([content[20] ^ 4]) + content[21:])
     if damage == "gone":
         path.unlink()
-    again = f"make cache TASK={TASK} FORCE=1"
-    export = read_manifest(folder / "data" / "mine").identity
     try:
-        with refused(str(path), again):
-            cache_task(TASK, cache_dir=cache.parent, data_dir=folder / "data")
-        assert_named(str(caching.problem(cache, export, again)), [str(path), again])
+        for look in (
+            lambda: cache_task(TASK, cache_dir=cache.parent, data_dir=folder / "data"),
+            lambda: checked(folder),
+        ):
+            with refused(str(path), AGAIN):
+                look()
     finally:
         path.write_bytes(content)
-    assert caching.problem(cache, export, "") is None
-
-
-def test_a_cache_of_other_versions_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(record, "versions", lambda: {"seqio": "9.0", "beam": "9.0"})
-    export = read_manifest(folder / "data" / "mine").identity
-    assert_named(str(caching.problem(folder / "cache" / TASK, export, "make it")), ["seqio", "now 9.0", "make it"])
+    assert checked(folder) is not None
 
 
 @pytest.fixture
@@ -125,7 +116,7 @@ def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], N
             "entry = dict(task='t', folder='t', definition={'task': 't'}, package={}, examples=3, versions={},\n"
             "             up_to_date=False, others=None, note=None)\n"
             "def plan(**changes):\n"
-            "    report(plan=[entry | changes], seen=None)\n"
+            "    report(plan=[entry | changes])\n"
             "    return json.loads(sys.stdin.readline())['cache']\n"
             "out = pathlib.Path(request['output']) / 't'\n"
             "out.mkdir()\n"
@@ -156,7 +147,7 @@ def test_failures_are_said(tmp_path: Path, worker: Callable[[str], None], body: 
 
 def visible(folder: Path) -> list[str]:
     """What lies in a cache folder, but for what the program remembers there."""
-    return sorted(path.name for path in folder.iterdir() if path.name != last_check.FOLDER)
+    return sorted(path.name for path in folder.iterdir() if path.name != digest_memory.FOLDER)
 
 
 def test_an_earlier_cache_stays_until_the_new_one_is_whole(tmp_path: Path, worker: Callable[[str], None]) -> None:
@@ -209,7 +200,7 @@ def test_the_second_of_two_waits_for_the_first(tmp_path: Path, worker: Callable[
     worker("cached = plan()\nassert cached == ['t']\nreport(count=3)")
     said: list[str] = []
     first, place = contextlib.ExitStack(), tmp_path / "cache" / "t"
-    lock = tmp_path / "cache" / last_check.FOLDER / "t.lock"
+    lock = tmp_path / "cache" / digest_memory.FOLDER / "t.lock"
     first.enter_context(locks.hold(lock, doing="caching t in cache", instead=""))
 
     def note(line: str) -> None:

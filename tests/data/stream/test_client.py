@@ -152,13 +152,13 @@ def test_a_dying_data_process_is_named_with_its_last_lines(sample_tasks: Path, t
             uses += [lambda: list(stream), stream.state]  # what has been read ahead comes before the end
             names = [str(dying.pid), "signal 9", "out of memory", "same command again"]
         else:
-            dying._process._connection.sendall(b"no frame, by any means")
-            names = [str(dying.pid), "exit code 1", "ValueError: not a frame"]
+            dying._process._connection.send_bytes(b"no request, by any means")
+            names = [str(dying.pid), "exit code 1", "UnpicklingError"]
         for use in uses:
             with pytest.raises(DataProcessError) as caught:
                 use()
             assert [name for name in names if name not in str(caught.value)] == []
-    assert ("ValueError: not a frame" in log.read_text()) == (way == "failed")
+    assert ("UnpicklingError" in log.read_text()) == (way == "failed")
 
 
 def test_a_file_that_disappears_is_named_as_the_user_knows_it(first: DataService, sample_folder: Path) -> None:
@@ -238,10 +238,10 @@ def test_the_data_process_ends_amid_answers_that_nobody_reads_and_leaves_no_file
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     process = data_process.DataProcess({}, tmp_path / "log")
     with pytest.raises(data_process.DataProcessError):
-        process.request({"call": "unknown"})
+        process.request("unknown")
     assert len(list(tmp_path.iterdir())) == 2
     for _ in range(20):
-        data_process.send(process._connection, {"call": "unknown"})
+        process._connection.send(("unknown", {}))
     process.hang_up()
     assert process._process.wait(PATIENCE) == 0
     assert [path.name for path in tmp_path.iterdir()] == ["log"]

@@ -27,7 +27,7 @@ def examples_of(
     """In the order of the documents."""
     dataset, features = dataset_of(documents), steps.output_features(objective, vocabulary)
     with seqio.map_seed_manager(1):
-        for step in steps.steps(objective, mode):
+        for step in objective.steps(mode):
             step = seqio.add_kwargs_to_transform(step, sequence_length=lengths, output_features=features)
             dataset = tf.autograph.experimental.do_not_convert(step)(dataset)
     return list(dataset.as_numpy_iterator())

@@ -17,8 +17,7 @@ from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.stream.evaluator import TaskEvaluator
 from t5xpg.data.stream.pipeline import without_autograph
 from t5xpg.data.tasks import providers, sources
-from t5xpg.data.tasks.table import register_tasks
-from t5xpg.data.tasks.task_names import row_of, tfds_rows
+from t5xpg.data.tasks.table import ROWS, register_tasks
 from t5xpg.data.text.export import export_dataset
 from t5xpg.data.text.labelled import TFDS_TASKS
 from tests.refusals import refused
@@ -115,11 +114,11 @@ def texts(name: str, split: str = "validation") -> list[tuple[str, str]]:
 
 
 def test_the_prompts_of_tasks_are_known_without_their_text() -> None:
-    rows = [row_of(name, name.partition("_")[0]) for name in ("pairs_translate_de_en", "classes_classify")]
-    for row in [*rows, *(row for row in tfds_rows() if row.name in ("wmt19_ende", "trivia_qa_open"))]:
+    for name in ("pairs_translate_de_en", "classes_classify", "wmt19_ende", "trivia_qa_open"):
+        row = ROWS[name]
         assert row.prompt.endswith(": ")
         assert all(inputs.startswith(row.prompt) for inputs, _ in texts(row.name))
-    assert row_of("quiz_text_to_text", "quiz").prompt == ""
+    assert ROWS["quiz_text_to_text"].prompt == ""
 
 
 def decoded(task: seqio.Task, ids: np.ndarray) -> str:

@@ -18,7 +18,7 @@ from t5xpg.data.objectives import (
     PrefixLM,
     SpanCorruption,
 )
-from t5xpg.data.tasks.lengths import objective_lengths, problems, span_lengths
+from t5xpg.data.objectives.span_corruption import span_lengths
 from t5xpg.data.tasks.task_names import BYTES, NAMED_BYTES, UL2
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from tests.refusals import assert_named
@@ -49,18 +49,18 @@ def test_what_cannot_be_is_said(
 ) -> None:
     given = dict(zip(("inputs", "targets"), lengths, strict=True))
     vocabulary = NAMED_BYTES if isinstance(objective, MaskedLM) else Vocabulary("bytes", extra_ids=sentinels)
-    found = problems("a_task", given, objective, vocabulary)
+    found = objective.problems("a_task", given, vocabulary)
     for message, part in zip(found, expected, strict=True):
         assert re.search(part, message), message
 
 
 def test_a_language_model_has_targets_alone() -> None:
     both = {"inputs": 64, "targets": 64}
-    assert problems("a_task", {"targets": 64}, LanguageModel(), None) == []
+    assert LanguageModel().problems("a_task", {"targets": 64}, None) == []
     assert_named(
-        problems("a_task", both, LanguageModel(), None)[0], ["a_task (lm) has 'targets'", "['inputs', 'targets']"]
+        LanguageModel().problems("a_task", both, None)[0], ["a_task (lm) has 'targets'", "['inputs', 'targets']"]
     )
-    assert "(prefix_lm) has 'inputs' and 'targets'" in problems("a_task", {"targets": 64}, PrefixLM(), None)[0]
+    assert "(prefix_lm) has 'inputs' and 'targets'" in PrefixLM().problems("a_task", {"targets": 64}, None)[0]
 
 
 def test_sentinels_suffice_for_ul2() -> None:
@@ -68,10 +68,10 @@ def test_sentinels_suffice_for_ul2() -> None:
     for inputs in (64, 512, 1024, 1500):
         for denoiser in UL2:
             lengths = {"inputs": inputs, "targets": inputs}
-            assert problems("a_task", lengths, denoiser.objective, NAMED_BYTES, reserved=1) == []
+            assert denoiser.objective.problems("a_task", lengths, NAMED_BYTES, reserved=1) == []
     x1 = next(denoiser.objective for denoiser in UL2 if denoiser.name == "x1")
-    assert objective_lengths(x1, {"inputs": 512, "targets": 512}).sentinels == 128
-    assert problems("a_task", {"inputs": 512, "targets": 512}, x1, BYTES)
+    assert x1.lengths({"inputs": 512, "targets": 512}).sentinels == 128
+    assert x1.problems("a_task", {"inputs": 512, "targets": 512}, BYTES)
 
 
 def test_counts_of_tokens_masked_one_by_one_are_those_that_hardly_any_example_exceeds() -> None:
@@ -83,15 +83,15 @@ def test_counts_of_tokens_masked_one_by_one_are_those_that_hardly_any_example_ex
     runs_of_others = (~masked & before).sum(1)
     runs_of_masked = (masked & ~np.concatenate([np.zeros((tries, 1), bool), masked[:, :-1]], axis=1)).sum(1)
     tokens = masked.sum(1) + runs_of_others + 1
-    found = objective_lengths(IidDenoising(density), {"inputs": text + 1, "targets": 99})
+    found = IidDenoising(density).lengths({"inputs": text + 1, "targets": 99})
     assert found.text == text
     assert tokens.max() < found.targets < tokens.mean() + 7.5 * tokens.std()
     sentinels = np.maximum(runs_of_others, runs_of_masked)
     assert sentinels.max() < found.sentinels < sentinels.mean() + 7.5 * sentinels.std()
     # as many as can be, where that is not rare
-    assert objective_lengths(IidDenoising(density), {"inputs": 3, "targets": 9}).targets == 3
+    assert IidDenoising(density).lengths({"inputs": 3, "targets": 9}).targets == 3
     # longer texts are bounded by shorter ones
-    longer = [objective_lengths(IidDenoising(density), {"inputs": n + 1, "targets": 9}) for n in (2048, 2049, 20480)]
+    longer = [IidDenoising(density).lengths({"inputs": n + 1, "targets": 9}) for n in (2048, 2049, 20480)]
     assert longer[0].targets <= longer[1].targets <= longer[0].targets + 2
     assert longer[2].sentinels == 10 * longer[0].sentinels
 

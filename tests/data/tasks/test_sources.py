@@ -95,7 +95,7 @@ def add(name, source, *first, placeholder=seqio.CacheDatasetPlaceholder()):
             lambda dataset: seqio.preprocessors.rekey(dataset, {"targets": "text"}),
             seqio.preprocessors.tokenize,
             *([placeholder] if placeholder else []),
-            *steps.steps(OBJECTIVE),
+            *OBJECTIVE.steps(),
         ],
         output_features=steps.output_features(OBJECTIVE, VOCABULARY),
         shuffle_buffer_size=20,
@@ -244,7 +244,7 @@ def test_a_cache_of_all_steps_is_told_from_others_by_each_of_them(folder: Path) 
     assert record is not None
     assert record.definition == definition
     functions = [step["wraps"][0]["function"] for step in definition["preprocessors"]]
-    assert functions[2:4] == ["seqio.preprocessors.tokenize", "t5xpg.data.tasks.steps.span_corruption"]
+    assert functions[2:4] == ["seqio.preprocessors.tokenize", "t5xpg.data.objectives.span_corruption.span_corruption"]
     assert definition["preprocessors"][3]["sequence_length"] == LENGTHS
     original = seqio.TaskRegistry.get("source_lines")
     changed = providers.with_objective(original, type(providers.objective_of(original))(0.3, 5.0))  # type: ignore[misc]

@@ -163,17 +163,18 @@ def test_the_objective_of_a_task_is_known_and_changed() -> None:
         return seqio.Task("known", seqio.TextLineDataSource({"train": "none"}), FEATURES, list(steps))
 
     for objective in (SpanCorruption(0.2, 4.0), IidDenoising(0.3), PrefixLM(0.4), LanguageModel(), MaskedLM(0.2)):
-        one = task(*objective_steps.steps(objective))
+        one = task(*objective.steps())
         assert objective_steps.objective_of(one) == objective
         assert objective_steps.reserved_of(one) == 0
         other = type(objective)()
         assert objective_steps.objective_of(objective_steps.with_objective(one, other)) == other
-    ul2 = task(*objective_steps.steps(SpanCorruption(), "[NLU]"))
+    ul2 = task(*SpanCorruption().steps("[NLU]"))
     assert objective_steps.reserved_of(ul2) == 1
     assert objective_steps.reserved_of(objective_steps.with_objective(ul2, SpanCorruption(0.5))) == 1
     theirs = task(t5.iid_denoising)
     assert objective_steps.with_objective(theirs, IidDenoising()) is theirs
-    for objective, step in ((IidDenoising(0.3), "iid_denoising"), (SpanCorruption(), "span_corruption")):
-        with refused("known has no step", step):
-            objective_steps.with_objective(theirs, objective)
+    changed = objective_steps.with_objective(theirs, IidDenoising(0.3))
+    assert objective_steps.objective_of(changed) == IidDenoising(0.3)
+    with refused("known has no step", "span_corruption"):
+        objective_steps.with_objective(theirs, SpanCorruption())
     assert objective_steps.objective_of(task(lambda dataset: dataset)) is None

@@ -10,8 +10,7 @@ import seqio
 
 from t5xpg.data.objectives import SpanCorruption
 from t5xpg.data.spec import DatasetConfig
-from t5xpg.data.tasks import providers, steps
-from t5xpg.data.tasks.lengths import objective_lengths
+from t5xpg.data.tasks import providers
 from t5xpg.data.tasks.seqio_vocabularies import to_seqio
 from t5xpg.data.vocab.files import vocabulary_of_file
 from t5xpg.data.vocab.sentinels import fill
@@ -83,9 +82,9 @@ def test_no_example_has_more_sentinels_than_are_said(kind: str, mean: float, tmp
     objective, lengths = SpanCorruption(0.3, mean, whole_words=True), {"inputs": 64, "targets": 64}
     rows = examples_of([vocabulary.encode("b " * 64)] * 200, objective, to_seqio(vocabulary), **lengths)
     used = max(sum(vocabulary.sentinel_index(token) is not None for token in row["inputs"].tolist()) for row in rows)
-    most = objective_lengths(objective, lengths, vocabulary).sentinels
+    most = objective.lengths(lengths, vocabulary).sentinels
     assert most - 2 <= used <= most
-    assert objective_lengths(objective, {**lengths, "targets": 9}, vocabulary).sentinels == min(most, 4)
+    assert objective.lengths({**lengths, "targets": 9}, vocabulary).sentinels == min(most, 4)
 
 
 def test_pieces_of_words_belong_together() -> None:
@@ -106,7 +105,7 @@ def test_pieces_of_words_belong_together() -> None:
 def test_pieces_that_do_not_say_where_words_begin_are_refused(tmp_path: Path) -> None:
     feature = seqio.Feature(to_seqio(vocabulary_of_file(word_pieces(tmp_path), eos_token="bad")))
     source = seqio.FunctionDataSource(lambda split, shuffle_files: None, splits=["train"])
-    made = steps.steps(SpanCorruption(whole_words=True))
+    made = SpanCorruption(whole_words=True).steps()
     task = seqio.Task("words", source, {"inputs": feature, "targets": feature}, made)
     config = DatasetConfig("words", {"inputs": 32, "targets": 32})
     with refused("WHOLE_WORDS=True", "begins with a space"):

@@ -13,16 +13,15 @@ PIECES = task_names.NamedVocabulary("mine_unigram_90", Vocabulary("bytes", extra
 
 
 def test_fields_say_which_tasks_there_are() -> None:
-    assert labelled.endings(("en", "de")) == ["translate_en_de", "translate_de_en"]
-    assert len(labelled.endings(("en", "de", "fr"))) == 6
-    assert labelled.endings(("label", "text")) == [labelled.CLASSIFY]
-    assert labelled.endings(("targets", "inputs")) == [labelled.TEXT_TO_TEXT]
-    for none in (labelled.TEXT, ("en",), ("text", "de"), ()):
-        assert labelled.endings(none) == []
-    translation = labelled.of_ending("translate_en_de")
-    assert translation is not None
+    translations = labelled.supervised_tasks(("en", "de"))
+    assert list(translations) == ["translate_en_de", "translate_de_en"]
+    translation = translations["translate_en_de"]
     assert (translation.inputs, translation.targets, translation.metrics) == ("en", "de", ("bleu", "chrf"))
-    assert labelled.of_ending("translate_en_deu") is labelled.of_ending("span_corruption") is None
+    assert len(labelled.supervised_tasks(("en", "de", "fr"))) == 6
+    assert list(labelled.supervised_tasks(("label", "text"))) == [labelled.CLASSIFY]
+    assert list(labelled.supervised_tasks(("targets", "inputs"))) == [labelled.TEXT_TO_TEXT]
+    for none in (labelled.TEXT, ("en",), ("text", "de"), ()):
+        assert labelled.supervised_tasks(none) == {}
 
 
 def test_fields_as_they_are_typed() -> None:
@@ -50,33 +49,13 @@ def test_fields_without_a_task_are_refused(given: str, names: str) -> None:
 
 def test_names_of_tasks_of_records() -> None:
     entries = (*task_names.VOCABULARIES, PIECES)
-    names = [row.name for row in task_names.rows("mine", entries, ("en", "de"))]
+    rows = task_names.rows("mine", entries, ("en", "de"))
+    names = [row.name for row in rows]
     assert names == [f"mine_translate_{pair}{suffix}" for pair in ("en_de", "de_en") for suffix in SUFFIXES]
-    for name in names:
-        assert task_names.dataset_of(name, ["mine", "yours"], entries) == "mine"
-        assert task_names.possible_dataset(name, entries) == "mine"
-        row = task_names.row_of(name, "mine", entries)
-        assert (row.name, row.tasks, row.objective) == (name, (name,), None)
-        assert row.is_of(("en", "de", "fr"))
-        assert not row.is_of(labelled.TEXT)
+    for row in rows:
+        assert (row.tasks, row.objective, row.dataset) == ((row.name,), None, "mine")
     # bytes are the same tokens whatever the number of sentinels
-    assert task_names.row_of("mine_translate_de_en_bytes640", "mine").cached_as == "mine_translate_de_en"
-    assert task_names.dataset_of("a_b_text_to_text_bytes640", ["a_b"]) == "a_b"
-    assert task_names.dataset_of("translate_en_de", ["translate"]) is None
-
-
-@pytest.mark.parametrize(
-    ("name", "command"),
-    [
-        ("mine_translate_en_de", 'make data DATASET=mine FIELDS=en,de FILES="train=…"'),
-        ("mine_classify", "make data DATASET=mine"),
-        ("a_translate_en_de_b_unigram_4000", "make vocab DATASET=b SIZE=4000"),
-        ("squad_b_unigram_4000", "make vocab DATASET=b SIZE=4000"),
-        ("squad_as_i_like_it", ""),
-    ],
-)
-def test_what_to_type_for_a_task_that_is_not_there(name: str, command: str) -> None:
-    assert task_names.how_to_get(name).rpartition("type: ")[2] == command
+    assert {row.name: row.cached_as for row in rows}["mine_translate_de_en_bytes640"] == "mine_translate_de_en"
 
 
 def test_names_of_tasks_of_tensorflow_datasets() -> None:

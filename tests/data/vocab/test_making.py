@@ -10,8 +10,9 @@ import pytest
 
 from t5xpg.data.spec import SpanCorruption
 from t5xpg.data.tasks import task_names
-from t5xpg.data.tasks.task_names import dataset_of, how_to_get, possible_dataset, row_of, vocabulary_size
+from t5xpg.data.tasks.task_names import known_tasks, vocabulary_size
 from t5xpg.data.text.export import export_dataset
+from t5xpg.data.text.labelled import TEXT
 from t5xpg.data.vocab import making as vocabulary_making
 from t5xpg.data.vocab.files import vocabulary_of_file
 from t5xpg.data.vocab.making import measure, table
@@ -52,11 +53,7 @@ class Making:
         return make("mine", *given, data_dir=self.data_dir, log=self.said.append, **options)
 
     def row(self, task: str = TASK) -> task_names.Row:
-        return row_of(task, "mine", self.entries)
-
-    @property
-    def entries(self) -> tuple[task_names.NamedVocabulary, ...]:
-        return task_names.vocabularies(self.data_dir)
+        return known_tasks(self.data_dir)[task]
 
 
 @pytest.fixture
@@ -123,7 +120,7 @@ def test_what_was_changed_is_refused(making: Making) -> None:
     (making.place / "vocabulary.json").write_text("{}")
     with refused("vocabulary.json"):
         making.train()
-    assert dataset_of(TASK, ["mine"], making.entries) is None
+    assert TASK not in known_tasks(making.data_dir)
     making.train(force=True)
 
 
@@ -142,20 +139,17 @@ def test_names_that_cannot_be_are_refused(making: Making) -> None:
 
 def test_tasks_have_their_names(making: Making) -> None:
     making.train()
-    assert dataset_of(TASK, ["mine", "yours"], making.entries) == possible_dataset(TASK, making.entries) == "mine"
-    assert dataset_of(TASK.replace("mine", "yours", 1), ["mine", "yours"], making.entries) == "yours"
+    known = known_tasks(making.data_dir, {"yours": TEXT})
+    assert known[TASK].dataset == "mine"
+    assert known[TASK.replace("mine", "yours", 1)].dataset == "yours"
     assert making.row().objective == SpanCorruption(0.15, 3.0)
     assert making.row().vocabulary.size == vocabulary_size(TASK) == 100
     # the tokens that masked language models have besides
     marked = making.row("mine_mlm_mine_unigram_90")
     assert (marked.vocabulary.size, marked.cached_as) == (105, TASK)
     assert vocabulary_size("mine_span_corruption") == 384
-    absent = "norwegian_span_corruption_norwegian_bpe_8000"
-    assert possible_dataset(absent, making.entries) == "norwegian"
-    assert how_to_get(absent, making.entries).endswith("type: make vocab DATASET=norwegian SIZE=8000 MODEL=bpe")
-    assert how_to_get("yours_span_corruption", making.entries).endswith("type: make data DATASET=yours")
-    with refused("VOCAB_SIZE", "make vocab DATASET=norwegian"):
-        vocabulary_size(absent)
+    with refused("VOCAB_SIZE", "make vocab DATASET="):
+        vocabulary_size("norwegian_span_corruption_norwegian_bpe_8000")
 
 
 def test_models_that_there_are_become_vocabularies(making: Making, tmp_path: Path) -> None:
