@@ -20,17 +20,18 @@ SECONDS, FEWEST, MOST = 1.5, 2, 15  # of timed steps: as many as fit
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("sizes", help="fields of benchmarks.jobs.Job as JSON")
-    parser.add_argument("settings", help="of T5Config, as JSON")
+    parser.add_argument("settings", help="of Windows, as JSON")
     given = parser.parse_args()
     set_xla_flags()  # before jax is imported
     print(json.dumps(measure(Job(**json.loads(given.sizes)), json.loads(given.settings))))
 
 
-def measure(job: Job, settings: dict[str, Any]) -> dict[str, Any]:
+def measure(job: Job, windows: dict[str, Any]) -> dict[str, Any]:
     """Seconds of a step, the most bytes of the process during steps, operations of its matrix products, tokens."""
     from benchmarks.own_step import OwnStep, experiment
+    from t5xpg.models.parts import Windows
 
-    step = OwnStep(experiment(job, **settings))
+    step = OwnStep(experiment(job, windows=Windows(**windows)))
     batch = step.on_devices(job.batches()[0])
     forget_peak()
 
