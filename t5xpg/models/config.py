@@ -86,9 +86,6 @@ class T5Config:
         for name in _SIZES:
             check(self, is_count(getattr(self, name)), name, "a whole number of at least 1")
             check(self, "layers" not in name or getattr(self, name) <= MOST_LAYERS, name, f"at most {MOST_LAYERS:,}")
-        for name, kinds in PARTS.items():
-            names = " or ".join("None" if kind is type(None) else kind.__name__ for kind in kinds)
-            check(self, isinstance(getattr(self, name), kinds), name, names)
         check_counts(self, "attention_chunk_size")
         check_positive(self, "logit_softcap")
         check(self, 0.0 <= self.dropout_rate < 1.0, "dropout_rate", "at least 0 and below 1")
@@ -108,13 +105,11 @@ class T5Config:
 
     def _check_together(self) -> None:
         """Check which settings go together."""
-        heads, windows, encoder = self.heads, self.windows, self.encoder
-        groups = heads.num_kv_heads or self.num_heads
-        check(heads, self.num_heads % groups == 0, "num_kv_heads", f"None or a divisor of num_heads, {self.num_heads}")
-        groups = encoder.heads.num_kv_heads or encoder.num_heads
-        of_encoder = f"a divisor of the encoder's {encoder.num_heads} heads"
-        check(self.encoder_sizes, encoder.num_heads % groups == 0, "num_kv_heads", of_encoder)
-        if encoder.emb_dim != self.emb_dim:
+        heads, windows, encoder = self.heads, self.windows, self.encoder_sizes
+        for part, number in ((heads, self.num_heads), (encoder, encoder.num_heads or self.num_heads)):
+            groups = part.num_kv_heads or heads.num_kv_heads or number
+            check(part, number % groups == 0, "num_kv_heads", f"a divisor of num_heads, {number}")
+        if encoder.emb_dim not in (None, self.emb_dim):
             check(self.embeddings, not self.embeddings.shared, "shared", "False with an EncoderSizes.emb_dim")
             check(heads, not heads.merged, "merged", "False with an EncoderSizes.emb_dim")
         has_no_chunks = self.attention_chunk_size is None
@@ -186,11 +181,7 @@ class T5Config:
             raise UserError(f"{kind} {'has' if kind[-1] != 's' else 'have'} no {' and no '.join(names)}.")
 
 
-# the fields that hold parts, and what these can be
-PARTS: Mapping[str, tuple[type, ...]] = {
-    "positions": (Buckets, Rotary, type(None)), "heads": (Heads,), "embeddings": (Embeddings,), "windows": (Windows,),
-    "encoder_sizes": (EncoderSizes,),
-}  # fmt: skip
+PARTS = ("positions", "heads", "embeddings", "windows", "encoder_sizes")
 # the recorded name of each setting of a part: the part, the setting, and its value in a T5
 _OF_PARTS: Mapping[str, tuple[type, str, Any]] = {
     "relative_attention_num_buckets": (Buckets, "num_buckets", 32),
