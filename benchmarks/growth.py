@@ -14,10 +14,10 @@ from benchmarks.jobs import JOBS, Job
 
 LENGTHS = [dataclasses.replace(JOBS["small"], batch=1, inputs=inputs, targets=256) for inputs in (1024, 8192)]
 VOCABULARIES = [dataclasses.replace(JOBS["small"], batch=8, vocabulary=size) for size in (384, 32768)]
-WINDOWS = {"encoder_window": (127, 127), "sliding_window_pattern": 1000}  # in every layer of the encoder
-ATTENTIONS: dict[str, dict[str, Any]] = {  # settings of T5Config
+WINDOWS = {"encoder": (127, 127), "pattern": 1000}  # in every layer of the encoder
+ATTENTIONS: dict[str, dict[str, Any]] = {  # settings of Windows
     "windows": WINDOWS,
-    "windows and global tokens (LongT5)": WINDOWS | {"encoder_global_block": 16},
+    "windows and global tokens (LongT5)": WINDOWS | {"global_block": 16},
 }
 FIXED = "t5xpg, AdamW, float32, packed masks, dropout 0, 2 segments a row"
 

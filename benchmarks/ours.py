@@ -2,7 +2,7 @@
 
 python -m benchmarks.ours step|decoding [--job NAME …]            as `make train` and `make infer` compile them
 python -m benchmarks.ours bare EXPERIMENT STEPS OVERRIDES         an experiment's step on one batch, nothing around it
-python -m benchmarks.ours growth JOB SETTINGS                     fields of `Job` and of `T5Config` as JSON
+python -m benchmarks.ours growth JOB WINDOWS                      fields of `Job` and of `Windows` as JSON
 """
 
 import argparse
@@ -91,12 +91,13 @@ def bare(name: str, steps: str, overrides: str) -> None:
     print(json.dumps({"ms": 1000 * (time.perf_counter() - began) / int(steps)}))
 
 
-def growth(sizes: str, settings: str) -> None:
+def growth(sizes: str, windows: str) -> None:
     """Seconds of a step, the most bytes of the process during steps, operations of its matrix products, tokens."""
     from benchmarks.own_step import OwnStep, experiment
+    from t5xpg.models.parts import Windows
 
     job = Job(**json.loads(sizes))
-    own = OwnStep(experiment(job, **json.loads(settings)))
+    own = OwnStep(experiment(job, windows=Windows(**json.loads(windows))))
     batch = own.on_devices(job.batches()[0])
     forget_peak()
     seconds: list[float] = []

@@ -35,9 +35,10 @@ class RelativeKeysAttention(Attention):
     def __init__(self, key: jax.Array, config: T5Config, bidirectional: bool) -> None:
         """bidirectional: as in `relative_position_bucket`."""
         super().__init__(key, config)
-        self.buckets = config.relative_attention_num_buckets, config.relative_attention_max_distance
+        assert config.buckets is not None
+        self.buckets = config.buckets.num_buckets, config.buckets.max_distance
         self.bidirectional = bidirectional
-        shape = (config.num_heads, config.head_dim, config.relative_attention_num_buckets)
+        shape = (config.num_heads, config.head_dim, config.buckets.num_buckets)
         axes = ("heads", "kv", "relpos_buckets")
         self.rel_keys = parameter(named_key(key, "rel_keys"), initializers.normal(1.0), shape, axes)
 

@@ -64,7 +64,8 @@ def read(checkpoint: str, *, tokenizer: str | None, sentinels: str | None, optim
     state = state_of(stored)
     config = config_of(state, _activations(folders, record))
     # sizes are those of the arrays, whose names and shapes are compared below
-    shown = {name: getattr(config, name) for name in ("relative_attention_max_distance", *BEYOND_T5)}
+    values = config.recorded()
+    shown = {name: values[name] for name in ("relative_attention_max_distance", *BEYOND_T5)}
     for name, theirs in record.get("model", {}).items():
         if theirs != shown.get(name, theirs):
             raise UserError(

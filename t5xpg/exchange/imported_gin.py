@@ -6,15 +6,15 @@ from pathlib import Path
 from t5xpg.base import paths
 from t5xpg.data.tasks.task_names import SPAN_CORRUPTION, VOCABULARIES, task_name
 from t5xpg.data.vocab.vocabulary import BYTES, Vocabulary
-from t5xpg.models.config import BEYOND_T5, T5Config
+from t5xpg.models.config import PARTS, T5Config
 from t5xpg.models.decoder_only import DecoderOnlyModel
 from t5xpg.models.model import Model
 
 MODEL_FILE = "model.gin"
 TOKENIZER = "tokenizer"  # the folder of the tokenizer's files in the run directory
 _SIZES = ("emb_dim", "num_heads", "head_dim", "mlp_dim", "num_encoder_layers", "num_decoder_layers")
-_CHOICES = ("mlp_activations", "logits_via_embedding", "relpos_bias_in_every_layer")
-_DISTANCES = ("relative_attention_num_buckets", "relative_attention_max_distance")
+_CHOICES = ("mlp_activations", "logits_via_embedding")
+_OPTIONAL = ("layer_norms", "logit_softcap", "decoder_start_token_id", "prompt_tokens")
 
 
 def model_gin(model: Model, vocabulary: Vocabulary, source: str) -> str:
@@ -22,15 +22,30 @@ def model_gin(model: Model, vocabulary: Vocabulary, source: str) -> str:
     config = model.config
     architecture = "include 'gin/architectures/decoder_only.gin'\n" if isinstance(model, DecoderOnlyModel) else ""
     default = T5Config(vocab_size=config.vocab_size)
-    fields = {name: getattr(config, name) for name in (*_SIZES, *_CHOICES)}
-    optional = (*_DISTANCES, *BEYOND_T5)
-    fields |= {name: value for name in optional if (value := getattr(config, name)) != getattr(default, name)}
-    bindings = "\n".join(f"  {name} = {value!r}" for name, value in fields.items())
+    lines = [f"  {name} = {getattr(config, name)!r}" for name in (*_SIZES, *_CHOICES)]
+    lines += [
+        f"  {name} = {value!r}" for name in _OPTIONAL if (value := getattr(config, name)) != getattr(default, name)
+    ]
+    modules, of_parts = {"encoder_decoder"}, []
+    for name in PARTS:
+        part, usual = getattr(config, name), getattr(default, name)
+        kind = f"{type(part).__module__.rpartition('.')[2]}.{type(part).__name__}"
+        if type(part) is not type(usual):
+            lines.append(f"  {name} = {'None' if part is None else f'@{kind}()'}")
+            usual = None
+        if part is not None and part != usual:
+            modules.add(kind.partition(".")[0])
+            of_parts += [
+                f"{kind}.{field} = {value!r}"
+                for field, value in vars(part).items()
+                if value != getattr(usual, field, None)
+            ]
+    bindings, imports = "\n".join(lines), "\n".join(f"from t5xpg.models import {one}" for one in sorted(modules))
     return f"""\
 # The model of {_on_one_line(source)}.
 from __gin__ import dynamic_registration
 
-from t5xpg.models import encoder_decoder
+{imports}
 
 include 'gin/models/t5_1_1.gin'
 {architecture}
@@ -41,7 +56,7 @@ MEAN_NOISE_SPAN_LENGTH = {20.0 if vocabulary.kind == BYTES else 3.0}
 
 encoder_decoder.T5Config:
 {bindings}
-"""
+""" + "".join(f"\n{line}" for line in of_parts)
 
 
 def experiment_gin(name: str, folder: Path, model: Model, vocabulary: Vocabulary, source: str) -> tuple[str, str]:

@@ -21,6 +21,7 @@ from t5xpg.base.errors import UserError, nearest
 from t5xpg.experiment import gin_graph
 from t5xpg.experiment.gin_building import FAILED, Builder
 from t5xpg.experiment.gin_reading import Reader
+from t5xpg.models.config import T5Config
 from t5xpg.run.records import to_json_number
 
 if TYPE_CHECKING:
@@ -173,13 +174,17 @@ def logger_overrides(names: str) -> tuple[list[str], list[str]]:
 
 
 def settings(value: Any, prefix: str = "") -> dict[str, Any]:
-    """The fields of nested dataclasses as one flat dict of JSON values: {"optimizer": "Adafactor", ...}."""
+    """The fields of nested dataclasses as one flat dict of JSON values: {"optimizer": "Adafactor", ...}.
+
+    Those of a T5Config have the names of `T5Config.recorded`.
+    """
     flat: dict[str, Any] = {}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         if prefix:
             flat[prefix] = type(value).__name__  # gin configures a class through a subclass of the same name
-        for field in dataclasses.fields(value):
-            flat.update(settings(getattr(value, field.name), f"{prefix}.{field.name}" if prefix else field.name))
+        named = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        for name, one in (value.recorded() if isinstance(value, T5Config) else named).items():
+            flat.update(settings(one, f"{prefix}.{name}" if prefix else name))
     else:
         flat[prefix] = _json_value(value)
     return flat

@@ -212,7 +212,7 @@ ROWS = {"t5_1_1": 32128, "byt5": 384}  # of the embedding, as gin/models/ has th
 REMAT = {"none": "none", "minimal": "dots", "full": "full"}
 _PLACES = {
     "encoder_decoder": "t5xpg.models", "spec": "t5xpg.data", "decoding": "t5xpg.models", "distributed": "t5xpg",
-    "optimizers": "t5xpg.optim", "schedules": "t5xpg.optim",
+    "optimizers": "t5xpg.optim", "positions": "t5xpg.models", "schedules": "t5xpg.optim",
 }  # fmt: skip
 # What a file imports, by the first part of a parameter's name.
 IMPORTS = {module: f"from {place} import {module}" for module, place in _PLACES.items()}

@@ -15,9 +15,10 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from t5xpg.base.errors import UserError
 from t5xpg.models.attention.relative_positions import relative_position_bucket
-from t5xpg.models.config import ENCODER_SIZES, T5Config
+from t5xpg.models.config import ENCODER_SIZES, T5Config, setting_name
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
 from t5xpg.models.model import Model, Params
+from t5xpg.models.positions import Buckets
 
 # settings that give an encoder parameters or sizes that a decoder does not have
 _ENCODERS_OWN = {*ENCODER_SIZES, "encoder_global_block"}
@@ -29,8 +30,8 @@ def check_adaptable(model: Model) -> None:
     if type(model) is not EncoderDecoderModel:
         raise UserError(f"ADAPT_DECODER is for an EncoderDecoderModel, and the model is a {type(model).__name__}.")
     if others := _ENCODERS_OWN & set(model.config.beyond_t5):
-        names = " and no ".join(sorted(others))
-        raise UserError(f"ADAPT_DECODER: the encoder begins as the decoder's layers, which have no {names} (T5Config).")
+        names = " and no ".join(map(setting_name, sorted(others)))
+        raise UserError(f"ADAPT_DECODER: the encoder begins as the decoder's layers, which have no {names}.")
     layers = model.config.num_encoder_layers, model.config.num_decoder_layers
     if layers[0] != layers[1]:
         raise UserError(
@@ -91,7 +92,8 @@ def origins(params: Params) -> dict[str, str]:
 
 def _bucket_means(config: T5Config) -> jax.Array:
     """[decoder buckets, encoder buckets] float32: columns add up to 1, or to 0 for buckets without distances."""
-    buckets, farthest = config.relative_attention_num_buckets, config.relative_attention_max_distance
+    positions = config.buckets or Buckets()
+    buckets, farthest = positions.num_buckets, positions.max_distance
     steps = np.arange(-farthest, farthest + 1)
     encoder = relative_position_bucket(steps, True, buckets, farthest)
     decoder = relative_position_bucket(-np.abs(steps), False, buckets, farthest)

@@ -71,8 +71,8 @@ class DecoderOnlyModel(Model):
         """See `Model.flops_per_example`. lengths: {"targets": T}, or {"inputs": S, "targets": T} for a row of S + T."""
         T = sum(lengths.values()) + self.config.prompt_tokens
         flops, config = LayerFlops(self.config), self.config
-        ahead = (config.decoder_window or 0) if self.inputs_bidirectional_attention and "inputs" in lengths else 0
-        window = None if config.decoder_window is None else (config.decoder_window, ahead)
+        behind, sees_ahead = config.windows.decoder, self.inputs_bidirectional_attention and "inputs" in lengths
+        window = None if behind is None else (behind, behind if sees_ahead else 0)
         return 3.0 * (
             flops.self_attention_and_mlp(T, config.num_decoder_layers, window) + flops.output(T - config.prompt_tokens)
         )

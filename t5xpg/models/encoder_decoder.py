@@ -31,7 +31,7 @@ class Transformer(nnx.Module):
         self.token_embedder = token_embedder(named_key(key, "token_embedder"), encoder)
         self.prompt = make_prompt(key, encoder)
         self.decoder_token_embedder = (
-            None if config.share_embeddings else token_embedder(named_key(key, "decoder_token_embedder"), config)
+            None if config.embeddings.shared else token_embedder(named_key(key, "decoder_token_embedder"), config)
         )
         self.encoder = Encoder(named_key(key, "encoder"), encoder)
         self.decoder = Decoder(named_key(key, "decoder"), config)
@@ -106,7 +106,7 @@ class EncoderDecoderModel(Model):
     ) -> kv_cache.Cache:
         """Each layer's keys and values of the source, and room for those of its own positions: see `Decodable`."""
         decoder: Decoder = self.with_parameters(params).decoder
-        config, is_rotary = self.config, self.config.rotary_cross_attention
+        config, is_rotary = self.config, self.config.has_rotary_cross_attention
 
         def source_cache(tokens: jax.Array) -> kv_cache.SourceCache:
             source = self.source(params, tokens)
@@ -142,9 +142,10 @@ class EncoderDecoderModel(Model):
         S, T = lengths["inputs"] + self.config.prompt_tokens, lengths["targets"]
         decoder_flops, config = LayerFlops(self.config), self.config
         encoder_flops = LayerFlops(config.encoder)
-        encoder = encoder_flops.self_attention_and_mlp(S, config.num_encoder_layers, config.encoder_window)
+        encoder = encoder_flops.self_attention_and_mlp(S, config.num_encoder_layers, config.windows.encoder)
         encoder += config.num_encoder_layers * encoder_flops.global_tokens(S)
-        window = None if config.decoder_window is None or config.merged_attention else (config.decoder_window, 0)
+        behind = None if config.heads.merged else config.windows.decoder
+        window = None if behind is None else (behind, 0)
         decoder = decoder_flops.self_attention_and_mlp(T, config.num_decoder_layers, window)
         decoder += config.num_decoder_layers * decoder_flops.cross_attention(T, S)
         return 3.0 * (encoder + decoder + decoder_flops.output(T))

@@ -50,5 +50,5 @@ class EncoderOnlyModel(Model):
         """See `Model.flops_per_example`. lengths: {"inputs": S, "targets": S}."""
         S = lengths["inputs"]
         flops, config, length = LayerFlops(self.config), self.config, S + self.config.prompt_tokens
-        encoder = flops.self_attention_and_mlp(length, config.num_encoder_layers, config.encoder_window)
+        encoder = flops.self_attention_and_mlp(length, config.num_encoder_layers, config.windows.encoder)
         return 3.0 * (encoder + config.num_encoder_layers * flops.global_tokens(length) + flops.output(S))

@@ -211,8 +211,8 @@ class NgramEmbed(Embed):
 
     def __init__(self, key: jax.Array, config: T5Config) -> None:
         super().__init__(key, config.vocab_size, config.emb_dim)
-        assert config.ngram_lengths is not None
-        self.lengths, shape = config.ngram_lengths, (config.ngram_buckets, config.emb_dim)
+        assert config.ngrams is not None
+        self.lengths, shape = config.ngrams.lengths, (config.ngrams.buckets, config.emb_dim)
         self.ngram_embedding = parameter(
             named_key(key, "ngram_embedding"), initializers.zeros, shape, ("vocab", "embed")
         )
@@ -226,7 +226,7 @@ class NgramEmbed(Embed):
 
 def token_embedder(key: jax.Array, config: T5Config) -> Embed:
     """The embedding of a model's tokens."""
-    return Embed(key, config.vocab_size, config.emb_dim) if config.ngram_lengths is None else NgramEmbed(key, config)
+    return Embed(key, config.vocab_size, config.emb_dim) if config.ngrams is None else NgramEmbed(key, config)
 
 
 def _rows_of(table: jax.Array, ids: jax.Array) -> jax.Array:

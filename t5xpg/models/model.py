@@ -132,7 +132,7 @@ class LayerFlops:
     @property
     def key_or_value(self) -> int:
         """For one position, in the projection of the key or of the value."""
-        return self.projection * (self.config.num_kv_heads or self.config.num_heads) // self.config.num_heads
+        return self.projection * (self.config.heads.num_kv_heads or self.config.num_heads) // self.config.num_heads
 
     @property
     def pair(self) -> int:
@@ -151,11 +151,11 @@ class LayerFlops:
 
     def global_tokens(self, length: int) -> int:
         """For one layer of an encoder: the sums, keys and values of global tokens, and their pairs with positions."""
-        number = 0 if self.config.encoder_global_block is None else length // self.config.encoder_global_block
+        number = 0 if (size := self.config.windows.global_block) is None else length // size
         return number * (length * (2 * self.config.emb_dim + self.pair) + 2 * self.key_or_value)
 
     def cross_attention(self, queries: int, keys: int) -> int:
-        query_and_output = 0 if self.config.merged_attention else 2 * queries * self.projection
+        query_and_output = 0 if self.config.heads.merged else 2 * queries * self.projection
         key_and_value = 2 * keys * self.key_or_value * self.config.encoder.emb_dim // self.config.emb_dim
         return query_and_output + key_and_value + queries * keys * self.pair
 

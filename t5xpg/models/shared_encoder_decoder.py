@@ -35,7 +35,7 @@ class SharedTransformer(nnx.Module):
         """Encode tokens [B, S] int32 with the decoder's layers, without their cross attention."""
         stack = self.decoder
         pattern = AttentionPattern(tokens.shape[1], tokens, segment_ids, segment_ids)
-        geometry = self_geometries(stack.config, pattern, stack.config.encoder_window, stack.relpos_bias)
+        geometry = self_geometries(stack.config, pattern, stack.config.windows.encoder, stack.relpos_bias)
         x = dropout.at("embedding")(embed(tokens, stack.dtype, segment_ids))
         x = stack.run_layers(x, lambda x, layer, dropout, index: layer(x, geometry(layer, index), dropout), dropout)
         return Source(dropout.at("output")(stack.decoder_norm(x), shared_axis=None), tokens, segment_ids)

@@ -83,7 +83,7 @@ def position_table(
     key: jax.Array, config: T5Config, *, per_layer: bool, name: str = "relpos_bias"
 ) -> RelativePositionBias | None:
     """The table of relative positions of a layer (`per_layer`) or of a stack; None if it has none. key: its own."""
-    if config.relpos_bias_in_every_layer != per_layer or not config.relative_attention_bias:
+    if config.buckets is None or config.buckets.in_every_layer != per_layer:
         return None
     return RelativePositionBias(named_key(key, name), config)
 
@@ -93,7 +93,7 @@ class EncoderLayer(nnx.Module):
         self.relpos_bias = position_table(key, config, per_layer=True)
         add_norms(self, "attention", config)
         self.attention = Attention(named_key(key, "attention"), config)
-        if config.encoder_global_block is not None:
+        if config.windows.global_block is not None:
             self.global_input_layer_norm = RMSNorm(config.emb_dim)
         add_norms(self, "mlp", config)
         self.mlp = Mlp(named_key(key, "mlp"), config)
@@ -121,8 +121,8 @@ class DecoderLayer(DecoderOnlyLayer):
 
     def __init__(self, key: jax.Array, config: T5Config) -> None:
         super().__init__(key, config)
-        self.is_merged = config.merged_attention
-        self.turns_source = config.rotary_cross_attention
+        self.is_merged = config.heads.merged
+        self.turns_source = config.has_rotary_cross_attention
         if not self.is_merged:
             add_norms(self, "cross_attention", config)
             self.encoder_decoder_attention = Attention(
@@ -183,7 +183,7 @@ class Encoder(LayerStack):
         self.config = config
         self.dtype = jnp.dtype(config.dtype)
         self.relpos_bias = position_table(key, config, per_layer=False)
-        if config.encoder_global_block is not None:
+        if config.windows.global_block is not None:
             self.global_relpos_bias = position_table(key, config, per_layer=False, name="global_relpos_bias")
         self.add_layers(key, config, config.num_encoder_layers, self.layer)
         self.encoder_norm = RMSNorm(config.emb_dim)
@@ -203,10 +203,10 @@ class Encoder(LayerStack):
     ) -> Callable[[EncoderLayer, int | jax.Array], Geometry]:
         """The geometry of self attention for tokens [B, S], by layer and index."""
         pattern = AttentionPattern(tokens.shape[1], tokens, segment_ids, segment_ids)
-        sums, size = None, self.config.encoder_global_block
+        sums, size = None, self.config.windows.global_block
         if size is not None and tokens.shape[1] >= size:
             sums = global_tokens(tokens, segment_ids, size, self.global_relpos_bias)
-        return self_geometries(self.config, pattern, self.config.encoder_window, self.relpos_bias, None, sums)
+        return self_geometries(self.config, pattern, self.config.windows.encoder, self.relpos_bias, None, sums)
 
 
 class _DecoderStack(LayerStack):
@@ -223,7 +223,7 @@ class _DecoderStack(LayerStack):
     @property
     def window(self) -> tuple[int, int] | None:
         """The numbers of positions behind and ahead that a position sees in layers with a window."""
-        behind = self.config.decoder_window
+        behind = self.config.windows.decoder
         return None if behind is None else (behind, behind)
 
     def to_logits(self, embed: Embed, x: jax.Array) -> jax.Array:
@@ -265,7 +265,7 @@ class Decoder(_DecoderStack):
         self_pattern = AttentionPattern(length, target_tokens, segment_ids, segment_ids, is_causal=True)
         source_pattern = AttentionPattern(length, encoder_tokens, segment_ids, encoder_segment_ids)
         bias = source_pattern.make_bias(config.attention_chunk_size)
-        if not config.rotary_cross_attention:
+        if not config.has_rotary_cross_attention:
             # source keys are not turned, so products with them depend on a query's position: count it within its text
             positions = None if segment_ids is None else positions_in_segments(segment_ids)
             return self_geometries(config, self_pattern, self.window, self.relpos_bias, positions), lambda _: Geometry(

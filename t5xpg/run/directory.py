@@ -16,6 +16,7 @@ from t5xpg.base import environment, locks, paths
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import copy_file, read_json, remove_abandoned, write_json
 from t5xpg.base.paths import shown
+from t5xpg.models.config import setting_name
 from t5xpg.run.checkpoint.folders import require_path_for_orbax
 from t5xpg.run.records import to_json
 
@@ -281,4 +282,6 @@ def _gin_name(key: str, settings: Mapping[str, Any]) -> str:
     owner, _, field = key.removeprefix("settings.").rpartition(".")
     kind = settings.get(owner) if owner else "Experiment"
     is_unambiguous = sum(other == kind for other in settings.values()) <= 1
-    return f"{kind}.{field}" if isinstance(kind, str) and is_unambiguous else key.removeprefix("settings.")
+    if not isinstance(kind, str) or not is_unambiguous:
+        return key.removeprefix("settings.")
+    return setting_name(field) if kind == "T5Config" else f"{kind}.{field}"

@@ -18,7 +18,7 @@ from t5xpg.experiment.config import settings
 from t5xpg.experiment.experiment import Experiment
 from t5xpg.experiment.identity import decides_predictions
 from t5xpg.models import adaptation
-from t5xpg.models.config import ENCODER_SETTINGS, TWO_STACK_SETTINGS
+from t5xpg.models.config import ENCODER_SETTINGS, TWO_STACK_SETTINGS, setting_name
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
 from t5xpg.models.model import Model, Params
 from t5xpg.optim.state import TrainState
@@ -259,8 +259,8 @@ def _other_settings(meta: Mapping[str, Any], model: Model, initial: InitialCheck
         of_encoder = (*TWO_STACK_SETTINGS, *ENCODER_SETTINGS, "num_encoder_layers") if initial.adapt_decoder else ()
         compared = {name: value for name, value in compared.items() if name.removeprefix("config.") not in of_encoder}
     return [
-        f"{name.replace('config', 'T5Config', 1) if '.' in name else f'{type(model).__name__}.{name}'} {old} in the "
-        f"checkpoint, {new} now"
+        f"{setting_name(name.removeprefix('config.')) if '.' in name else f'{type(model).__name__}.{name}'} {old} in "
+        f"the checkpoint, {new} now"
         for name, (old, new) in differing({name: recorded[name] for name in compared}, compared).items()
     ]
 

@@ -214,10 +214,10 @@ def test_metrics_change_nothing_else_and_a_recording_has_each_task(workplace: Wo
 @pytest.mark.process
 def test_other_settings_do_not_measure_the_run(workplace: Workplace, blend: RunDirectory) -> None:
     """The run is evaluated as it was made, and another model does not predict."""
-    other = "--gin.encoder_decoder.T5Config.relative_attention_max_distance=64"
+    other = "--gin.positions.Buckets.max_distance=64"
     workplace.refused("eval", str(workplace.experiment), "--run=blend", other, words=["max_distance"])
     prompt = "--prompt=the <extra_id_0> sees"
-    more = ["--run=blend", "--gin.encoder_decoder.T5Config.relative_attention_max_distance=64"]
+    more = ["--run=blend", "--gin.positions.Buckets.max_distance=64"]
     printed = workplace.refused("infer", str(workplace.experiment), prompt, *more)
     assert ("max_distance" in printed, "mixture_or_task_name" in printed) == (True, False)
     # what decides nothing may differ: the dataset, dropout

@@ -21,6 +21,7 @@ from t5xpg.experiment import assembly, config
 from t5xpg.experiment.config import LoadedConfig, settings
 from t5xpg.experiment.identity import identity_settings
 from t5xpg.models.config import T5Config
+from t5xpg.models.positions import Rotary
 from t5xpg.run.checkpoint.checkpointer import CheckpointConfig, Checkpointer
 from t5xpg.run.directory import RunDirectory
 from t5xpg.train import initial_state
@@ -113,7 +114,7 @@ def test_what_peft_has_nothing_for(run: Any, runs: Path) -> None:
     for export in (to_peft.export, to_transformers.export):
         with refused("no folder that an export wrote"):
             export(loaded, path, path / "peft")
-    gemma = T5Config(vocab_size=99, rotary_base=1e4, layer_norms="both", relative_attention_bias=False)
+    gemma = T5Config(vocab_size=99, positions=Rotary(), layer_norms="both")
     with refused("transformers' T5 has no "):
         module_names(gemma)
 

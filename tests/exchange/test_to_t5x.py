@@ -27,6 +27,8 @@ from t5xpg.models.config import T5Config
 from t5xpg.models.decoder_only import DecoderOnlyModel
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
 from t5xpg.models.encoder_only import EncoderOnlyModel
+from t5xpg.models.parts import Heads
+from t5xpg.models.positions import Buckets
 from t5xpg.models.shared_encoder_decoder import SharedEncoderDecoderModel
 from tests.refusals import refused
 from tests.small_models import seq2seq
@@ -116,11 +118,11 @@ def test_decoders_alone_and_shared_stacks(tmp_path: Path) -> None:
 
 def test_what_t5x_has_no_network_for() -> None:
     usual = T5Config(vocab_size=40, **SIZES)
-    norms = dataclasses.replace(usual, qk_norm=True)
-    fewer = dataclasses.replace(usual, relative_attention_num_buckets=16, relative_attention_max_distance=64)
+    norms = dataclasses.replace(usual, heads=Heads(qk_norm=True))
+    fewer = dataclasses.replace(usual, positions=Buckets(16, 64))
     for model, named in (
         (EncoderOnlyModel(usual), "EncoderOnlyModel"),
-        (DecoderOnlyModel(dataclasses.replace(usual, relpos_bias_in_every_layer=True)), "decoder alone"),
+        (DecoderOnlyModel(dataclasses.replace(usual, positions=Buckets(in_every_layer=True))), "decoder alone"),
         (EncoderDecoderModel(norms), "qk_norm"),
         (EncoderDecoderModel(fewer), "16 up to 64"),
     ):

@@ -25,6 +25,7 @@ from t5xpg.experiment import config
 from t5xpg.experiment.assembly import assemble
 from t5xpg.models.config import T5Config
 from t5xpg.models.decoding import DecodingConfig
+from t5xpg.models.positions import Buckets
 from t5xpg.run.directory import RunDirectory
 from t5xpg.run.results import collect
 from tests.refusals import assert_named, refused
@@ -88,7 +89,7 @@ def test_an_umt5_of_bytes_is_loaded_with_the_tokenizers_name() -> None:
     """transformers 5.23 would load the class of tokenizer.json, which bytes have not."""
     assert tokenizer_type("umt5", Vocabulary()) == "byt5"
     assert tokenizer_type("t5", Vocabulary()) is None
-    config = T5Config(vocab_size=384, relpos_bias_in_every_layer=True)
+    config = T5Config(vocab_size=384, positions=Buckets(in_every_layer=True))
     assert 'tokenizer_type="byt5"' in card(Exported(SEQ2SEQ, config_to_transformers(config), {}), results=None, step=1)
 
 

@@ -14,12 +14,14 @@ from t5xpg.models.attention.relative_positions import RelativePositionBias, rela
 from t5xpg.models.config import T5Config
 from t5xpg.models.decoding import DecodingConfig, beam_search, greedy
 from t5xpg.models.layers import OFF
+from t5xpg.models.parts import Heads
+from t5xpg.models.positions import Buckets
 from tests.models.test_beyond_t5 import SIZES, batch, model_of, parameters
 from tests.models.test_layers import normal
 from tests.refusals import refused
 from tests.small_models import seq2seq
 
-CONFIG = T5Config(**SIZES, relpos_bias_in_every_layer=True)
+CONFIG = T5Config(**SIZES, positions=Buckets(in_every_layer=True))
 KEY = jax.random.key(0)
 
 
@@ -39,9 +41,7 @@ def reference_attention(layer: Attention, x: np.ndarray, memory: np.ndarray, bia
 @pytest.mark.parametrize("bidirectional", [True, False])
 def test_logits_of_attention(bidirectional: bool) -> None:
     """Shaw et al. 2018, equation 4: a logit is the query's product with its key and with that of the distance."""
-    config = T5Config(
-        9, emb_dim=6, num_heads=2, head_dim=5, relative_attention_num_buckets=8, relative_attention_max_distance=6
-    )
+    config = T5Config(9, emb_dim=6, num_heads=2, head_dim=5, positions=Buckets(8, 6))
     layer, positions = RelativeKeysAttention(KEY, config, bidirectional), RelativePositionBias(KEY, config)
     x = normal(2, 9, 6)
     table = positions.table(bidirectional=bidirectional)
@@ -82,4 +82,4 @@ def test_operations() -> None:
 
 def test_settings_beyond_t5_are_refused() -> None:
     with refused("qk_norm"):
-        RelativeKeysModel(T5Config(**SIZES, qk_norm=True))
+        RelativeKeysModel(T5Config(**SIZES, heads=Heads(qk_norm=True)))

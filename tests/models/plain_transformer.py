@@ -46,13 +46,13 @@ def _float64(tree: Any) -> Any:
 
 def _embedded(tables: Any, config: T5Config, ids: list[int]) -> np.ndarray:
     x = tables["embedding"][ids]
-    for length in config.ngram_lengths or ():
+    for length in () if config.ngrams is None else config.ngrams.lengths:
         for place in range(len(ids)):
             number = 0
             for at in range(place, place - length, -1):
                 number = (number * 1_000_003 + (ids[at] if at >= 0 else 0) + 1) % 2**32
             mixed = (number ^ number >> 15) * 0x2C1B3C6D % 2**32
-            x[place] += tables["ngram_embedding"][(mixed ^ mixed >> 16) % config.ngram_buckets]
+            x[place] += tables["ngram_embedding"][(mixed ^ mixed >> 16) % config.ngrams.buckets]
     return x
 
 
@@ -77,7 +77,7 @@ def _stack(
 ) -> np.ndarray:
     is_decoder = name == "decoder"
     number = config.num_decoder_layers if is_decoder else config.num_encoder_layers
-    first = len(encoded) if encoded is not None and config.rotary_cross_attention else 0
+    first = len(encoded) if encoded is not None and config.has_rotary_cross_attention else 0
     places, gates = first + np.arange(len(x)), np.ones(1)
     for index in range(number):
         if gate is not None and gate[0] == index:
@@ -85,10 +85,10 @@ def _stack(
             places = np.sort(np.argsort(-scores)[: gate[1]])
             x, gates = x[places], 2 / (1 + np.exp(-scores[places]))
         layer = stack[f"layers_{index}"]
-        is_local = (index + 1) % config.sliding_window_pattern != 0
-        window = config.encoder_window
+        is_local = (index + 1) % config.windows.pattern != 0
+        window = config.windows.encoder
         if is_decoder:
-            window = None if config.decoder_window is None else (config.decoder_window, 0)
+            window = None if config.windows.decoder is None else (config.windows.decoder, 0)
         own = "self_attention" if is_decoder else "attention"
         see = np.ones((len(x), len(x)), bool)
         for q in range(len(x)):
@@ -98,29 +98,29 @@ def _stack(
                     see[q, k] = False
                 if is_local and window is not None and not -window[1] <= behind <= window[0]:
                     see[q, k] = False
-        table = (layer if config.relpos_bias_in_every_layer else stack).get("relpos_bias")
+        table = (layer if config.has_table_in_every_layer else stack).get("relpos_bias")
         bias = np.where(see, 0.0, -np.inf)[None].repeat(config.num_heads, 0)
         if table is not None:
             distances = np.arange(len(x))[None, :] - np.arange(len(x))[:, None]
             bias = bias + table["rel_embedding"][:, relative_position_bucket(distances, not is_decoder, 32, 128)]
         y = _norm(layer, f"pre_{own}_layer_norm", x)
         seen = [(y, bias, places)]
-        if not is_decoder and (size := config.encoder_global_block) is not None and len(x) >= size:
+        if not is_decoder and (size := config.windows.global_block) is not None and len(x) >= size:
             block = np.minimum(np.arange(len(x)) // size, len(x) // size - 1)
             numbers = np.arange(len(x) // size)
             sums = np.stack([y[block == number].sum(axis=0) for number in numbers])
             buckets = relative_position_bucket(numbers[None, :] - block[:, None], True, 32, 128)
             added = stack["global_relpos_bias"]["rel_embedding"][:, buckets]
             seen.append((_norm(layer, "global_input_layer_norm", sums), added, None))
-        elsewhere = np.arange(len(encoded)) if encoded is not None and config.rotary_cross_attention else None
+        elsewhere = np.arange(len(encoded)) if encoded is not None and config.has_rotary_cross_attention else None
         source = (encoded, np.zeros((config.num_heads, len(x), 0 if encoded is None else len(encoded))), elsewhere)
-        if is_decoder and config.merged_attention:
+        if is_decoder and config.heads.merged:
             seen.append(source)
         y = _attention(layer[own], config, is_local, y, places, seen)
         x = x + _norm(layer, f"post_{own}_layer_norm", y)
-        if encoded is not None and not config.merged_attention:
+        if encoded is not None and not config.heads.merged:
             y = _norm(layer, "pre_cross_attention_layer_norm", x)
-            here = places if config.rotary_cross_attention else None
+            here = places if config.has_rotary_cross_attention else None
             y = _attention(layer["encoder_decoder_attention"], config, is_local, y, here, [source])
             x = x + _norm(layer, "post_cross_attention_layer_norm", y)
         y, mlp = _norm(layer, "pre_mlp_layer_norm", x), layer["mlp"]
@@ -137,18 +137,18 @@ def _attention(
 ) -> np.ndarray:
     """seen: of each group of positions what they are, their biases [H, Q, S], and their places or None."""
     H, K = config.num_heads, config.head_dim
-    shared = H // (config.num_kv_heads or H)
+    shared = H // (config.heads.num_kv_heads or H)
     found = []
     for head in range(H):
         mine, theirs = slice(head * K, head * K + K), slice(head // shared * K, head // shared * K + K)
         queries = x @ part["query"]["kernel"][:, mine]
-        if config.qk_norm:
+        if config.heads.qk_norm:
             queries = _norm(part, "query_norm", queries) / math.sqrt(K)
         queries = _turned(config, is_local, queries, places)
         rows, values = [], []
         for memory, bias, at in seen:
             keys = _turned(config, is_local, _norm(part, "key_norm", memory @ part["key"]["kernel"][:, theirs]), at)
-            rows.append(_capped(queries @ keys.T, config.attention_logit_softcap) + bias[head])
+            rows.append(_capped(queries @ keys.T, config.heads.logit_softcap) + bias[head])
             values.append(memory @ part["value"]["kernel"][:, theirs])
         weights = np.exp(np.concatenate(rows, axis=1))
         found.append(weights / weights.sum(axis=1, keepdims=True) @ np.concatenate(values))
@@ -157,11 +157,11 @@ def _attention(
 
 def _turned(config: T5Config, is_local: bool, x: np.ndarray, places: np.ndarray | None) -> np.ndarray:
     """Each pair of numbers k and k + K/2 as one complex number, multiplied by exp(i place base^(-2k/K))."""
-    if config.rotary_base is None or places is None:
+    if (rotary := config.rotary) is None or places is None:
         return x
     half = x.shape[1] // 2
-    base = config.rotary_local_base if is_local and config.rotary_local_base is not None else config.rotary_base
-    scale = 1.0 if is_local else config.rotary_scale
+    base = rotary.local_base if is_local and rotary.local_base is not None else rotary.base
+    scale = 1.0 if is_local else rotary.scale
     angles = np.outer(places / scale, [base ** (-k / half) for k in range(half)])
     turned = (x[:, :half] + 1j * x[:, half:]) * np.exp(1j * angles)
     return np.concatenate([turned.real, turned.imag], axis=1)

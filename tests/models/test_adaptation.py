@@ -1,5 +1,6 @@
 """An encoder-decoder that begins as a decoder alone."""
 
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -11,6 +12,8 @@ from t5xpg.models.adaptation import adapt_decoder, check_adaptable, decoder_para
 from t5xpg.models.config import T5Config
 from t5xpg.models.decoder_only import DecoderOnlyModel
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
+from t5xpg.models.parts import Embeddings, EncoderSizes, Heads
+from t5xpg.models.positions import Buckets, Rotary
 from t5xpg.models.shared_encoder_decoder import SharedEncoderDecoderModel
 from tests.refusals import refused
 
@@ -20,21 +23,21 @@ SIZES: dict[str, Any] = {
 }  # fmt: skip
 CASES: dict[str, dict[str, Any]] = {
     "t5_1_1": {},
-    "tables in every layer": {"relpos_bias_in_every_layer": True},
+    "tables in every layer": {"positions": Buckets(in_every_layer=True)},
     "t5gemma": {
-        "relative_attention_bias": False, "rotary_base": 10_000.0, "layer_norms": "both", "num_kv_heads": 1,
-        "attention_logit_softcap": 50.0, "logits_via_embedding": True, "share_embeddings": False,
+        "positions": Rotary(), "layer_norms": "both", "heads": Heads(num_kv_heads=1, logit_softcap=50.0),
+        "logits_via_embedding": True, "embeddings": Embeddings(shared=False),
     },
-    "scanned": {"scan_layers": True, "qk_norm": True},
-    "merged": {"merged_attention": True},
+    "scanned": {"scan_layers": True, "heads": Heads(qk_norm=True)},
+    "merged": {"heads": Heads(merged=True)},
 }  # fmt: skip
-OF_TWO_STACKS = ("share_embeddings", "merged_attention")
 
 
 def both(case: str) -> tuple[DecoderOnlyModel, Any, EncoderDecoderModel, Any]:
     settings = {**SIZES, **CASES[case]}
     model = EncoderDecoderModel(T5Config(**settings))
-    alone = DecoderOnlyModel(T5Config(**{name: settings[name] for name in settings if name not in OF_TWO_STACKS}))
+    of_one_stack = replace(model.config, heads=replace(model.config.heads, merged=False), embeddings=Embeddings())
+    alone = DecoderOnlyModel(of_one_stack)
     draw = np.random.default_rng(0)
     decoder = jax.tree.map(
         lambda leaf: jax.numpy.asarray(draw.normal(size=leaf.shape), leaf.dtype), alone.abstract_params()
@@ -56,7 +59,7 @@ def test_every_stack_is_the_decoder(case: str) -> None:
     head = params["token_embedder"]["embedding"].T / np.sqrt(16, dtype=np.float32) if head is None else head
     found = model.encode(params, tokens) @ head
     np.testing.assert_allclose(found, alone.logits(decoder, batch), rtol=1e-5, atol=1e-4)
-    for at in range(2) if not model.config.scan_layers and not model.config.merged_attention else ():
+    for at in range(2) if not model.config.scan_layers and not model.config.heads.merged else ():
         layer = params["decoder"][f"layers_{at}"]
         norms = [layer[f"pre_{kind}_attention_layer_norm"]["scale"] for kind in ("self", "cross")]
         np.testing.assert_array_equal(*norms)
@@ -78,7 +81,7 @@ def test_an_encoder_sees_distances_as_the_decoder_sees_those_behind() -> None:
     np.testing.assert_allclose(found[:, 8], behind[:, 8:12].mean(axis=1), rtol=1e-6)
     np.testing.assert_array_equal(found[:, 9:16], found[:, 25:])
     assert not found[:, 16].any(), "ahead by nothing: no position is"
-    assert model.config.relative_attention_num_buckets == 32
+    assert model.config.positions == Buckets(32)
 
 
 def test_what_is_listed() -> None:
@@ -99,7 +102,7 @@ def test_what_cannot_begin_so() -> None:
     for kind, setting, named in (
         (SharedEncoderDecoderModel, {}, "EncoderDecoderModel"),
         (EncoderDecoderModel, {"num_encoder_layers": 3}, "num_encoder_layers"),
-        (EncoderDecoderModel, {"encoder_mlp_dim": 9}, "encoder_mlp_dim"),
+        (EncoderDecoderModel, {"encoder_sizes": EncoderSizes(mlp_dim=9)}, "EncoderSizes.mlp_dim"),
     ):
         with refused(named):
             check_adaptable(kind(T5Config(**{**SIZES, **setting})))

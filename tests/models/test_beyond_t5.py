@@ -1,6 +1,8 @@
 """What later models changed of T5, each option by itself and together: against a plain program in float64."""
 
 import functools
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -12,6 +14,8 @@ from t5xpg.models.config import T5Config
 from t5xpg.models.decoder_only import DecoderOnlyModel
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
 from t5xpg.models.encoder_only import EncoderOnlyModel
+from t5xpg.models.parts import Embeddings, EncoderSizes, Heads, Ngrams, Windows
+from t5xpg.models.positions import Buckets, Rotary
 from tests.models import plain_transformer
 from tests.refusals import refused
 from tests.small_models import relative_l2, seq2seq, with_layers_of
@@ -24,43 +28,45 @@ SIZES: dict[str, Any] = {
 THREE_LAYERS: dict[str, Any] = {"num_encoder_layers": 3, "num_decoder_layers": 3}
 # of options that are the same in every layer
 ONE_LAYER: dict[str, Any] = {"num_encoder_layers": 1, "num_decoder_layers": 1}
-NO_BIAS = {"relative_attention_bias": False}
-ROTARY = {**NO_BIAS, "rotary_base": 100.0}
-T5GEMMA = {
-    **ROTARY, "num_kv_heads": 2, "layer_norms": "both", "attention_logit_softcap": 1.5, "logit_softcap": 2.0,
-    "encoder_window": (3, 3), "decoder_window": 2, "logits_via_embedding": True, "share_embeddings": False,
+ROTARY = Rotary(base=100.0)
+T5GEMMA: dict[str, Any] = {
+    "positions": ROTARY, "heads": Heads(num_kv_heads=2, logit_softcap=1.5), "layer_norms": "both", "logit_softcap": 2.0,
+    "windows": Windows((3, 3), 2), "logits_via_embedding": True, "embeddings": Embeddings(shared=False),
     "decoder_start_token_id": 2, **THREE_LAYERS,
 }  # fmt: skip
-T5GEMMA2 = {
-    **ROTARY, "num_kv_heads": 1, "layer_norms": "both", "qk_norm": True, "merged_attention": True,
-    "rotary_local_base": 7.0, "rotary_scale": 8.0, "encoder_window": (2, 3), "decoder_window": 3,
-    "sliding_window_pattern": 3, "logits_via_embedding": True, "mlp_activations": ("silu", "linear"),
-    **THREE_LAYERS,
+T5GEMMA2: dict[str, Any] = {
+    "positions": Rotary(base=100.0, local_base=7.0, scale=8.0), "layer_norms": "both",
+    "heads": Heads(num_kv_heads=1, qk_norm=True, merged=True), "windows": Windows((2, 3), 3, pattern=3),
+    "logits_via_embedding": True, "mlp_activations": ("silu", "linear"), **THREE_LAYERS,
 }  # fmt: skip
-REDLLM = {**ROTARY, "rotary_cross_attention": True, "qk_norm": True, "rotary_local_base": 7.0}
-GLOBAL: dict[str, Any] = {"encoder_window": (2, 1), "sliding_window_pattern": 3, "encoder_global_block": 4}
-UNBALANCED = {
-    "share_embeddings": False, "encoder_emb_dim": 10, "encoder_num_heads": 2, "encoder_mlp_dim": 9, "num_kv_heads": 2,
-    "encoder_num_kv_heads": 1,
+REDLLM: dict[str, Any] = {
+    "positions": Rotary(base=100.0, local_base=7.0, cross_attention=True), "heads": Heads(qk_norm=True),
 }  # fmt: skip
-NGRAMS: dict[str, Any] = {"ngram_lengths": (1, 4, 3), "ngram_buckets": 16}
+GLOBAL: dict[str, Any] = {"windows": Windows((2, 1), pattern=3, global_block=4)}
+UNBALANCED: dict[str, Any] = {
+    "embeddings": Embeddings(shared=False), "heads": Heads(num_kv_heads=2),
+    "encoder_sizes": EncoderSizes(emb_dim=10, num_heads=2, num_kv_heads=1, mlp_dim=9),
+}  # fmt: skip
+NGRAMS: dict[str, Any] = {"embeddings": Ngrams(lengths=(1, 4, 3), buckets=16)}
 OPTIONS: dict[str, dict[str, Any]] = {
     "t5": {},
     "post": {"layer_norms": "post"},
-    "no positions": NO_BIAS | ONE_LAYER,
-    "rotary and bias": {"rotary_base": 50.0, "relpos_bias_in_every_layer": True},
-    "windows": {"encoder_window": (2, 1), "decoder_window": 1, **THREE_LAYERS},
+    "no positions": {"positions": None, **ONE_LAYER},
+    "tables in every layer": {"positions": Buckets(in_every_layer=True)},
+    "windows": {"windows": Windows((2, 1), 1), **THREE_LAYERS},
     "global": GLOBAL,
-    "merged": {"merged_attention": True, "num_kv_heads": 1},
-    "merged, rotary": {**REDLLM, "merged_attention": True},
+    "merged": {"heads": Heads(num_kv_heads=1, merged=True)},
+    "merged, rotary": {**REDLLM, "heads": Heads(qk_norm=True, merged=True)},
     "n-grams": NGRAMS | ONE_LAYER,
-    "n-grams of two embeddings": {**NGRAMS, "share_embeddings": False, "decoder_start_token_id": 3, **ONE_LAYER},
+    "n-grams of two embeddings": {
+        "embeddings": replace(NGRAMS["embeddings"], shared=False), "decoder_start_token_id": 3, **ONE_LAYER,
+    },
     "unbalanced": UNBALANCED | ONE_LAYER,
-    "unbalanced t5gemma": T5GEMMA | UNBALANCED,
+    "unbalanced t5gemma": T5GEMMA | UNBALANCED | {"heads": T5GEMMA["heads"]},
     "redllm": REDLLM,
     "t5gemma": T5GEMMA,
     "t5gemma2": T5GEMMA2,
-}
+}  # fmt: skip
 PAIRS = [([5, 7, 9, 3, 8, 4, 6, 2, 11], [4, 6, 8, 1, 3, 2, 9]), ([12, 3, 4], [22, 21]), ([7, 1, 2, 28], [9])]
 
 
@@ -178,44 +184,54 @@ def test_operations() -> None:
     lengths = {"inputs": 10, "targets": 6}
     plain = model_of("t5").flops_per_example(lengths)
     head = 2 * 12 * 6  # of one position
-    assert plain - model_of("t5", num_kv_heads=2).flops_per_example(lengths) == 3 * 2 * 2 * 2 * head * (10 + 6 + 10)
-    fewer = model_of("t5", num_kv_heads=1).flops_per_example(lengths)
+    assert plain - model_of("t5", heads=Heads(num_kv_heads=2)).flops_per_example(lengths) == 3 * 2 * 2 * 2 * head * (
+        10 + 6 + 10
+    )
+    fewer = model_of("t5", heads=Heads(num_kv_heads=1)).flops_per_example(lengths)
     assert fewer - model_of("merged").flops_per_example(lengths) == 3 * 2 * 2 * 4 * head * 6
 
 
-CANNOT_BE: list[tuple[dict[str, Any], str]] = [
-    ({"num_kv_heads": 3}, "T5Config.num_kv_heads is 3"),
-    ({"layer_norms": "before"}, "Known: both, post, pre"),
-    ({"rotary_base": 10.0, "head_dim": 5}, "T5Config.head_dim is 5"),
-    ({"rotary_cross_attention": True}, "without rotary_base"),
-    ({"encoder_window": 3}, "T5Config.encoder_window is 3"),
-    ({"encoder_global_block": 4}, "encoder_window is None"),
-    ({**GLOBAL, "sliding_window_pattern": 2}, "sliding_window_pattern is 2"),
-    ({**GLOBAL, "rotary_base": 9.0}, "T5Config.rotary_base is 9.0"),
-    ({"attention_logit_softcap": 0.0}, "T5Config.attention_logit_softcap is 0.0"),
-    ({"rotary_scale": "8"}, "T5Config.rotary_scale is '8'"),
-    ({"encoder_num_heads": 3, "num_kv_heads": 2}, "encoder_num_kv_heads is None"),
-    ({"encoder_emb_dim": 16}, "share_embeddings is True"),
-    ({"encoder_mlp_dim": 0}, "encoder_mlp_dim is 0"),
-    ({"decoder_start_token_id": 29}, "T5Config.decoder_start_token_id is 29"),
-    ({"ngram_lengths": (3, 0)}, "ngram_lengths is (3, 0)"),
-    ({"ngram_buckets": 16}, "without ngram_lengths"),
-    ({"merged_attention": True, "attention_chunk_size": 4}, "attention_chunk_size is 4"),
-    ({"relative_attention_bias": False, "relpos_bias_in_every_layer": True}, "without relative_attention_bias"),
+CANNOT_BE: list[tuple[Callable[[], dict[str, Any]], str]] = [
+    (lambda: {"heads": Heads(num_kv_heads=3)}, "Heads.num_kv_heads is 3"),
+    (lambda: {"heads": Heads(logit_softcap=0.0)}, "Heads.logit_softcap is 0.0"),
+    (lambda: {"heads": Heads(merged=True), "attention_chunk_size": 4}, "attention_chunk_size is 4"),
+    (lambda: {"layer_norms": "before"}, "Known: both, post, pre"),
+    (lambda: {"positions": ROTARY, "head_dim": 5}, "T5Config.head_dim is 5"),
+    (lambda: {"positions": Rotary(scale="8")}, "Rotary.scale is '8'"),  # type: ignore[arg-type]
+    (lambda: {"windows": Windows(3)}, "Windows.encoder is 3"),  # type: ignore[arg-type]
+    (lambda: {"windows": Windows(global_block=4)}, "Windows.encoder is None"),
+    (lambda: {"windows": replace(GLOBAL["windows"], pattern=2)}, "Windows.pattern is 2"),
+    (lambda: {**GLOBAL, "positions": ROTARY}, "T5Config.positions is Rotary("),
+    (lambda: {**GLOBAL, "positions": Buckets(in_every_layer=True)}, "T5Config.positions is Buckets("),
+    (lambda: {"encoder_sizes": EncoderSizes(num_heads=3), "heads": Heads(2)}, "EncoderSizes.num_kv_heads is None"),
+    (lambda: {"encoder_sizes": EncoderSizes(emb_dim=16)}, "Embeddings.shared is True"),
+    (lambda: {"encoder_sizes": EncoderSizes(mlp_dim=0)}, "EncoderSizes.mlp_dim is 0"),
+    (lambda: {"decoder_start_token_id": 29}, "T5Config.decoder_start_token_id is 29"),
+    (lambda: {"embeddings": Ngrams(lengths=(3, 0))}, "Ngrams.lengths is (3, 0)"),
 ]
 
 
 def test_settings_that_no_model_can_have() -> None:
     for settings, named in CANNOT_BE:
         with refused(named):
-            T5Config(**{**SIZES, **settings})
+            T5Config(**{**SIZES, **settings()})
+
+
+def test_recorded_settings() -> None:
+    """The parts' settings, under the names that runs have recorded since before there were parts."""
+    found = model_of("t5gemma2").config.recorded()
+    assert len(found) == 42
+    named = {"rotary_base": 100.0, "rotary_scale": 8.0, "qk_norm": True, "decoder_window": 3, "share_embeddings": True}
+    absent = {"relative_attention_bias": False, "relative_attention_num_buckets": 32, "ngram_lengths": None}
+    assert {name: found[name] for name in named | absent} == named | absent
 
 
 def test_a_stack_alone_has_nothing_of_the_other() -> None:
-    for kind, settings in (
-        (DecoderOnlyModel, {"merged_attention": True, "share_embeddings": False}),
-        (DecoderOnlyModel, {"encoder_window": (4, 4)}),
-        (EncoderOnlyModel, {"decoder_window": 4}),
+    two_stacks = {"heads": Heads(merged=True), "embeddings": Embeddings(shared=False)}
+    for kind, settings, named in (
+        (DecoderOnlyModel, two_stacks, ("Heads.merged", "Embeddings.shared")),
+        (DecoderOnlyModel, {"windows": Windows((4, 4))}, ("Windows.encoder",)),
+        (EncoderOnlyModel, {"windows": Windows(decoder=4)}, ("Windows.decoder",)),
     ):
-        with refused(kind.__name__, *settings):
+        with refused(kind.__name__, *named):
             kind(T5Config(**SIZES, **settings)).abstract_params()

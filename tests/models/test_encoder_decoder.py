@@ -13,6 +13,8 @@ from flax.traverse_util import flatten_dict
 
 from t5xpg.models.config import T5Config
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
+from t5xpg.models.parts import Embeddings, EncoderSizes
+from t5xpg.models.positions import Buckets
 from tests.refusals import refused
 from tests.small_models import SIZES, equations, seq2seq
 
@@ -100,7 +102,7 @@ def products(jaxpr: Any) -> int:
     [
         {},
         {"logits_via_embedding": True, "mlp_activations": ("relu",)},
-        {"share_embeddings": False, "encoder_emb_dim": 20, "encoder_mlp_dim": 13},
+        {"embeddings": Embeddings(shared=False), "encoder_sizes": EncoderSizes(emb_dim=20, mlp_dim=13)},
     ],
 )
 def test_the_count_of_operations_is_that_of_the_program(settings):
@@ -126,10 +128,6 @@ def test_mistakes_in_the_configuration_are_named():
         ({"mlp_activations": ("gellu", "linear")}, "gelu"),
         ({"mlp_activations": ()}, "mlp_activations"),
         ({"dropout_rate": 1.0}, "dropout_rate"),
-        ({"relative_attention_num_buckets": 6}, "multiple of 4"),
-        ({"relative_attention_num_buckets": "32"}, "relative_attention_num_buckets is '32'"),
-        ({"relative_attention_max_distance": 16}, "above 16"),
-        ({"relative_attention_max_distance": 128.0}, "is 128.0"),
         ({"attention_chunk_size": 0}, "attention_chunk_size"),
         ({"attention_chunk_size": "64"}, "attention_chunk_size"),
         ({"remat_policy": "minimal"}, "Did you mean dots"),
@@ -137,5 +135,13 @@ def test_mistakes_in_the_configuration_are_named():
     ):
         with refused(named):
             T5Config(**{**SIZES, **settings})
+    for buckets, named in (
+        ({"num_buckets": 6}, "multiple of 4"),
+        ({"num_buckets": "32"}, "Buckets.num_buckets is '32'"),
+        ({"max_distance": 16}, "above 16"),
+        ({"max_distance": 128.0}, "is 128.0"),
+    ):
+        with refused(named):
+            Buckets(**buckets)
     for given, expected in ((["gelu", "linear"], ("gelu", "linear")), ("relu", ("relu",))):  # no mistakes
         assert T5Config(**{**SIZES, "mlp_activations": given}).mlp_activations == expected

@@ -16,6 +16,7 @@ from t5xpg.models.decoding import DecodingConfig
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
 from t5xpg.models.encoder_only import EncoderOnlyModel
 from t5xpg.models.layers import RMSNorm
+from t5xpg.models.positions import Buckets
 from t5xpg.models.shared_encoder_decoder import SharedEncoderDecoderModel
 from tests.refusals import refused
 from tests.small_models import SIZES as PLAIN
@@ -58,7 +59,7 @@ def results(model: Any, params: Any, batch: dict[str, np.ndarray]) -> tuple[Any,
 
 @functools.cache
 def plain(kind: type, packed: bool, own_tables: bool) -> tuple[Any, Any, Any]:
-    model = settings(kind, relpos_bias_in_every_layer=own_tables)
+    model = settings(kind, positions=Buckets(in_every_layer=own_tables))
     params = model.init(jax.random.key(0))
     batch = packed_batch() if packed else unpacked(packed_batch())
     return params, batch, results(model, params, batch)
@@ -81,7 +82,7 @@ SCAN = {"scan_layers": True}
 def test_the_numbers_are_those_of_plain_layers(kind, packed, own_tables, more) -> None:
     """Of logits and of every gradient; dropout has the same keys."""
     params, batch, (expected, expected_gradients) = plain(kind, packed, own_tables)
-    model = settings(kind, relpos_bias_in_every_layer=own_tables, **more)
+    model = settings(kind, positions=Buckets(in_every_layer=own_tables), **more)
     logits, gradients = results(model, with_layers_of(params, model.abstract_params()), batch)
     scale = np.abs(expected).max()
     np.testing.assert_allclose(logits, expected, atol=1e-5 * scale)
@@ -113,8 +114,8 @@ def test_a_policy_keeps_what_it_says() -> None:
 
 
 def test_new_parameters_are_those_of_plain_layers_bit_for_bit() -> None:
-    apart = settings(EncoderDecoderModel, relpos_bias_in_every_layer=True)
-    scanned = settings(EncoderDecoderModel, relpos_bias_in_every_layer=True, scan_layers=True)
+    apart = settings(EncoderDecoderModel, positions=Buckets(in_every_layer=True))
+    scanned = settings(EncoderDecoderModel, positions=Buckets(in_every_layer=True), scan_layers=True)
     params = scanned.init(jax.random.key(3))
     shapes = jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), params)
     assert shapes == jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), scanned.abstract_params())
@@ -124,7 +125,7 @@ def test_new_parameters_are_those_of_plain_layers_bit_for_bit() -> None:
 
 
 def test_axes_of_stacked_parameters() -> None:
-    axes = settings(EncoderDecoderModel, scan_layers=True, relpos_bias_in_every_layer=True).logical_axes()
+    axes = settings(EncoderDecoderModel, scan_layers=True, positions=Buckets(in_every_layer=True)).logical_axes()
     layers = axes["decoder"]["layers"]
     assert layers["self_attention"]["query"]["kernel"] == ("layers", "embed", "joined_kv")
     assert layers["pre_mlp_layer_norm"]["scale"] == ("layers", "embed")
@@ -142,7 +143,7 @@ def test_decoding_step_by_step(kind, method) -> None:
     tokens = packed_batch()["encoder_input_tokens"]
     found = []
     for more in ({}, SCAN | {"remat_policy": "full"}):
-        model = settings(kind, relpos_bias_in_every_layer=method == "beam", **more)
+        model = settings(kind, positions=Buckets(in_every_layer=method == "beam"), **more)
         params = model.init(jax.random.key(0))
         decodable = model.for_decoding(kind.feature_converters[0])
         decoded = jax.jit(lambda params, of=decodable: decoding.decode(of, params, tokens, config, 6))(params)

@@ -12,6 +12,7 @@ from t5xpg.base.xla_flags import CPU_JAXLIBS, ONEDNN_OPTIONS
 from t5xpg.models import matmul
 from t5xpg.models.config import T5Config
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
+from t5xpg.models.parts import Heads, Windows
 from tests.small_models import relative_l2, seq2seq
 
 WITH_ONEDNN = ONEDNN_OPTIONS["with"]
@@ -64,10 +65,10 @@ ONE_LAYER: dict[str, Any] = {
 }  # fmt: skip
 MODELS: dict[str, dict[str, Any]] = {
     "plain": {},
-    "one head": {"num_kv_heads": 1, "qk_norm": True},
+    "one head": {"heads": Heads(num_kv_heads=1, qk_norm=True)},
     "scanned": {"scan_layers": True, "remat_policy": "full"},
     "by chunks": {"attention_chunk_size": 4},
-    "windows": {"encoder_window": (2, 2)},
+    "windows": {"windows": Windows((2, 2))},
 }
 
 

@@ -7,6 +7,7 @@ import numpy as np
 
 from t5xpg.models.config import T5Config
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
+from t5xpg.models.parts import EncoderSizes, Ngrams
 from t5xpg.models.shared_encoder_decoder import SharedEncoderDecoderModel
 from tests.refusals import refused
 from tests.small_models import SIZES, seq2seq
@@ -28,7 +29,7 @@ def in_two_sets(shared: dict[str, Any]) -> dict[str, Any]:
 
 def test_it_is_an_encoder_decoder_with_two_equal_sets():
     """With an output matrix of its own: exchange/test_to_t5x.py."""
-    config = T5Config(**SIZES, logits_via_embedding=True, ngram_lengths=(2,), ngram_buckets=16)
+    config = T5Config(**SIZES, logits_via_embedding=True, embeddings=Ngrams(lengths=(2,), buckets=16))
     shared, plain = SharedEncoderDecoderModel(config), EncoderDecoderModel(config)
     params = shared.init(jax.random.key(0))
     params["decoder"]["relpos_bias"]["rel_embedding"] *= 3.0
@@ -47,7 +48,7 @@ def test_it_is_an_encoder_decoder_with_two_equal_sets():
 def test_what_it_cannot_have_is_refused():
     for settings, named in (
         ({"num_encoder_layers": 3}, "3 layers"),
-        ({"encoder_mlp_dim": 48}, "encoder_mlp_dim"),
+        ({"encoder_sizes": EncoderSizes(mlp_dim=48)}, "EncoderSizes.mlp_dim"),
     ):
         with refused(named):
             SharedEncoderDecoderModel(T5Config(**{**SIZES, **settings})).abstract_params()

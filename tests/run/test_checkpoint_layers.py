@@ -10,6 +10,7 @@ import pytest
 from t5xpg.distributed import MeshConfig, make_mesh, state_shardings, with_shardings
 from t5xpg.models.config import T5Config
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
+from t5xpg.models.positions import Buckets
 from t5xpg.optim import state as state_lib
 from t5xpg.optim.optimizers import Adafactor, Muon, Optimizer
 from t5xpg.optim.state import TrainState
@@ -19,7 +20,7 @@ from tests.refusals import refused
 
 CONFIG = T5Config(
     vocab_size=32, emb_dim=8, num_heads=2, head_dim=4, num_encoder_layers=2, num_decoder_layers=1, mlp_dim=16,
-    dropout_rate=0.1, relpos_bias_in_every_layer=True,
+    dropout_rate=0.1, positions=Buckets(in_every_layer=True),
 )  # fmt: skip
 PLAIN = EncoderDecoderModel(CONFIG)
 SCANNED = EncoderDecoderModel(dataclasses.replace(CONFIG, scan_layers=True, remat_policy="dots"))

@@ -125,7 +125,11 @@ def test_a_checkpoint_of_another_model(build: Any, overrides: tuple[str, ...]) -
 
 
 def test_the_rows_of_ngrams_are_not_those_of_the_vocabulary(trained: tuple[Path, TrainState], build: Any) -> None:
-    ngrams = ("encoder_decoder.T5Config.ngram_lengths=(2,)", "encoder_decoder.T5Config.ngram_buckets=16")
+    ngrams = (
+        "encoder_decoder.T5Config.embeddings=@parts.Ngrams()",
+        "parts.Ngrams.lengths=(2,)",
+        "parts.Ngrams.buckets=16",
+    )
     built = build(*ngrams)
     save(trained[0] / "ngrams", built, built.new_state())
     with refused("VOCAB_SIZE=384"):
@@ -157,7 +161,7 @@ def test_a_decoder_alone(build: Any, tmp_path: Path, monkeypatch: pytest.MonkeyP
     taught = build(*teaching, files=("gin/runs/distillation.gin",))
     with refused("TEACHER_CHECKPOINT"):
         initial_state.begin(taught)
-    built = build(named, "ADAPT_DECODER=True", "encoder_decoder.T5Config.share_embeddings=False")
+    built = build(named, "ADAPT_DECODER=True", "parts.Embeddings.shared=False")
     start = initial_state.begin(built)
     assert jax.tree.map(np.shape, start.state.params) == jax.tree.map(np.shape, built.abstract_state.params)
     assert same(start.state.params["decoder_token_embedder"], state.params["token_embedder"])

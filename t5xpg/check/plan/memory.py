@@ -135,8 +135,9 @@ def _activation_bytes(experiment: Experiment, rows: int, mesh: Mesh, fuses: bool
     if config.remat_policy != "none":
         layer = dataclasses.replace(config, num_encoder_layers=1, num_decoder_layers=1)
         layers = max(config.num_encoder_layers, config.num_decoder_layers)
-        if config.sliding_window_pattern <= layers and config.encoder_global_block is None:
-            layer = dataclasses.replace(layer, sliding_window_pattern=1)  # of two kinds, the layer that sees everything
+        if config.windows.pattern <= layers and config.windows.global_block is None:
+            # of two kinds, the layer that sees everything
+            layer = dataclasses.replace(layer, windows=dataclasses.replace(config.windows, pattern=1))
         all_kept = dataclasses.replace(layer, remat_policy="none")
         recomputed = _kept_bytes(experiment, all_kept, rows, mesh, fuses)
         recomputed -= _kept_bytes(experiment, layer, rows, mesh, fuses)
@@ -229,16 +230,18 @@ def _config_of_device(config: T5Config, model_devices: int) -> T5Config:
     def part(size: int) -> int:
         return math.ceil(size / model_devices)
 
-    sizes: dict[str, Any] = {"vocab_size": part(config.vocab_size), "decoder_start_token_id": 0}
-    for prefix, stack in {"": config, "encoder_": config.encoder}.items():
-        if prefix and stack is config:
-            continue  # as wide as the decoder
-        heads = part(stack.num_heads)
-        sizes |= {f"{prefix}num_heads": heads, f"{prefix}mlp_dim": part(stack.mlp_dim)}
-        if stack.num_kv_heads is not None:
-            minimum = part(stack.num_kv_heads)
-            sizes[f"{prefix}num_kv_heads"] = next(size for size in range(minimum, heads + 1) if heads % size == 0)
-    return dataclasses.replace(config, **sizes)
+    def sizes(stack: T5Config) -> tuple[dict[str, int], int | None]:
+        heads, kv_heads = part(stack.num_heads), stack.heads.num_kv_heads
+        if kv_heads is not None:
+            kv_heads = next(size for size in range(part(kv_heads), heads + 1) if heads % size == 0)
+        return {"num_heads": heads, "mlp_dim": part(stack.mlp_dim)}, kv_heads
+
+    of_decoder, kv_heads = sizes(config)
+    changes: dict[str, Any] = {**of_decoder, "heads": dataclasses.replace(config.heads, num_kv_heads=kv_heads)}
+    if config.encoder is not config:  # otherwise as wide as the decoder
+        of_encoder, kv_heads = sizes(config.encoder)
+        changes["encoder_sizes"] = dataclasses.replace(config.encoder_sizes, **of_encoder, num_kv_heads=kv_heads)
+    return dataclasses.replace(config, vocab_size=part(config.vocab_size), decoder_start_token_id=0, **changes)
 
 
 def _recomputed_bytes(config: T5Config, batch: Mapping[str, jax.ShapeDtypeStruct], rows: int) -> int:
@@ -247,10 +250,10 @@ def _recomputed_bytes(config: T5Config, batch: Mapping[str, jax.ShapeDtypeStruct
     if config.attention_chunk_size is not None and longest > config.attention_chunk_size:
         heads = max(config.num_heads, config.encoder.num_heads)
         pairs.append(heads * config.attention_chunk_size * longest)
-    behind = None if config.merged_attention else config.decoder_window
+    behind = None if config.heads.merged else config.windows.decoder
     of_decoder = None if behind is None else (behind, behind if "decoder_causal_attention" in batch else 0)
     stacks = (
-        (config.encoder_window, config.encoder.num_heads, "encoder_input_tokens"),
+        (config.windows.encoder, config.encoder.num_heads, "encoder_input_tokens"),
         (of_decoder, config.num_heads, "decoder_target_tokens"),
     )
     for window, heads, tokens in stacks:

@@ -12,15 +12,17 @@ from typing import Any
 
 from t5xpg.base.errors import UserError, nearest
 from t5xpg.models.config import T5Config
+from t5xpg.models.parts import Windows
+from t5xpg.models.positions import Buckets
 
 # model_type -> what the names of its classes begin with
 FAMILIES: Mapping[str, str] = {"t5": "T5", "mt5": "MT5", "umt5": "UMT5", "longt5": "LongT5"}
-_DISTANCES = {"relative_attention_num_buckets": 32, "relative_attention_max_distance": 128}  # by default
+# the buckets of relative positions: names in config.json and in Buckets, and the defaults of both
+_BUCKETS = {"relative_attention_num_buckets": "num_buckets", "relative_attention_max_distance": "max_distance"}
 # names in config.json and in T5Config
 _SIZES = {
     "vocab_size": "vocab_size", "d_model": "emb_dim", "d_kv": "head_dim", "d_ff": "mlp_dim",
     "num_layers": "num_encoder_layers", "num_decoder_layers": "num_decoder_layers", "num_heads": "num_heads",
-    **{name: name for name in _DISTANCES},
 }  # fmt: skip
 # second names of some, which transformers reads alike
 _ALIASES = {
@@ -81,14 +83,15 @@ def refuse_other_models(config: Mapping[str, Any]) -> None:
 
 def config_to_transformers(config: T5Config, eos_id: int = 1) -> dict[str, Any]:
     """The config.json of the same model (padding is 0 and starts decoding). Raises UserError where there is none."""
-    is_local = config.encoder_window is not None  # in all layers of the encoder, as far behind as ahead
+    is_local = config.windows.encoder is not None  # in all layers of the encoder, as far behind as ahead
     window_settings = ("encoder_window", "sliding_window_pattern", "encoder_global_block")
     config.require_t5("transformers' T5", window_settings if is_local else ())
-    model_type = "umt5" if config.relpos_bias_in_every_layer else "longt5" if is_local else "t5"
+    model_type = "umt5" if config.has_table_in_every_layer else "longt5" if is_local else "t5"
     settings = {
         "architectures": [f"{FAMILIES[model_type]}ForConditionalGeneration"],
         "model_type": model_type,
         **{theirs: getattr(config, ours) for theirs, ours in _SIZES.items()},
+        **{theirs: getattr(config.buckets, ours) for theirs, ours in _BUCKETS.items()},
         "dropout_rate": config.dropout_rate,
         "layer_norm_epsilon": 1e-6,
         "feed_forward_proj": feed_forward_proj(config),
@@ -100,17 +103,17 @@ def config_to_transformers(config: T5Config, eos_id: int = 1) -> dict[str, Any]:
         "decoder_start_token_id": 0,
         "dtype": "float32",
     }
-    if config.encoder_window is not None:
-        behind, ahead = config.encoder_window
-        if behind != ahead or config.sliding_window_pattern <= config.num_encoder_layers or model_type != "longt5":
+    if config.windows.encoder is not None:
+        behind, ahead = config.windows.encoder
+        if behind != ahead or config.windows.pattern <= config.num_encoder_layers or model_type != "longt5":
             raise UserError(
                 "transformers' LongT5 has windows as far behind as ahead in all layers of its encoder, and a table of "
-                f"positions for each stack; this model has {config.encoder_window} in all but every "
-                f"{config.sliding_window_pattern}th layer, relpos_bias_in_every_layer={model_type == 'umt5'}."
+                f"positions for each stack; this model has {config.windows.encoder} in all but every "
+                f"{config.windows.pattern}th layer, relpos_bias_in_every_layer={model_type == 'umt5'}."
             )
         settings |= {"encoder_attention_type": "local", "local_radius": behind}
-        if config.encoder_global_block is not None:
-            size = config.encoder_global_block
+        if config.windows.global_block is not None:
+            size = config.windows.global_block
             settings |= {"encoder_attention_type": "transient-global", "global_block_size": size}
     if head_factor_to_transformers(config) != 1.0:
         settings["scale_decoder_outputs"] = True
@@ -119,7 +122,7 @@ def config_to_transformers(config: T5Config, eos_id: int = 1) -> dict[str, Any]:
 
 def head_factor_to_transformers(config: T5Config) -> float:
     """The factor of an output matrix in exports: sqrt(D) for an untied umT5, since transformers 5 divides by it."""
-    is_scaled_for_nothing = config.relpos_bias_in_every_layer and not config.logits_via_embedding
+    is_scaled_for_nothing = config.has_table_in_every_layer and not config.logits_via_embedding
     return math.sqrt(config.emb_dim) if is_scaled_for_nothing else 1.0
 
 
@@ -165,25 +168,26 @@ def config_from_transformers(config: Mapping[str, Any], has_own_head: bool = Fal
             is_one = values.setdefault(name, values[alias]) == values[alias]
             require(values, name, is_one, f"{values[alias]!r}, as {alias} says, which is another name for it")
     try:
-        values = {"num_decoder_layers": values["num_layers"]} | _DISTANCES | values
+        values = {"num_decoder_layers": values["num_layers"]} | values
         sizes = {ours: values[theirs] for theirs, ours in _SIZES.items()}
+        buckets = {ours: values[theirs] for theirs, ours in _BUCKETS.items() if theirs in values}
     except KeyError as error:
         raise UserError(f"The checkpoint's config.json has no {error.args[0]!r}.") from error
     if model_type == "longt5":
-        kind = config.get("encoder_attention_type", "local")
+        kind, block = config.get("encoder_attention_type", "local"), None
         require(
             config, "encoder_attention_type", kind in ("local", "transient-global"), "'local' or 'transient-global'"
         )
         if kind == "transient-global":
-            sizes["encoder_global_block"] = _whole(config, "global_block_size", 16)
+            block = _whole(config, "global_block_size", 16)
         radius = _whole(config, "local_radius", 127)
-        sizes |= {"encoder_window": (radius, radius), "sliding_window_pattern": sizes["num_encoder_layers"] + 1}
+        sizes["windows"] = Windows((radius, radius), pattern=sizes["num_encoder_layers"] + 1, global_block=block)
     return T5Config(
         **sizes,
         mlp_activations=_mlp_activations(values),
         dropout_rate=_number(config, "dropout_rate", 0.1),
         logits_via_embedding=is_tied,
-        relpos_bias_in_every_layer=model_type == "umt5",
+        positions=Buckets(**buckets, in_every_layer=model_type == "umt5"),
     )
 
 

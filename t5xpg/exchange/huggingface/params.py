@@ -60,20 +60,20 @@ class Tensor(NamedTuple):
 
 def _attention_prefix(stack: str, config: T5Config) -> str:
     """The first part of the name of a stack's attention in LongT5; "" in other families."""
-    if stack == "decoder" or config.encoder_window is None:
+    if stack == "decoder" or config.windows.encoder is None:
         return ""
-    return "Local" if config.encoder_global_block is None else "TransientGlobal"
+    return "Local" if config.windows.global_block is None else "TransientGlobal"
 
 
 def _layer_tensors(stack: str, index: int, config: T5Config) -> Iterator[Tensor]:
     """The tensors of one layer."""
     ours, theirs = f"{stack}/layers_{index}", f"{stack}.block.{index}.layer"
     attentions = _ATTENTIONS[stack]
-    if config.relpos_bias_in_every_layer:
+    if config.has_table_in_every_layer:
         yield Tensor(f"{ours}/relpos_bias/rel_embedding", f"{theirs}.0.{_POSITIONS}", True)
     for number, (attention, their_attention, norm) in enumerate(attentions):
         their_attention = _attention_prefix(stack, config) + their_attention
-        if stack == "encoder" and config.encoder_global_block is not None:
+        if stack == "encoder" and config.windows.global_block is not None:
             name = "global_input_layer_norm"
             yield Tensor(f"{ours}/{name}/scale", f"{theirs}.{number}.{their_attention}.{name}.weight")
         yield Tensor(f"{ours}/{norm}/scale", f"{theirs}.{number}.layer_norm.weight")
@@ -90,10 +90,10 @@ def tensors_of(config: T5Config, head_factor: float) -> Iterator[Tensor]:
     """The tensors of a T5. head_factor: the factor of the checkpoint's output matrix."""
     yield Tensor("token_embedder/embedding", _EMBEDDING)
     for stack, layers in (("encoder", config.num_encoder_layers), ("decoder", config.num_decoder_layers)):
-        if not config.relpos_bias_in_every_layer:
+        if not config.has_table_in_every_layer:
             table = f"{stack}.block.0.layer.0.{_attention_prefix(stack, config)}{_POSITIONS}"
             yield Tensor(f"{stack}/relpos_bias/rel_embedding", table, True)
-            if stack == "encoder" and config.encoder_global_block is not None:
+            if stack == "encoder" and config.windows.global_block is not None:
                 table = table.replace(".relative", ".global_relative")
                 yield Tensor(f"{stack}/global_relpos_bias/rel_embedding", table, True)
         for index in range(layers):

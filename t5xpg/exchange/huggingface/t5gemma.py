@@ -17,19 +17,22 @@ from t5xpg.base.errors import UserError
 from t5xpg.exchange.formats.weights import LazyTensors
 from t5xpg.exchange.huggingface.config import refuse_other_models, require
 from t5xpg.exchange.huggingface.params import Tensor, from_tensors, to_tensors
-from t5xpg.models.config import T5Config
+from t5xpg.models.config import T5Config, setting_name
 from t5xpg.models.model import Params
+from t5xpg.models.parts import Embeddings, EncoderSizes, Heads, Windows
+from t5xpg.models.positions import Rotary
 
 FAMILIES: Mapping[str, str] = {"t5gemma": "T5Gemma", "t5gemma2": "T5Gemma2"}
 DECODERS = ("gemma2", "gemma3_text")
 # the sizes of a stack: names in transformers and in T5Config
 _SIZES = {
     "vocab_size": "vocab_size", "hidden_size": "emb_dim", "num_attention_heads": "num_heads", "head_dim": "head_dim",
-    "num_key_value_heads": "num_kv_heads", "intermediate_size": "mlp_dim",
+    "intermediate_size": "mlp_dim",
 }  # fmt: skip
+_KV_HEADS = "num_key_value_heads"
 _CAP, _LAST_CAP = "attn_logit_softcapping", "final_logit_softcapping"
 # the sizes in which T5Gemma's encoder can differ from its decoder
-_OF_A_STACK = ("hidden_size", "num_attention_heads", "num_key_value_heads", "intermediate_size")
+_OF_A_STACK = ("hidden_size", "num_attention_heads", _KV_HEADS, "intermediate_size")
 _ACTIVATIONS = {"gelu_pytorch_tanh": "gelu", "silu": "silu"}
 _LOCAL, _GLOBAL = "sliding_attention", "full_attention"
 _MATRICES = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "out": "o_proj"}
@@ -64,7 +67,7 @@ def is_decoder(config: Json) -> bool:
 
 def fits(config: T5Config) -> bool:
     """True if a model is meant to be one of this family rather than a T5."""
-    return config.rotary_base is not None and config.layer_norms == "both"
+    return config.rotary is not None and config.layer_norms == "both"
 
 
 def _layer_types(layers: int, pattern: int) -> list[str]:
@@ -91,8 +94,8 @@ def from_transformers(config: Json, tensors: Mapping[str, np.ndarray]) -> tuple[
             f"The checkpoint's config.json lacks a setting of {config['model_type']}, or has another kind of value for "
             f"it ({type(error).__name__}: {error}). Copy or download it again."
         ) from None
-    tied = {_EMBEDDINGS[1]: _EMBEDDINGS[0]} if ours.share_embeddings else {}
-    tied |= {_HEAD: _EMBEDDINGS[0 if ours.share_embeddings else 1]} if ours.logits_via_embedding else {}
+    tied = {_EMBEDDINGS[1]: _EMBEDDINGS[0]} if ours.embeddings.shared else {}
+    tied |= {_HEAD: _EMBEDDINGS[0 if ours.embeddings.shared else 1]} if ours.logits_via_embedding else {}
     expected = list(_tensors(ours, query_scale))
     if is_decoder(config):
         expected = list(_decoder_tensors(ours, query_scale))
@@ -113,7 +116,7 @@ class _Config:
         self.encoder, self.decoder = ({**caps, **part} for part in (encoder, decoder))
         for part in (config, images, self.encoder, self.decoder):
             refuse_other_models(part)
-        alike = [name for name in _SIZES if name not in _OF_A_STACK or self.is_second]
+        alike = [name for name in (*_SIZES, _KV_HEADS) if name not in _OF_A_STACK or self.is_second]
         alike += ["query_pre_attn_scalar", "hidden_activation", "rms_norm_eps", "sliding_window", "rope_parameters"]
         for name in (*alike, *([] if self.is_second else [_CAP]), "rope_theta", "rope_scaling", "rope_local_base_freq"):
             theirs = self.decoder.get(name)
@@ -133,8 +136,8 @@ class _Config:
     def config(self, tensors: Mapping[str, np.ndarray]) -> T5Config:
         """T5Config. tensors: they show whether encoder and decoder have the same embedding."""
         sizes = {ours: self.decoder[name] for name, ours in _SIZES.items()}
-        of_encoder = {f"encoder_{_SIZES[name]}": self.encoder.get(name) for name in _OF_A_STACK}
-        sizes |= {name: size for name, size in of_encoder.items() if size != sizes[name.removeprefix("encoder_")]}
+        own = [name for name in _OF_A_STACK if self.encoder.get(name) != self.decoder[name]]
+        of_encoder = {{**_SIZES, _KV_HEADS: "num_kv_heads"}[name]: self.encoder.get(name) for name in own}
         is_tied = self.whole.get("tie_word_embeddings") is not False
         is_shared = self.is_alone or (self.is_second and is_tied)
         if not is_shared and all(name in tensors for name in _EMBEDDINGS):
@@ -146,19 +149,22 @@ class _Config:
             mlp_activations=(_ACTIVATIONS[self.decoder["hidden_activation"]], "linear"),
             dropout_rate=float(self.whole.get("dropout_rate") or 0.0),
             logits_via_embedding=is_tied,
-            attention_logit_softcap=None if self.is_second else self.decoder[_CAP],  # which has it, and uses it nowhere
-            logit_softcap=self.decoder.get(_LAST_CAP),
-            relative_attention_bias=False,
+            positions=self._rotary(),
+            heads=Heads(
+                self.decoder[_KV_HEADS],
+                qk_norm=self.is_second,
+                logit_softcap=None if self.is_second else self.decoder[_CAP],  # which has it, and uses it nowhere
+                merged=self.is_second and not self.is_alone,
+            ),
+            embeddings=Embeddings(shared=is_shared),
+            windows=self._windows(),
+            encoder_sizes=EncoderSizes(**of_encoder),
             layer_norms="both",
-            qk_norm=self.is_second,
-            merged_attention=self.is_second and not self.is_alone,
-            share_embeddings=is_shared,
+            logit_softcap=self.decoder.get(_LAST_CAP),
             decoder_start_token_id=self.decoder["bos_token_id"],
-            **self._rotary(),
-            **self._windows(),
         )
 
-    def _rotary(self) -> dict[str, Any]:
+    def _rotary(self) -> Rotary:
         """Bases, and the scale in layers without a window; of a setting with several names, what transformers takes."""
         rope, scaling = (self.decoder.get(name) or {} for name in ("rope_parameters", "rope_scaling"))
         base = {"rope_theta": self.decoder.get("rope_theta")}
@@ -174,13 +180,13 @@ class _Config:
                 f"in {layers} of {self.whole['model_type']} a rope_theta, {' or '.join(known)}, and there is {one}"
             )
             require(self.decoder, "rope_parameters", is_known and one["rope_theta"] is not None, expected)
-        return {
-            "rotary_base": float(whole["rope_theta"]),
-            "rotary_local_base": float(local["rope_theta"]) if local["rope_theta"] != whole["rope_theta"] else None,
-            "rotary_scale": float(whole["factor"]) if kind == "linear" else 1.0,
-        }
+        return Rotary(
+            base=float(whole["rope_theta"]),
+            local_base=float(local["rope_theta"]) if local["rope_theta"] != whole["rope_theta"] else None,
+            scale=float(whole["factor"]) if kind == "linear" else 1.0,
+        )
 
-    def _windows(self) -> dict[str, Any]:
+    def _windows(self) -> Windows:
         size = int(self.decoder["sliding_window"])
         stacks = []
         for part in (self.encoder, self.decoder):  # transformers 4 did not write `layer_types` for Gemma 2 and 3
@@ -190,8 +196,8 @@ class _Config:
         are_regular = all(stack == _layer_types(len(stack), pattern) for stack in stacks)
         expected = f"{_LOCAL!r} in all but every so many-th layer, which has {_GLOBAL!r}, in both stacks alike"
         require(self.decoder, "layer_types", are_regular, expected)
-        windows: dict[str, Any] = {"decoder_window": size - 1, "sliding_window_pattern": pattern}
-        return windows if self.is_alone else {**windows, "encoder_window": _encoder_window(size, self.is_second)}
+        of_encoder = None if self.is_alone else _encoder_window(size, self.is_second)
+        return Windows(of_encoder, decoder=size - 1, pattern=pattern)
 
 
 def _decoder_tensors(config: T5Config, query_scale: float) -> Iterator[Tensor]:
@@ -212,7 +218,7 @@ def _tensors(config: T5Config, query_scale: float) -> Iterator[Tensor]:
     """The tensors of a T5Gemma. query_scale: the factor of products of queries and keys there."""
     stacks = {"encoder": config.num_encoder_layers, "decoder": config.num_decoder_layers}
     for ours, theirs, width in zip(_SHARED, _EMBEDDINGS, (config.encoder.emb_dim, config.emb_dim), strict=True):
-        if ours == _SHARED[0] or not config.share_embeddings:
+        if ours == _SHARED[0] or not config.embeddings.shared:
             yield Tensor(ours, theirs, factor=math.sqrt(width))
     for stack, layers in stacks.items():
         for index in range(layers):
@@ -226,15 +232,15 @@ def _layer_tensors(stack: str, index: int, config: T5Config, query_scale: float)
     """The tensors of one layer."""
     ours, theirs = f"{stack}/layers_{index}", f"model.{stack}.layers.{index}"
     attentions = [("attention" if stack == "encoder" else "self_attention", "self_attn")]
-    if stack == "decoder" and not config.merged_attention:
+    if stack == "decoder" and not config.heads.merged:
         attentions.append(("encoder_decoder_attention", "cross_attn"))
     parts = [("mlp", "feedforward")]
     for name, their_name in attentions:
         parts.append(("cross_attention" if their_name == "cross_attn" else name, their_name))
         for matrix, their_matrix in _MATRICES.items():
-            scale = query_scale if matrix == "query" and not config.qk_norm else 1.0
+            scale = query_scale if matrix == "query" and not config.heads.qk_norm else 1.0
             yield Tensor(f"{ours}/{name}/{matrix}/kernel", f"{theirs}.{their_name}.{their_matrix}.weight", True, scale)
-        if config.qk_norm:
+        if config.heads.qk_norm:
             scale = query_scale * math.sqrt(config.head_dim)
             yield Tensor(f"{ours}/{name}/query_norm/scale", f"{theirs}.{their_name}.q_norm.weight", False, scale, 1)
             yield Tensor(f"{ours}/{name}/key_norm/scale", f"{theirs}.{their_name}.k_norm.weight", shift=1)
@@ -250,13 +256,13 @@ def to_transformers(config: T5Config, params: Params, eos_id: int) -> tuple[dict
     """config.json and tensors of a model. Raises UserError where the family computes something else."""
     config_json = config_to_transformers(config, eos_id)
     is_second = config_json["model_type"] == "t5gemma2"
-    tensors = to_tensors(params, _tensors(config, config.head_dim**-0.5 if config.qk_norm else 1.0))
+    tensors = to_tensors(params, _tensors(config, config.head_dim**-0.5 if config.heads.qk_norm else 1.0))
     if config.decoder_start_token_id == 0 and not is_second:
         raise UserError(
             "transformers' T5Gemma hides padding from its decoder, and this model begins with it: "
             "decoder_start_token_id is 0 (T5Config). Train one that begins with another id."
         )
-    if config.share_embeddings and not is_second:
+    if config.embeddings.shared and not is_second:
         tensors[_EMBEDDINGS[1]] = tensors[_EMBEDDINGS[0]].copy()
     if is_second:
         D, (wide, patch) = config.emb_dim, (_VISION["hidden_size"], _VISION["patch_size"])
@@ -277,9 +283,10 @@ def to_transformers(config: T5Config, params: Params, eos_id: int) -> tuple[dict
 
 def config_to_transformers(config: T5Config, eos_id: int) -> dict[str, Any]:
     """The config.json of the same model. Raises UserError, which says why, where the family has no such model."""
-    is_second = config.merged_attention
+    is_second = config.heads.merged
     model_type = "t5gemma2" if is_second else "t5gemma"
-    size = None if config.decoder_window is None else config.decoder_window + 1
+    rotary, size = config.rotary, None if config.windows.decoder is None else config.windows.decoder + 1
+    assert rotary is not None
     _require_settings(config, FAMILIES[model_type], None if size is None else _encoder_window(size, is_second))
     first, *gate = config.mlp_activations
     activations = {ours: theirs for theirs, ours in _ACTIVATIONS.items()}
@@ -287,25 +294,25 @@ def config_to_transformers(config: T5Config, eos_id: int) -> dict[str, Any]:
         known = ", ".join(f"({name!r}, 'linear')" for name in activations)
         raise UserError(f"transformers' {FAMILIES[model_type]} has an MLP with {known}.")
     window = 4096 if size is None else size
-    default = {"rope_type": "default", "rope_theta": config.rotary_base}
+    default = {"rope_type": "default", "rope_theta": rotary.base}
     rope: dict[str, Any] = default
     if is_second:
-        scaled = {"rope_type": "linear", "factor": config.rotary_scale} if config.rotary_scale != 1.0 else {}
-        local = {**default, "rope_theta": config.rotary_local_base or config.rotary_base}
+        scaled = {"rope_type": "linear", "factor": rotary.scale} if rotary.scale != 1.0 else {}
+        local = {**default, "rope_theta": rotary.local_base or rotary.base}
         rope = {_GLOBAL: default | scaled, _LOCAL: local}
     tokens = {"pad_token_id": 0, "eos_token_id": eos_id, "bos_token_id": config.decoder_start_token_id}
 
     def stack(config: T5Config, layers: int) -> dict[str, Any]:
         return {
             **{theirs: getattr(config, ours) for theirs, ours in _SIZES.items()},
-            "num_key_value_heads": config.num_kv_heads or config.num_heads,
+            _KV_HEADS: config.heads.num_kv_heads or config.num_heads,
             "num_hidden_layers": layers,
             "hidden_activation": activations[first],
-            _CAP: config.attention_logit_softcap,
+            _CAP: config.heads.logit_softcap,
             _LAST_CAP: config.logit_softcap,
             # products of queries and keys are right as they are; normalised ones are divided by sqrt(K)
             "query_pre_attn_scalar": config.head_dim if is_second else 1,
-            "layer_types": _layer_types(layers, 1 if size is None else config.sliding_window_pattern),
+            "layer_types": _layer_types(layers, 1 if size is None else config.windows.pattern),
             "sliding_window": window,
             "rope_parameters": rope,
             "rms_norm_eps": 1e-6,
@@ -335,18 +342,20 @@ def config_to_transformers(config: T5Config, eos_id: int) -> dict[str, Any]:
 
 def _require_settings(config: T5Config, family: str, encoder_window: tuple[int, int] | None) -> None:
     """Raise UserError for a setting that differs from the one that all models of a family have."""
-    is_second = config.merged_attention
+    is_second = config.heads.merged
     needed: dict[str, Any] = {
-        "relative_attention_bias": False, "rotary_cross_attention": False, "qk_norm": is_second,
+        "rotary_cross_attention": False,
+        "qk_norm": is_second,
         "encoder_window": encoder_window,
-    }  # fmt: skip
+    }
     if is_second:
         needed |= {"share_embeddings": True, "logits_via_embedding": True, "attention_logit_softcap": None}
     else:
         needed |= {"rotary_local_base": None, "rotary_scale": 1.0}
+    ours = config.recorded()
     for name, value in needed.items():
-        if getattr(config, name) != value:
+        if ours[name] != value:
             raise UserError(
-                f"transformers' {family} has {name} {value!r}, and this model {getattr(config, name)!r}: "
+                f"transformers' {family} has {setting_name(name)} {value!r}, and this model {ours[name]!r}: "
                 "it has no architecture that computes the same."
             )

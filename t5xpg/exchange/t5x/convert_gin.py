@@ -322,7 +322,7 @@ class _Conversion:
         if self._modules:
             self._ours["MODULE_IMPORT"] = tuple(self._modules)
         if self._scalable:
-            self._ours["encoder_decoder.T5Config.relpos_bias_in_every_layer"] = True
+            self._ours["positions.Buckets.in_every_layer"] = True
             self._ours.setdefault("SCAN_LAYERS", True)
         ours = self._values_not_in(files)
         bindings = {name: value for name, value in ours.items() if "." in name}

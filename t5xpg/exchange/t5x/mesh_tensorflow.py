@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from t5xpg.exchange.huggingface.params import tensors_of
 from t5xpg.models.config import T5Config
+from t5xpg.models.positions import Buckets
 
 TARGET, PARAM_STATES, STEP = "target", "state/param_states", "state/step"
 _SLOTS = {"_slot_vc": "v_col", "_slot_vr": "v_row", "_slot_v": "v", "_slot_m": "m"}
@@ -20,7 +21,7 @@ def _params() -> dict[str, str]:
     """{"encoder.block.0.layer.0.SelfAttention.q": T5X's name}, with both kinds of MLP."""
     names: dict[str, str] = {}
     for mlp in (("relu",), ("gelu", "linear")):
-        config = T5Config(1, mlp_activations=mlp, relpos_bias_in_every_layer=True)
+        config = T5Config(1, mlp_activations=mlp, positions=Buckets(in_every_layer=True))
         names |= {tensor.theirs.removesuffix(".weight"): tensor.ours for tensor in tensors_of(config, 1.0)}
     names["decoder.logits"] = names.pop("lm_head")
     return names | {re.sub(r"(final_)?layer_norm$", "rms_norm", name): ours for name, ours in names.items()}

@@ -49,14 +49,13 @@ def network_of(model: Model) -> Network:
     """T5X's network for such a model. Raises UserError where T5X has none that computes the same."""
     config = model.config
     kind = known_kind(model, (*ENCODER_DECODERS, DecoderOnlyModel), "T5X has no network")
-    buckets, distance = config.relative_attention_num_buckets, config.relative_attention_max_distance
-    if (buckets, distance) != (_BUCKETS, _DISTANCE):
+    config.require_t5("T5X's networks")
+    if (ours := config.buckets) is not None and (ours.num_buckets, ours.max_distance) != (_BUCKETS, _DISTANCE):
         raise UserError(
             f"T5X's networks have {_BUCKETS} buckets of relative positions up to a distance of {_DISTANCE}; this model "
-            f"has {buckets} up to {distance}."
+            f"has {ours.num_buckets} up to {ours.max_distance}."
         )
-    config.require_t5("T5X's networks")
-    if not config.relpos_bias_in_every_layer:
+    if not config.has_table_in_every_layer:
         return DECODER_ONLY if kind is DecoderOnlyModel else MINIMAL
     if kind is DecoderOnlyModel:
         raise UserError("T5X has no decoder alone with tables of relative positions in every layer.")
@@ -187,4 +186,4 @@ RECORD = "t5xpg.json"  # beside the files of T5X and of engines, which do not sa
 
 def record_of(config: T5Config, vocabulary: Vocabulary) -> dict[str, Any]:
     """The sizes of a model and the vocabulary of its ids, as JSON."""
-    return {"model": dataclasses.asdict(config), "vocabulary": vocabulary.to_json()}
+    return {"model": config.recorded(), "vocabulary": vocabulary.to_json()}

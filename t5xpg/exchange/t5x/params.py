@@ -21,6 +21,7 @@ from t5xpg.exchange.t5x.mesh_tensorflow import TARGET, share_positions, t5x_name
 from t5xpg.models.config import MOST_LAYERS, T5Config
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
 from t5xpg.models.model import Params
+from t5xpg.models.positions import Buckets
 
 SCAN_AXIS = 1  # of T5X's scalable network by default
 STACKS = ("encoder", "decoder")
@@ -102,8 +103,7 @@ def config_of(state: StoredState, mlp_activations: tuple[str, ...] | None = None
     return T5Config(
         vocab_size=vocab_size, emb_dim=emb_dim, num_heads=heads, head_dim=joined // heads, mlp_dim=mlp_dim,
         num_encoder_layers=counts[0], num_decoder_layers=counts[1], mlp_activations=activations,
-        logits_via_embedding=_HEAD not in shapes, relative_attention_num_buckets=buckets,
-        relative_attention_max_distance=_DISTANCE, relpos_bias_in_every_layer=per_layer_tables,
+        logits_via_embedding=_HEAD not in shapes, positions=Buckets(buckets, _DISTANCE, per_layer_tables),
     )  # fmt: skip
 
 

@@ -126,16 +126,16 @@ class Attention(nnx.Module):
         """source_dim: the width of the states that keys and values are made from, if it is not emb_dim."""
         D, H, K = config.emb_dim, config.num_heads, config.head_dim
         E = D if source_dim is None else source_dim
-        G = config.num_kv_heads or H
+        G = config.heads.num_kv_heads or H
         self.num_heads = H
         self.head_dim = K
-        self.softcap = config.attention_logit_softcap
+        self.softcap = config.heads.logit_softcap
         self.float32_logits = config.float32_attention_logits
         self.query = Dense(named_key(key, "query"), (D, H * K), ("embed", "joined_kv"), _query_init(K))
         self.key = Dense(named_key(key, "key"), (E, G * K), ("embed", "joined_kv"), _attention_init)
         self.value = Dense(named_key(key, "value"), (E, G * K), ("embed", "joined_kv"), _attention_init)
         self.out = Dense(named_key(key, "out"), (H * K, D), ("joined_kv", "embed"), _attention_init)
-        self.query_norm, self.key_norm = (RMSNorm(K, "kv") if config.qk_norm else None for _ in range(2))
+        self.query_norm, self.key_norm = (RMSNorm(K, "kv") if config.heads.qk_norm else None for _ in range(2))
 
     def project_queries(self, x: jax.Array, rotation: Rotation | None = None) -> jax.Array:
         """[..., D] -> [..., H, K]. rotation: of the queries' positions."""

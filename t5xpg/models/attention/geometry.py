@@ -46,7 +46,7 @@ class Geometry(NamedTuple):
 
 def has_window(config: T5Config, index: int | jax.Array) -> Any:
     """True if the layer at `index`, counted from 0, has a window in a stack with windows; bool, or boolean []."""
-    return (index + 1) % config.sliding_window_pattern != 0
+    return (index + 1) % config.windows.pattern != 0
 
 
 # one item for layers with a window and one for the others; a single item where both have the same
@@ -72,7 +72,8 @@ def select_kind(config: T5Config, kinds: Kinds, index: int | jax.Array) -> Any:
 
 def rotations(config: T5Config, positions: jax.Array) -> Kinds:
     """The `Rotation` (or None) of positions [...] int32, for each kind of layer."""
-    differ = config.rotary_local_base is not None or config.rotary_scale != 1.0
+    rotary = config.rotary
+    differ = rotary is not None and (rotary.local_base is not None or rotary.scale != 1.0)
     return make_kinds(differ, functools.partial(rotation, config, positions))
 
 
@@ -96,9 +97,9 @@ def self_geometries(
     )
     unlimited = _UNLIMITED if config.scan_layers else None  # in a scan, both kinds need arrays of the same shape
     layers = config.num_decoder_layers if pattern.is_causal else config.num_encoder_layers
-    have_windows = window is not None and config.sliding_window_pattern > layers  # all of them
+    have_windows = window is not None and config.windows.pattern > layers  # all of them
     # merged attention adds the source to the decoder's positions: no blocks
-    by_blocks = False if config.merged_attention and pattern.is_causal else True if global_tokens is not None else None
+    by_blocks = False if config.heads.merged and pattern.is_causal else True if global_tokens is not None else None
 
     def biases(relpos_bias: RelativePositionBias | None) -> Kinds:
         table = None if relpos_bias is None else relpos_bias.table(bidirectional=not pattern.is_causal)

@@ -67,8 +67,8 @@ class RelativePositionBias(nnx.Module):
     """The parameters of relative positions, of a stack or of a layer: a bias [H, buckets]."""
 
     def __init__(self, key: jax.Array, config: T5Config) -> None:
-        self.num_buckets = config.relative_attention_num_buckets
-        self.max_distance = config.relative_attention_max_distance
+        assert config.buckets is not None
+        self.num_buckets, self.max_distance = config.buckets.num_buckets, config.buckets.max_distance
         shape, axes = (config.num_heads, self.num_buckets), ("heads", "relpos_buckets")
         self.rel_embedding = parameter(named_key(key, "rel_embedding"), _position_init, shape, axes)
 

@@ -26,11 +26,9 @@ class Rotation(NamedTuple):
 
 def rotation(config: T5Config, positions: jax.Array, has_window: bool = False) -> Rotation | None:
     """The rotation of positions [...] int32 in layers with or without a window; None without rotary positions."""
-    if config.rotary_base is None:
+    if (rotary := config.rotary) is None:
         return None
-    base, scale = config.rotary_base, config.rotary_scale
-    if has_window:
-        base, scale = config.rotary_local_base or base, 1.0
+    base, scale = (rotary.local_base or rotary.base, 1.0) if has_window else (rotary.base, rotary.scale)
     frequencies = base ** (-jnp.arange(0, config.head_dim, 2, dtype=jnp.float32) / config.head_dim) / scale
     angles = (positions[..., None].astype(jnp.float32) * frequencies)[..., None, :]
     return Rotation(jnp.cos(angles), jnp.sin(angles))

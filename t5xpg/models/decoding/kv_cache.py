@@ -122,7 +122,7 @@ def decode_step(
     shared = functools.cache(functools.partial(_query_positions, cache, cache, step))
     for index, (name, layer) in enumerate(decoder.named_layers()):
         own_cache = cache["layers"][name]
-        behind = config.decoder_window if has_window(config, index) else None
+        behind = config.windows.decoder if has_window(config, index) else None
         positions = _query_positions(cache, own_cache, step, behind) if "by_distance" in own_cache else shared(behind)
         rotation = select_kind(config, layer_rotations, index)
         x, layers[name] = _layer_step(layer, x, own_cache, step, positions, rotation)

@@ -15,6 +15,7 @@ from t5xpg.experiment.assembly import Assembly
 from t5xpg.experiment.experiment import Experiment
 from t5xpg.models.attention.biases import Blocks
 from t5xpg.models.config import T5Config
+from t5xpg.models.parts import EncoderSizes, Windows
 from t5xpg.optim import state
 from tests.experiment.test_config import write_gin
 
@@ -22,10 +23,7 @@ SIZES = {"emb_dim": 64, "mlp_dim": 128, "num_encoder_layers": 1, "num_decoder_la
 SMALL = ["BATCH_SIZE=8", *(f"encoder_decoder.T5Config.{name}={size}" for name, size in SIZES.items())]
 DEEP = ("encoder_decoder.T5Config.num_encoder_layers=6", "encoder_decoder.T5Config.num_decoder_layers=3")
 TWO_LAYERS = "encoder_decoder.T5Config.num_encoder_layers=2"
-WINDOWS = (
-    "encoder_decoder.T5Config.encoder_window=(31, 31)",
-    "encoder_decoder.T5Config.sliding_window_pattern=2",
-)
+WINDOWS = ("parts.Windows.encoder=(31, 31)", "parts.Windows.pattern=2")
 CHUNKS = "encoder_decoder.T5Config.attention_chunk_size=256"
 
 
@@ -100,12 +98,12 @@ def test_of_layers_that_are_made_again_the_one_without_a_window_counts(tmp_path)
 
 
 def test_windows_have_the_lengths_of_rows_and_the_heads_of_their_stack() -> None:
-    sizes = {"vocab_size": 9, "emb_dim": 16, "num_heads": 2, "head_dim": 8, "encoder_num_heads": 4}
-    of_encoder = T5Config(**sizes, encoder_window=(3, 3))
+    sizes = {"vocab_size": 9, "emb_dim": 16, "num_heads": 2, "head_dim": 8}
+    of_encoder = T5Config(**sizes, windows=Windows((3, 3)), encoder_sizes=EncoderSizes(num_heads=4))
     rows = {"encoder_input_tokens": (5, 1024), "decoder_target_tokens": (5, 8)}
     pairs = Blocks.of_window(1024, 3, 3).pairs(1024)
     assert memory._recomputed_bytes(of_encoder, shapes(rows), 5) == 4 * 5 * 4 * pairs
-    of_prefix = T5Config(**{**sizes, "encoder_num_heads": None}, decoder_window=3)
+    of_prefix = T5Config(**sizes, windows=Windows(decoder=3))
     rows = {"decoder_target_tokens": (5, 1280), "decoder_causal_attention": (5, 1280)}  # inputs and targets in one row
     for ahead in (3, 0):
         pairs = Blocks.of_window(1280, 3, ahead).pairs(1280)
@@ -128,15 +126,18 @@ def test_state_and_gradients_are_exact(tmp_path) -> None:
 
 
 @pytest.mark.parametrize(
-    "sizes",
+    "settings",
     [
-        {},
-        {"num_kv_heads": 1, "decoder_start_token_id": 383},
-        {"share_embeddings": False, "encoder_emb_dim": 96, "encoder_num_heads": 6, "encoder_num_kv_heads": 3},
+        [],
+        ["parts.Heads.num_kv_heads=1", "encoder_decoder.T5Config.decoder_start_token_id=383"],
+        [
+            "parts.Embeddings.shared=False", "parts.EncoderSizes.emb_dim=96", "parts.EncoderSizes.num_heads=6",
+            "parts.EncoderSizes.num_kv_heads=3",
+        ],
     ],
-)
-def test_more_devices_need_less_each(tmp_path, sizes: dict[str, object]) -> None:
-    experiment = small(tmp_path, *(f"encoder_decoder.T5Config.{name}={size}" for name, size in sizes.items()))
+)  # fmt: skip
+def test_more_devices_need_less_each(tmp_path, settings: list[str]) -> None:
+    experiment = small(tmp_path, *settings)
     one, two_data, two_model = (on_mesh(experiment, *sizes) for sizes in ((1, 1), (2, 1), (1, 2)))
     assert two_data.activations == pytest.approx(one.activations / 2, rel=0.02)
     assert two_data.batch == one.batch // 2

@@ -15,6 +15,8 @@ from t5xpg.models.decoder_only import DecoderOnlyModel
 from t5xpg.models.encoder_decoder import EncoderDecoderModel, T5Config
 from t5xpg.models.encoder_only import EncoderOnlyModel
 from t5xpg.models.model import Model
+from t5xpg.models.parts import Ngrams
+from t5xpg.models.positions import Buckets, Rotary
 from t5xpg.models.shared_encoder_decoder import SharedEncoderDecoderModel
 from tests.refusals import refused
 from tests.small_models import seq2seq
@@ -28,7 +30,7 @@ def made(kind: type[Model], every_layer: bool = False, tied: bool = False) -> tu
     model = kind(
         T5Config(
             vocab_size=390, emb_dim=16, num_heads=2, head_dim=8, mlp_dim=24, num_encoder_layers=2, num_decoder_layers=2,
-            logits_via_embedding=tied, relpos_bias_in_every_layer=every_layer,
+            logits_via_embedding=tied, positions=Buckets(in_every_layer=every_layer),
         )
     )  # fmt: skip
     params = model.init(jax.random.key(0))
@@ -119,10 +121,10 @@ def test_what_transformers_has_nothing_for() -> None:
     class MyModel(EncoderDecoderModel):
         pass
 
-    gemma = {"rotary_base": 1e4, "layer_norms": "both", "relative_attention_bias": False}
+    gemma = {"positions": Rotary(), "layer_norms": "both"}
     for kind, settings, named in (
         (MyModel, {}, "MyModel"),
-        (EncoderDecoderModel, {**gemma, "ngram_lengths": (3,)}, "ngram"),
+        (EncoderDecoderModel, {**gemma, "embeddings": Ngrams(lengths=(3,))}, "ngram"),
         (DecoderOnlyModel, {"mlp_activations": ("tanh",)}, "no MLP with the activations"),
     ):
         other = kind(T5Config(**{**vars(model.config), **settings}))

@@ -127,8 +127,9 @@ def test_what_exports_write() -> None:
     model, params = model_of(*family("t5gemma2")[:2])
     written = t5gemma.to_transformers(model.config, params, 1)[0]
     assert written["encoder"]["eoi_token_index"] == -1
-    with refused("attention_logit_softcap"):
-        t5gemma.to_transformers(dataclasses.replace(model.config, attention_logit_softcap=2.0), params, 1)
+    with refused("Heads.logit_softcap"):
+        heads = dataclasses.replace(model.config.heads, logit_softcap=2.0)
+        t5gemma.to_transformers(dataclasses.replace(model.config, heads=heads), params, 1)
     model, params = model_of(*family("t5gemma")[:2])
     with refused("decoder_start_token_id"):
         t5gemma.to_transformers(dataclasses.replace(model.config, decoder_start_token_id=0), params, 1)

@@ -14,6 +14,8 @@ from t5xpg.exchange.huggingface.config import (
     scales_outputs,
 )
 from t5xpg.models.encoder_decoder import EncoderDecoderModel, T5Config
+from t5xpg.models.parts import Heads
+from t5xpg.models.positions import Buckets
 from tests.refusals import refused
 
 SMALL: dict[str, Any] = {"d_model": 16, "d_kv": 4, "d_ff": 20, "num_heads": 4, "num_layers": 2, "vocab_size": 48}
@@ -23,12 +25,12 @@ def test_there_and_back() -> None:
     for settings in (
         {"vocab_size": 384, "num_decoder_layers": 4, "dropout_rate": 0.1},
         {"vocab_size": 32128, "mlp_activations": ("relu",), "logits_via_embedding": True},
-        {"vocab_size": 99, "head_dim": 3, "relative_attention_max_distance": 64, "mlp_activations": ("silu", "linear")},
-        {"vocab_size": 99, "relpos_bias_in_every_layer": True, "logits_via_embedding": True},
+        {"vocab_size": 99, "head_dim": 3, "positions": Buckets(max_distance=64), "mlp_activations": ("silu", "linear")},
+        {"vocab_size": 99, "positions": Buckets(in_every_layer=True), "logits_via_embedding": True},
     ):
         config = T5Config(**settings)
         written = json.loads(json.dumps(config_to_transformers(config)))
-        is_umt5 = config.relpos_bias_in_every_layer
+        is_umt5 = config.has_table_in_every_layer
         assert written["model_type"] == ("umt5" if is_umt5 else "t5")
         assert written["architectures"] == [f"{'UMT5' if is_umt5 else 'T5'}ForConditionalGeneration"]
         assert written["tie_word_embeddings"] == config.logits_via_embedding
@@ -60,7 +62,7 @@ def test_sizes_as_published() -> None:
     ):
         config = config_from_transformers(given, has_own_head=not tied)
         assert (EncoderDecoderModel(config).num_params, config.logits_via_embedding) == (num_params, tied)
-        assert config.relpos_bias_in_every_layer == (given.get("model_type") == "umt5")
+        assert config.has_table_in_every_layer == (given.get("model_type") == "umt5")
 
 
 # by model type, version of transformers, whether it says that it is tied, and that it divides
@@ -117,4 +119,4 @@ def test_what_cannot_be_said_in_the_other_configuration() -> None:
         with refused(named):
             config_from_transformers({key: value for key, value in given.items() if value is not None})
     with refused("qk_norm"):
-        config_to_transformers(T5Config(vocab_size=99, qk_norm=True))
+        config_to_transformers(T5Config(vocab_size=99, heads=Heads(qk_norm=True)))

@@ -16,6 +16,7 @@ from t5xpg.experiment import gin_t5x as tables
 from t5xpg.experiment.experiment import Experiment
 from t5xpg.experiment.gin_statements import Reference
 from t5xpg.models.config import T5Config
+from t5xpg.models.positions import Buckets
 from t5xpg.optim.optimizers import Adafactor
 from t5xpg.optim.schedules import Constant, InverseSquareRoot
 from tests.refusals import program_refused, refused
@@ -226,12 +227,12 @@ def test_a_network_that_is_spelled_out(tmp_path: Path) -> None:
     )
     found, experiment = converted(tmp_path, f"{text}network.T5Config:\n{said}  dropout_rate = %DROPOUT_RATE\n")
     assert found.unsupported == []
-    assert experiment.model.config == T5Config(**sizes, relpos_bias_in_every_layer=True, scan_layers=True)
+    assert experiment.model.config == T5Config(**sizes, positions=Buckets(in_every_layer=True), scan_layers=True)
     # or by the name of a size
     found, experiment = converted(tmp_path, PRETRAINING.replace("examples/t5/t5_1_1", "examples/scalable_t5/t5_1_1"))
     assert found.unsupported == []
     model = experiment.model.config
-    assert (model.relpos_bias_in_every_layer, model.scan_layers, model.emb_dim) == (True, True, 512)
+    assert (model.has_table_in_every_layer, model.scan_layers, model.emb_dim) == (True, True, 512)
     assert model.remat_policy == "dots"
     # whatever the name says: T5X's byt5/tiny includes t5_1_1/base
     model = converted(tmp_path, PRETRAINING.replace("t5_1_1/small", "byt5/tiny"))[1].model.config

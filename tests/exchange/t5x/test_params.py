@@ -16,6 +16,7 @@ from t5xpg.exchange.t5x.mesh_tensorflow import t5x_name
 from t5xpg.exchange.t5x.params import StoredState, config_of, params_of, state_of
 from t5xpg.models.config import T5Config
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
+from t5xpg.models.positions import Buckets
 from t5xpg.optim.optimizers import Adafactor
 from tests.refusals import refused
 from tests.small_models import seq2seq
@@ -31,7 +32,7 @@ def test_the_model_computes_what_t5x_computes(case: str, tmp_path: Path) -> None
     tied, scalable = "tied" in case, "scalable" in case
     assert config == T5Config(
         vocab_size=264 if case == "t5_1_1" else 48, **SIZES, logits_via_embedding=tied,
-        mlp_activations=("relu",) if tied else ("gelu", "linear"), relpos_bias_in_every_layer=scalable,
+        mlp_activations=("relu",) if tied else ("gelu", "linear"), positions=Buckets(in_every_layer=scalable),
     )  # fmt: skip
     params = params_of(state, config)
     expected = answers(case)

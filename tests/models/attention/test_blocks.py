@@ -1,5 +1,6 @@
 """Attention with a window by blocks, against masks and the program in NumPy, and what it holds; global tokens."""
 
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -16,6 +17,7 @@ from t5xpg.models.config import T5Config
 from t5xpg.models.decoder_only import DecoderOnlyModel
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
 from t5xpg.models.layers import OFF, Dropout
+from t5xpg.models.parts import Windows
 from tests.models import plain_transformer
 from tests.models.test_beyond_t5 import SIZES, model_of, padded, parameters
 from tests.small_models import largest_array, relative_l2, seq2seq, with_layers_of
@@ -99,7 +101,7 @@ def test_a_scanned_layer_is_of_one_of_two_kinds(is_local: bool) -> None:
 
 
 LONG = [[int(token) for token in RNG.integers(3, 29, length)] for length in (150, 83, 31)]
-GLOBAL = {"encoder_window": (3, 2), "sliding_window_pattern": 4, "encoder_global_block": 5}
+GLOBAL = {"windows": Windows((3, 2), pattern=4, global_block=5)}
 
 
 @pytest.mark.parametrize(
@@ -155,14 +157,13 @@ def test_no_array_holds_all_pairs() -> None:
         batch = {name: jax.ShapeDtypeStruct((1, lengths[name[:7]]), np.int32) for name in names}
         return largest_array(model, batch)
 
-    decoder = {"decoder_window": 9, "sliding_window_pattern": 9}
-    both = {"encoder_window": (9, 9), **decoder}
+    decoder, both = Windows(decoder=9, pattern=9), Windows((9, 9), 9, pattern=9)
     for kind, of, windows in ((EncoderDecoderModel, "encoder", both), (DecoderOnlyModel, "decoder", decoder)):
-        model = kind(T5Config(**SIZES, **windows))
+        model = kind(T5Config(**SIZES, windows=windows))
         one, two = (largest(model, {"encoder": 16, "decoder": 16, of: length}) for length in (1024, 2048))
         assert one < 1024**2
         assert two <= 2 * one
-        masks = kind(T5Config(**{**SIZES, **windows, "sliding_window_pattern": 1}))
+        masks = kind(T5Config(**SIZES, windows=replace(windows, pattern=1)))
         assert largest(masks, {"encoder": 16, "decoder": 16, of: 1024}) >= 1024**2
 
 
@@ -178,12 +179,12 @@ def test_short_rows_are_not_by_blocks() -> None:
 
 def test_operations() -> None:
     """Of a window, those of a block's queries with its keys; of global tokens, their sums, keys, values and pairs."""
-    lengths, window = {"inputs": 256, "targets": 6}, {"encoder_window": (3, 2), "sliding_window_pattern": 4}
+    lengths, windows = {"inputs": 256, "targets": 6}, Windows((3, 2), pattern=4)
     pair, D = 2 * 2 * 4 * 6, 12
     plain = model_of("t5").flops_per_example(lengths)
-    local = model_of("t5", **window).flops_per_example(lengths)
+    local = model_of("t5", windows=windows).flops_per_example(lengths)
     assert plain - local == 3 * 2 * pair * 256 * (256 - (64 + 3 + 2))
-    more = model_of("t5", **window, encoder_global_block=16).flops_per_example(lengths) - local
+    more = model_of("t5", windows=replace(windows, global_block=16)).flops_per_example(lengths) - local
     assert more == 3 * 2 * (16 * 256 * (pair + 2 * D) + 16 * 2 * 2 * D * 4 * 6)
 
 

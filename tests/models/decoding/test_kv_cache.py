@@ -9,16 +9,18 @@ import numpy as np
 import pytest
 
 from t5xpg.data.batch import ENC_DEC, LM, PREFIX_LM
-from t5xpg.models.config import ENCODER_SETTINGS, TWO_STACK_SETTINGS, T5Config
+from t5xpg.models.config import T5Config
 from t5xpg.models.decoder_only import DecoderOnlyModel
 from t5xpg.models.decoding import DecodingConfig, decode
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
+from t5xpg.models.parts import Embeddings, Windows
+from t5xpg.models.positions import Buckets
 from tests.models.test_beyond_t5 import NGRAMS, ONE_LAYER, REDLLM, SIZES, T5GEMMA, T5GEMMA2
 from tests.small_models import seq2seq
 
 B, N, S, T = 4, 3, 9, 6
 LENGTHS = (9, 4, 1, 0)  # of the inputs
-GEMMA = {name: value for name, value in T5GEMMA.items() if name not in TWO_STACK_SETTINGS | ENCODER_SETTINGS}
+GEMMA = {**T5GEMMA, "embeddings": Embeddings(), "windows": Windows(decoder=2)}
 
 
 @functools.cache
@@ -60,7 +62,7 @@ def full_batch(inputs: np.ndarray, continuations: np.ndarray, converter: str) ->
     [
         ("float32", 2e-5, ENC_DEC, None, False, {}),
         ("float32", 2e-5, ENC_DEC, N, False, {}),
-        ("float32", 2e-5, ENC_DEC, N, True, {"relpos_bias_in_every_layer": True}),
+        ("float32", 2e-5, ENC_DEC, N, True, {"positions": Buckets(in_every_layer=True)}),
         ("bfloat16", 0.1, ENC_DEC, N, True, {}),
         ("float32", 2e-5, LM, None, False, {}),
         ("float32", 2e-5, PREFIX_LM, N, False, {}),
@@ -72,7 +74,7 @@ def full_batch(inputs: np.ndarray, continuations: np.ndarray, converter: str) ->
         ("float32", 2e-5, ENC_DEC, None, False, T5GEMMA2),
         ("float32", 2e-5, ENC_DEC, N, True, T5GEMMA2),
         ("float32", 2e-5, LM, N, True, GEMMA),
-        ("float32", 2e-5, PREFIX_LM, None, False, {**GEMMA, "decoder_window": 20}),
+        ("float32", 2e-5, PREFIX_LM, None, False, {**GEMMA, "windows": Windows(decoder=20)}),
         ("float32", 2e-5, ENC_DEC, N, True, {**REDLLM, "prompt_tokens": 3}),
         ("float32", 2e-5, PREFIX_LM, None, False, {"prompt_tokens": 3, **ONE_LAYER}),
         ("float32", 2e-5, ENC_DEC, N, True, {**NGRAMS, **ONE_LAYER}),
