@@ -3,69 +3,19 @@
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from t5xpg.base import paths
 from t5xpg.base.errors import UserError
-from t5xpg.data.batch import ENC_DEC
-from t5xpg.data.objectives import Objective, name_of
 from t5xpg.data.recording.reader import RecordedData
 from t5xpg.data.spec import DatasetConfig
-from t5xpg.data.stream.client import DataService, TaskDescription
+from t5xpg.data.stream.client import DataService
 from t5xpg.data.stream.remote_evaluator import RemoteEvaluator
-from t5xpg.data.tasks import task_names
-from t5xpg.data.tasks.lengths import problems, span_numbers
-from t5xpg.data.text.manifest import find_manifests, read_manifest
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.evaluate.infer_eval import InferEval, TaskMetrics, metric_names, model_outputs
 from t5xpg.evaluate.validation import AnyStream, EvalStep, TaskValidation, Validation, task_configs
 from t5xpg.experiment.assembly import Assembly
 from t5xpg.experiment.identity import data_config
 from t5xpg.run.best import BestMetric, validation_names
-
-
-def describe_task(config: DatasetConfig, data_dir: Path) -> TaskDescription | None:
-    """The description that `DataService.describe` gives, for a readable task of the table, without the data process.
-
-    None for tasks that users registered, and if something is in the way: then the data process has to be asked. The
-    caller has to make sure that the text and the cache exist and are whole.
-    """
-    name = config.mixture_or_task_name
-    folders = find_manifests(data_dir)
-    entries = task_names.vocabularies(data_dir)
-    dataset = task_names.dataset_of(name, folders, entries)
-    if dataset is None or config.module_import or config.converter != ENC_DEC:
-        return None
-    manifest = read_manifest(folders[dataset])
-    counts = {split: record.documents for split, record in manifest.splits.items()}
-    row = task_names.row_of(name, dataset, entries)
-    if not row.is_of(manifest.fields) or (row.supervised is not None and config.objective is not None):
-        return None
-    objectives = [_with_objective(part, config.objective) for part in row.parts]
-    lengths = config.task_feature_lengths
-    if config.split not in counts or any(
-        objective is None or problems(part.name, lengths, objective, row.vocabulary, part.reserved)
-        for part, objective in zip(row.parts, objectives, strict=True)
-    ):
-        return None
-    return TaskDescription(
-        name=name,
-        tasks=tuple(sorted(row.tasks)),
-        splits=tuple(sorted(counts)),
-        cached=config.use_cached,
-        examples={split: counts[split] for split in sorted(counts)},
-        vocabulary=row.vocabulary,
-        objective=span_numbers(objectives, lengths),
-        has_metrics=row.has_metrics or bool(config.metrics),
-    )
-
-
-def _with_objective(part: task_names.Part, objective: Objective | None) -> Objective | None:
-    """The objective of a part: the experiment's if it sets one; None if that is not of the part's kind."""
-    if objective is None:
-        return part.objective
-    return objective if name_of(objective) == name_of(part.objective) else None
 
 
 @dataclass(frozen=True)
@@ -93,7 +43,7 @@ def measurements(
     of_metrics = dataclasses.replace(built, experiment=built.experiment.of_metrics)
 
     def task_streams() -> dict[str, AnyStream]:
-        tasks = task_configs(config, describe(service, config))
+        tasks = task_configs(config, service.describe(config))
         return {task.mixture_or_task_name: service.open(task) for task in tasks}
 
     def evaluator() -> RemoteEvaluator:
@@ -109,12 +59,6 @@ def measurements(
     )
 
 
-def describe(service: DataService | RecordedData, config: DatasetConfig) -> TaskDescription:
-    """The description of the task, if possible without waiting for the data process."""
-    known = describe_task(config, paths.data_directory()) if isinstance(service, DataService) else None
-    return known or service.describe(config)
-
-
 def require_metrics(service: DataService | RecordedData, config: DatasetConfig) -> None:
     """Raise UserError if a run that has INFER_EVAL_PERIOD cannot compute metrics of its tasks."""
     if not isinstance(service, DataService):
@@ -122,14 +66,14 @@ def require_metrics(service: DataService | RecordedData, config: DatasetConfig) 
             "INFER_EVAL_PERIOD is set, and a recording holds no metrics of tasks: train from the live data, or set "
             "INFER_EVAL_PERIOD=None (`make eval` computes them afterwards)."
         )
-    if not describe(service, config).has_metrics:
+    if not service.describe(config).has_metrics:
         raise UserError(no_metrics(config.mixture_or_task_name))
 
 
 def require_selection(service: DataService | RecordedData, config: DatasetConfig, selection: BestMetric) -> None:
     """Raise UserError, with the nearest names, if a run does not measure the metric that it is selected by."""
     if selection.of_validation:
-        tasks = [task.mixture_or_task_name for task in task_configs(config, describe(service, config))]
+        tasks = [task.mixture_or_task_name for task in task_configs(config, service.describe(config))]
         selection.require(validation_names(tasks))
     elif isinstance(service, DataService):  # a recording has no metrics: `require_metrics` has said so
         with service.evaluator(dataclasses.replace(config, max_batches=1)) as evaluator:

@@ -10,7 +10,7 @@ import itertools
 import json
 import math
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -109,16 +109,15 @@ def collect(
     *,
     train_points: Sequence[int] | None = None,
     state: State | None = None,
-    read: Callable[[Path], list[dict[str, Any]]] = read_jsonl,
 ) -> Results:
     """The results of a run, from its records alone.
 
     train_points: the steps of another run's training curve. The curve of this run then has its points at those of them
-    that it has reached. state: only its evaluations are taken. read: reads a file of records. Raises UserError if there
-    is no run, no validation loss yet, or a file is unreadable.
+    that it has reached. state: only its evaluations are taken. Raises UserError if there is no run, no validation loss
+    yet, or a file is unreadable.
     """
     record = run.read()
-    metrics = read(run.metrics_jsonl)
+    metrics = read_jsonl(run.metrics_jsonl)
     train, validation = records_of_split(metrics, "train"), records_of_split(metrics, "validation")
     if all(line.get("loss") is None for line in validation):
         raise UserError(
@@ -132,7 +131,7 @@ def collect(
     labelled = {label(one.record, None if main is None else main.record): one for one in others}
     evaluated = None if main is None else _published(main.record)
     shown = [one for one in (main, *labelled.values()) if one is not None]
-    timing = read(run.timing_jsonl)
+    timing = read_jsonl(run.timing_jsonl)
     optional = {
         "selected": selected,
         "tasks": task_curves(metrics),
