@@ -17,6 +17,7 @@ from t5xpg.base.files import read_json
 from t5xpg.run.directory import RunDirectory
 
 RECORD, PREDICTIONS = "evaluation.json", "predictions"
+PREDICTED = ("examples", "decoding")  # what determines predicted metrics, besides the state and the split
 Record = Mapping[str, Any]
 State = tuple[int, int | None]  # a step, and the number of checkpoints up to it whose mean was measured; None: no mean
 
@@ -36,6 +37,11 @@ class Evaluation:
     def attention_json(self) -> Path:
         """The attention over the encoder, for some examples."""
         return self.folder / "attention.json"
+
+    @property
+    def significance_json(self) -> Path:
+        """The comparison of the predictions with those of another run."""
+        return self.folder / "significance.json"
 
     def predictions(self, task: str) -> Path:
         """The file of the predictions of a task."""

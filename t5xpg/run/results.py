@@ -16,11 +16,10 @@ from typing import Any
 
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import read_json, write_text
-from t5xpg.base.markdown import cell
 from t5xpg.run.best import Best, BestMetric
 from t5xpg.run.command_options import options_of
 from t5xpg.run.directory import RunDirectory
-from t5xpg.run.evaluations import Evaluation, State, all_of, label, state_of
+from t5xpg.run.evaluations import PREDICTED, Evaluation, State, all_of, label, state_of
 from t5xpg.run.provenance import counting_starts
 from t5xpg.run.records import read_jsonl, records_of_split
 
@@ -28,10 +27,6 @@ Record = Mapping[str, Any]
 Results = dict[str, Any]
 
 FORMAT = 1
-PREDICTED = ("examples", "decoding")  # what determines predicted metrics, besides the state and the split
-# Answers without a model: their names in the records of evaluations, and their names for people.
-TRIVIAL = {"copy": "copying the input", "majority": "the most frequent answer"}
-SIGNIFICANCE, _COMPARED = "significance.json", ("mean", "other_mean", "difference")
 TRAIN_POINTS = 200  # of the thinned training curve
 _CURVE_NAMES = ("loss", "nats_per_byte", "bits_per_byte", "accuracy")
 _FACTS_OF_A_START = ("git", "versions", "host", "devices")
@@ -73,37 +68,6 @@ def _metric_columns(lines: Sequence[Record]) -> dict[str, Any]:
     return {"step": steps, "examples": examples, **decoding, **others, "metrics": metrics}
 
 
-def label_of(evaluation: Record) -> str:
-    """What a published evaluation is of: its split, and what it has otherwise than the first one."""
-    return str(evaluation.get("label") or evaluation.get("split", "validation"))
-
-
-def significance_rows(comparison: Record) -> tuple[list[str], list[list[str]]]:
-    """The header and rows of a comparison of predictions with those of another run (`evaluate.significance`)."""
-    rows = [
-        [f"{task} / {name}", *("{:.2f} [{:.2f}, {:.2f}]".format(*one[part]) for part in _COMPARED), f"{one['p']:.3f}"]
-        for task, metrics in comparison["tasks"].items()
-        for name, one in metrics.items()
-    ]
-    title = f"{comparison['split']}, {comparison['samples']:,} samples, seed {comparison['seed']}: mean [95%]"
-    return [title, comparison["run"], comparison["other"], "difference", "p"], rows
-
-
-def filled_rows(evaluation: Record) -> tuple[list[str], list[list[str]]]:
-    """The header and rows of the blanks of an evaluation: the share of answers that equal the removed text, in %."""
-    names = ("exact_match", "exchanged", "unigram", "examples")
-    rows = [[kind, *(cell(one[name]) for name in names)] for kind, one in evaluation.get("blanks", {}).items()]
-    title = f"blanks of {label_of(evaluation)}, exact match in %"
-    return [title, "model", "model, shown another text", "most frequent in training", "examples"], rows
-
-
-def decoding_text(settings: Mapping[str, Any]) -> str:
-    """Settings of decoding as a text: "beam, num_decodes 4, …, inputs 128, targets 80"."""
-    rest = {name: value for name, value in settings.items() if name not in ("method", "task_feature_lengths")}
-    numbers = {**rest, **settings.get("task_feature_lengths", {})}
-    return ", ".join([str(settings.get("method")), *(f"{name} {value}" for name, value in numbers.items())])
-
-
 def collect(
     run: RunDirectory,
     *,
@@ -137,7 +101,7 @@ def collect(
         "tasks": task_curves(metrics),
         "other_splits": {name: _published(one.record, name) for name, one in labelled.items()},
         "attention": None if main is None else _read_if_present(main.attention_json),
-        "significance": [one for each in shown if (one := _read_if_present(each.folder / SIGNIFICANCE))],
+        "significance": [one for each in shown if (one := _read_if_present(each.significance_json))],
     }
     return {
         "format": FORMAT,

@@ -22,7 +22,7 @@ from t5xpg.base import digests, environment, paths
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import directory_atomically, room_for, write_text
 from t5xpg.base.markdown import cell
-from t5xpg.run.comparison_tables import MEASURES
+from t5xpg.run.numbers import MEASURES
 from t5xpg.run.report import README_FILE
 from t5xpg.run.results_page import CURVE_FILE, METRIC_FILE
 from t5xpg.site import docstrings, lineage
