@@ -14,7 +14,7 @@ from t5xpg.data.tasks import task_names
 from t5xpg.data.text.lines import SURROGATE
 from t5xpg.data.vocab.sentinels import blanks_of, fill
 from t5xpg.evaluate.infer_resume import open_partial
-from t5xpg.evaluate.infer_sources import Row, Source, file_source, json_line, open_split, read_records, split_config
+from t5xpg.evaluate.infer_sources import Row, Source, file_source, json_line, open_split, read_rows, split_config
 from t5xpg.evaluate.predictor import Answer, Predictor
 from t5xpg.evaluate.trained_model import Step
 from t5xpg.experiment import data_state, prepare
@@ -91,13 +91,13 @@ def predict_file(
     or has a blank without a sentinel.
     """
     target = _output_file(target)
-    records = list(read_records(source))  # all are read first, so that no mistake shows after hours
-    if halves := sum(SURROGATE.search(record.text) is not None for record in records):
+    rows = list(read_rows(source))  # all are read first, so that no mistake shows after hours
+    if halves := sum(SURROGATE.search(row.text) is not None for row in rows):
         print(f"texts with half a character (a lone surrogate), read as U+FFFD: {halves:,}", file=sys.stderr)
     predictor, _ = Predictor.from_run(loaded, path, step)
-    for record in records:
-        predictor.check(prompt + record.text, f"{source}:{record.number}:")
-    _predict(predictor, file_source(source, records, predictor, prompt), target)
+    for row in rows:
+        predictor.check(prompt + row.text, f"{source}:{row.number}:")
+    _predict(predictor, file_source(source, rows, predictor, prompt), target)
 
 
 def predict_split(loaded: LoadedConfig, path: Path, split: str, target: Path | None, step: Step = None) -> None:

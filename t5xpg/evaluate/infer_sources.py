@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,16 +34,18 @@ _RECORD = '{"inputs": "a text with <extra_id_0>"}'
 
 
 @dataclass(frozen=True)
-class Record:
-    """A line of an input file: its number, its whole JSON object, and the text with blanks."""
+class Row:
+    """One input: its JSON object and its text. fills: whether the answer fills in blanks of the text. number: of the
+    line in a file."""
 
-    number: int
-    content: dict[str, Any]
+    content: Mapping[str, Any]
     text: str
+    fills: bool = True
+    number: int = 0
 
 
-def read_records(source: Path) -> Iterator[Record]:
-    """Yields the records of a JSONL file. Raises UserError naming file and line for a line that is no record."""
+def read_rows(source: Path) -> Iterator[Row]:
+    """Yields the rows of a JSONL file. Raises UserError naming file and line for a line that is no record."""
     if not source.is_file():
         kind = "no regular file" if source.exists() else "not there"
         raise UserError(f"INPUT: {source} is {kind}. Expected a file of JSON lines: {_RECORD}.")
@@ -58,7 +60,7 @@ def read_records(source: Path) -> Iterator[Record]:
                         f"{where} has a number without a value, such as 1e400 or NaN: write it as a string."
                     )
                 field = "text" if "text" in content and "inputs" not in content else "inputs"
-                yield Record(number, content, string_in(content, field, where))
+                yield Row(content, string_in(content, field, where), number=number)
 
 
 def json_line(value: dict[str, Any]) -> bytes:
@@ -69,19 +71,10 @@ def json_line(value: dict[str, Any]) -> bytes:
 
 
 @dataclass(frozen=True)
-class Row:
-    """One input: its record's JSON object, and its text. fills: whether the answer fills in blanks of the text."""
-
-    content: Mapping[str, Any]
-    text: str
-    fills: bool = True
-
-
-@dataclass(frozen=True)
 class Rows:
     """A batch. tokens: the model's inputs, int32 [B, S]; B may be larger than the number of rows."""
 
-    rows: list[Row]
+    rows: Sequence[Row]
     tokens: np.ndarray
 
 
@@ -97,19 +90,18 @@ class Source:
     batches: Callable[[int], Iterator[Rows]]
 
 
-def file_source(source: Path, records: list[Record], predictor: Predictor, prompt: str = "") -> Source:
-    """The records of a JSONL file as a source. prompt: a text that is put in front of each."""
+def file_source(source: Path, rows: Sequence[Row], predictor: Predictor, prompt: str = "") -> Source:
+    """The rows of a JSONL file as a source. prompt: a text that is put in front of each."""
     size = predictor.batch_size
 
     def batches(first_row: int) -> Iterator[Rows]:
-        for row in range(first_row, len(records), size):
-            batch_records = records[row : row + size]
+        for start in range(first_row, len(rows), size):
+            batch = rows[start : start + size]
             # the last batch is filled up, so that its shape is one that is compiled already
-            tokens = predictor.encode([prompt + record.text for record in batch_records], rows=size if row else None)
-            yield Rows([Row(record.content, record.text) for record in batch_records], tokens)
+            yield Rows(batch, predictor.encode([prompt + row.text for row in batch], rows=size if start else None))
 
     identity = {"sha256": sha256_of_file(source), **({"prompt": prompt} if prompt else {})}
-    return Source(identity, len(records), batches)
+    return Source(identity, len(rows), batches)
 
 
 def _rows(batch: Mapping[str, np.ndarray], stream: Stream, predictor: Predictor, is_last: bool) -> Rows:
