@@ -270,7 +270,7 @@ def _significance(options: Namespace) -> None:
     from t5xpg.run.directory import RunDirectory
 
     run, other = (RunDirectory(arguments.run_of(options)), RunDirectory(arguments.pull_run(options.other)))
-    significance.compare(run, other, options.split, options.evaluation, options.other_evaluation)
+    significance.compare_predictions(run, other, options.split, options.evaluation, options.other_evaluation)
 
 
 def _runs(options: Namespace) -> int:

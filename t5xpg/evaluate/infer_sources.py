@@ -1,4 +1,4 @@
-"""The sources of the rows to predict for: a file of JSON lines, or a split of the experiment's task."""
+"""The sources of the inputs to predict for: a file of JSON lines, or a split of the experiment's task."""
 
 import contextlib
 import dataclasses
@@ -34,7 +34,7 @@ _RECORD = '{"inputs": "a text with <extra_id_0>"}'
 
 
 @dataclass(frozen=True)
-class Row:
+class Input:
     """One input: its JSON object and its text. fills: whether the answer fills in blanks of the text. number: of the
     line in a file."""
 
@@ -44,7 +44,7 @@ class Row:
     number: int = 0
 
 
-def read_rows(source: Path) -> Iterator[Row]:
+def read_rows(source: Path) -> Iterator[Input]:
     """Yields the rows of a JSONL file. Raises UserError naming file and line for a line that is no record."""
     if not source.is_file():
         kind = "no regular file" if source.exists() else "not there"
@@ -60,7 +60,7 @@ def read_rows(source: Path) -> Iterator[Row]:
                         f"{where} has a number without a value, such as 1e400 or NaN: write it as a string."
                     )
                 field = "text" if "text" in content and "inputs" not in content else "inputs"
-                yield Row(content, string_in(content, field, where), number=number)
+                yield Input(content, string_in(content, field, where), number=number)
 
 
 def json_line(value: dict[str, Any]) -> bytes:
@@ -71,40 +71,42 @@ def json_line(value: dict[str, Any]) -> bytes:
 
 
 @dataclass(frozen=True)
-class Rows:
+class InputBatch:
     """A batch. tokens: the model's inputs, int32 [B, S]; B may be larger than the number of rows."""
 
-    rows: Sequence[Row]
+    rows: Sequence[Input]
     tokens: np.ndarray
 
 
 @dataclass(frozen=True)
-class Source:
-    """Rows in batches. identity: what determines the rows, as JSON. total: the number of rows; None if not known.
+class Inputs:
+    """InputBatch in batches. identity: what determines the rows, as JSON. total: the number of rows; None if not known.
 
     batches: returns the batches from a row on, a multiple of the batch size. Batches are the same from every start.
     """
 
     identity: Mapping[str, Any]
     total: int | None
-    batches: Callable[[int], Iterator[Rows]]
+    batches: Callable[[int], Iterator[InputBatch]]
 
 
-def file_source(source: Path, rows: Sequence[Row], predictor: Predictor, prompt: str = "") -> Source:
+def file_source(source: Path, rows: Sequence[Input], predictor: Predictor, prompt: str = "") -> Inputs:
     """The rows of a JSONL file as a source. prompt: a text that is put in front of each."""
     size = predictor.batch_size
 
-    def batches(first_row: int) -> Iterator[Rows]:
+    def batches(first_row: int) -> Iterator[InputBatch]:
         for start in range(first_row, len(rows), size):
             batch = rows[start : start + size]
             # the last batch is filled up, so that its shape is one that is compiled already
-            yield Rows(batch, predictor.encode([prompt + row.text for row in batch], rows=size if start else None))
+            yield InputBatch(
+                batch, predictor.encode([prompt + row.text for row in batch], rows=size if start else None)
+            )
 
     identity = {"sha256": sha256_of_file(source), **({"prompt": prompt} if prompt else {})}
-    return Source(identity, len(rows), batches)
+    return Inputs(identity, len(rows), batches)
 
 
-def _rows(batch: Mapping[str, np.ndarray], stream: Stream, predictor: Predictor, is_last: bool) -> Rows:
+def _rows(batch: Mapping[str, np.ndarray], stream: Stream, predictor: Predictor, is_last: bool) -> InputBatch:
     inputs, targets = inputs_and_targets(batch, stream.spec)
     count = len(inputs)
     if is_last:  # it is filled up with rows of zeros
@@ -112,14 +114,14 @@ def _rows(batch: Mapping[str, np.ndarray], stream: Stream, predictor: Predictor,
     rows, decode = [], predictor.vocabulary.decode
     for row in range(count):
         text = decode(inputs[row])
-        rows.append(Row({"inputs": text, "targets": decode(targets[row])}, text, bool(blanks_of(text))))
-    return Rows(rows, inputs)
+        rows.append(Input({"inputs": text, "targets": decode(targets[row])}, text, bool(blanks_of(text))))
+    return InputBatch(rows, inputs)
 
 
 @contextlib.contextmanager
 def open_split(
     config: DatasetConfig, directory: RunDirectory, data: prepare.DataIdentity, predictor: Predictor
-) -> Iterator[Source]:
+) -> Iterator[Inputs]:
     """A split as a source, read by the data process. config: of `split_config`. data: the identity of its data.
 
     Raises UserError if there is no such split, or if the task has another vocabulary than the run.
@@ -128,7 +130,7 @@ def open_split(
         check_same_vocabulary(service.describe(config).vocabulary, predictor.vocabulary, directory)
         stream = service.open(config)
 
-        def batches(first_row: int) -> Iterator[Rows]:
+        def batches(first_row: int) -> Iterator[InputBatch]:
             next_batch, row = next(stream, None), 0
             while (batch := next_batch) is not None:
                 next_batch = next(stream, None)
@@ -137,7 +139,7 @@ def open_split(
                 row += config.batch_size
 
         # preprocessing may make several rows of one document: their number is not known
-        yield Source({"stream": dict(stream.identity), "data": data.data, "cache": data.cache}, None, batches)
+        yield Inputs({"stream": dict(stream.identity), "data": data.data, "cache": data.cache}, None, batches)
 
 
 def replace_fields(config: DatasetConfig, option: str, **changes: Any) -> DatasetConfig:

@@ -30,7 +30,7 @@ _MEANS: Mapping[str, Callable[..., Mapping[str, float]]] = {
 }  # fmt: skip
 
 
-def compare(
+def compare_predictions(
     run: RunDirectory,
     other: RunDirectory,
     split: str | None = None,
