@@ -80,7 +80,7 @@ class InputBatch:
 
 @dataclass(frozen=True)
 class Inputs:
-    """InputBatch in batches. identity: what determines the rows, as JSON. total: the number of rows; None if not known.
+    """Inputs in batches. identity: what determines the rows, as JSON. total: the number of rows; None if not known.
 
     batches: returns the batches from a row on, a multiple of the batch size. Batches are the same from every start.
     """
@@ -98,9 +98,8 @@ def file_source(source: Path, rows: Sequence[Input], predictor: Predictor, promp
         for start in range(first_row, len(rows), size):
             batch = rows[start : start + size]
             # the last batch is filled up, so that its shape is one that is compiled already
-            yield InputBatch(
-                batch, predictor.encode([prompt + row.text for row in batch], rows=size if start else None)
-            )
+            tokens = predictor.encode([prompt + row.text for row in batch], rows=size if start else None)
+            yield InputBatch(batch, tokens)
 
     identity = {"sha256": sha256_of_file(source), **({"prompt": prompt} if prompt else {})}
     return Inputs(identity, len(rows), batches)

@@ -129,9 +129,8 @@ class LikelihoodScorer:
             if self._converter == LM:
                 return [TokenRow([], whole[:first], whole[first:])]
             mask = self._vocabulary.sentinel_id(0)
-            return [
-                TokenRow([*whole[:i], mask, *whole[i + 1 :], end], [mask], [whole[i]]) for i in range(first, len(whole))
-            ]
+            masked = ([*whole[:i], mask, *whole[i + 1 :], end] for i in range(first, len(whole)))
+            return [TokenRow(ids, [mask], [token]) for ids, token in zip(masked, whole[first:], strict=True)]
         masks = [self._vocabulary.sentinel_id(0)] if self._scoring == PREFIX else []
         return [TokenRow([*encode(context), *masks, end], masks, encode(continuation))]
 
