@@ -2,7 +2,7 @@
 
 import dataclasses
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +16,13 @@ from t5xpg.base.paths import shown
 from t5xpg.base.progress import Progress
 from t5xpg.data.batch import inputs_and_targets
 from t5xpg.data.spec import DatasetConfig
-from t5xpg.data.stream.client import DataService, Stream
+from t5xpg.data.stream.client import DataService
 from t5xpg.data.stream.remote_evaluator import Trivial
-from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.evaluate import blanks, samples
 from t5xpg.evaluate.baselines import unigram_of_training
-from t5xpg.evaluate.infer_eval import SPLIT, InferEval, TaskMetrics, model_outputs
+from t5xpg.evaluate.infer_eval import SPLIT, TaskMetrics
 from t5xpg.evaluate.infer_sources import in_source_order, replace_fields
+from t5xpg.evaluate.measurements import measurements
 from t5xpg.evaluate.prediction import decoding_words, predicts
 from t5xpg.evaluate.trained_model import (
     Step,
@@ -31,9 +31,7 @@ from t5xpg.evaluate.trained_model import (
     checkpoints_in_mean,
     parameters_and_vocabulary,
 )
-from t5xpg.evaluate.validation import Summary, TaskValidation, Validation, task_configs
 from t5xpg.experiment import assembly, data_state, prepare
-from t5xpg.experiment.assembly import Assembly
 from t5xpg.experiment.config import LoadedConfig
 from t5xpg.experiment.identity import data_config
 from t5xpg.run import metrics
@@ -89,7 +87,13 @@ def _evaluate(loaded: LoadedConfig, directory: RunDirectory, config: DatasetConf
         description = service.describe(config)
         check_same_vocabulary(description.vocabulary, vocabulary, directory)
         stream = service.open(config)
-        summary, by_task = _losses(service, stream, task_configs(config, description), built, params, vocabulary)
+        eval_step, token_bytes = built.compile_eval_step(), built.token_bytes(vocabulary)
+        measuring = measurements(
+            built, service, config, vocabulary, lambda: stream,
+            lambda params, batch: eval_step(params, batch, token_bytes), in_source_order(config),
+        )  # fmt: skip
+        with Progress("loss", None, "batches") as progress:
+            summary, by_task = measuring.loss(params, progress), measuring.loss_by_task(params, progress)
         has_training = "train" in description.splits
         sample_rows, held_out, training = dict[str, np.ndarray](), list[str](), list[str]()
         if predicts(experiment):
@@ -98,13 +102,12 @@ def _evaluate(loaded: LoadedConfig, directory: RunDirectory, config: DatasetConf
                 held_out, training = samples.windows(service, stream, sample_rows, experiment, vocabulary)
         stream.close()
         unigram = unigram_of_training(service, config, vocabulary) if is_own and has_training else None
-        measured, trivial = list[TaskMetrics](), dict[str, Trivial]()
+        measured: Sequence[TaskMetrics] = ()
+        trivial: Mapping[str, Trivial] = {}
         if description.has_metrics:
-            evaluator, outputs = service.evaluator(in_source_order(config)), model_outputs(built, vocabulary)
             target.significance_json.unlink(missing_ok=True)  # it was of other predictions
-            predictions = target.folder / PREDICTIONS
-            measured = InferEval(lambda: evaluator, outputs).measure(params, checkpoint_step, predictions)
-            trivial = evaluator.trivial()
+            measured = measuring.metrics(params, checkpoint_step, target.folder / PREDICTIONS)
+            trivial = measuring.trivial()
     filled, examples = blanks.measure(experiment, params, vocabulary, held_out, training) if held_out else ({}, [])
     records = {one.task: one.to_record(checkpoint_step) for one in measured}
     optional: dict[str, Any] = {
@@ -173,28 +176,6 @@ def _own_validation(directory: RunDirectory) -> tuple[str | None, str]:
     """The task and the split of a run's validation, as it was made; None for the task of an imported run."""
     settings = directory.read()["identity"].get("settings", {})
     return settings.get("eval_dataset.mixture_or_task_name"), settings.get("eval_dataset.split", "validation")
-
-
-def _losses(
-    service: DataService,
-    stream: Stream,
-    tasks: Sequence[DatasetConfig],
-    built: Assembly,
-    params: Any,
-    vocabulary: Vocabulary,
-) -> tuple[Summary, Mapping[str, Summary]]:
-    """The loss of the whole split, from its stream, and the loss of each of the tasks of a mixture."""
-    eval_step, token_bytes = built.compile_eval_step(), built.token_bytes(vocabulary)
-
-    def measure(params: Any, batch: Any) -> Any:
-        return eval_step(params, batch, token_bytes)
-
-    def task_streams() -> dict[str, Stream]:
-        return {task.mixture_or_task_name: service.open(task) for task in tasks}
-
-    with Progress("loss", None, "batches") as progress:
-        summary = Validation(stream, measure, built.on_devices).measure(params, progress)
-        return summary, TaskValidation(task_streams, measure, built.on_devices).measure(params, progress)
 
 
 def _print_result(subject: str, record: Mapping[str, Any]) -> None:

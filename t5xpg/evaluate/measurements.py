@@ -3,16 +3,15 @@
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from t5xpg.base.errors import UserError
 from t5xpg.data.recording.reader import RecordedData
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.stream.client import DataService
-from t5xpg.data.stream.remote_evaluator import RemoteEvaluator
+from t5xpg.data.stream.remote_evaluator import RemoteEvaluator, Trivial
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.evaluate.infer_eval import InferEval, TaskMetrics, metric_names, model_outputs
-from t5xpg.evaluate.validation import AnyStream, EvalStep, TaskValidation, Validation, task_configs
+from t5xpg.evaluate.validation import AnyStream, EvalStep, Summary, TaskValidation, Validation, task_configs
 from t5xpg.experiment.assembly import Assembly
 from t5xpg.experiment.identity import data_config
 from t5xpg.run.best import BestMetric, validation_names
@@ -20,11 +19,13 @@ from t5xpg.run.best import BestMetric, validation_names
 
 @dataclass(frozen=True)
 class Measurements:
-    """Functions of parameters. metrics: of (parameters, step), as `infer_eval.InferEval.measure`."""
+    """Functions of parameters, with a `Progress` where it is shown. metrics: see `infer_eval.InferEval.measure`.
+    trivial: the metrics of answers without a model."""
 
-    loss: Callable[[Any], Mapping[str, Any]]
-    loss_by_task: Callable[[Any], Mapping[str, Mapping[str, Any]]]
-    metrics: Callable[[Any, int], Sequence[TaskMetrics]]
+    loss: Callable[..., Summary]
+    loss_by_task: Callable[..., Mapping[str, Summary]]
+    metrics: Callable[..., Sequence[TaskMetrics]]
+    trivial: Callable[[], Mapping[str, Trivial]]
 
 
 def measurements(
@@ -34,13 +35,15 @@ def measurements(
     vocabulary: Vocabulary,
     stream: Callable[[], AnyStream],
     eval_step: EvalStep,
+    metrics_config: DatasetConfig | None = None,
 ) -> Measurements:
-    """The measurements of a run: losses on `config`, metrics on the experiment's dataset for them.
+    """The measurements of a run: losses on `config`, metrics on `metrics_config` (None: the experiment's dataset for
+    them).
 
     The first one of each kind opens its streams. stream: returns the stream of the whole split. eval_step: (params,
     batch on devices) -> sums.
     """
-    of_metrics = dataclasses.replace(built, experiment=built.experiment.of_metrics)
+    of_metrics = built if metrics_config else dataclasses.replace(built, experiment=built.experiment.of_metrics)
 
     def task_streams() -> dict[str, AnyStream]:
         tasks = task_configs(config, service.describe(config))
@@ -49,13 +52,16 @@ def measurements(
     def evaluator() -> RemoteEvaluator:
         assert isinstance(service, DataService), "refused by require_metrics"
         experiment = of_metrics.experiment
-        metrics_config = data_config(experiment.eval_dataset, experiment.random_seed)
-        return service.evaluator(dataclasses.replace(metrics_config, max_batches=experiment.infer_eval_steps))
+        own = data_config(experiment.eval_dataset, experiment.random_seed)
+        own = dataclasses.replace(own, max_batches=experiment.infer_eval_steps)
+        return service.evaluator(metrics_config or own)
 
+    infer_eval = InferEval(evaluator, model_outputs(of_metrics, vocabulary))
     return Measurements(
         Validation(stream, eval_step, built.on_devices).measure,
         TaskValidation(task_streams, eval_step, built.on_devices).measure,
-        InferEval(evaluator, model_outputs(of_metrics, vocabulary)).measure,
+        infer_eval.measure,
+        infer_eval.trivial,
     )
 
 
