@@ -7,7 +7,7 @@ three only where they are not those of training.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -75,6 +75,17 @@ def find(run: RunDirectory, **wanted: Any) -> Evaluation | None:
     return next(
         (one for one in all_of(run) if all(one.record.get(name) == value for name, value in wanted.items())), None
     )
+
+
+def of_steps(
+    run: RunDirectory, steps: Set[int | None], state: State | None = None
+) -> tuple[Evaluation | None, dict[str, Evaluation]]:
+    """The newest evaluation on the run's own validation split, of checkpoints or means up to these steps, and all
+    others by their labels: of other states, tasks, splits, decodings and lengths. state: the only one that is taken."""
+    found = [one for one in all_of(run) if one.record["step"] in steps and state in (None, state_of(one.record))]
+    main = next((one for one in found if one.samples_json.exists()), None)
+    others = sorted((one for one in found if one is not main), key=lambda one: label(one.record))
+    return main, {label(one.record, None if main is None else main.record): one for one in others}
 
 
 def label(record: Record, beside: Record | None = None) -> str:
