@@ -89,7 +89,7 @@ def of_steps(
 
 
 def label(record: Record, beside: Record | None = None) -> str:
-    """What was measured, in words: the split, and whatever differs from the evaluation that it stands beside."""
+    """The evaluation in words: its split, and whatever differs from the evaluation that it stands beside."""
     parts, others = record["parts"], {} if beside is None else beside["parts"]
     names = [
         name for name in dict.fromkeys([*parts, *others]) if name != "split" and parts.get(name) != others.get(name)

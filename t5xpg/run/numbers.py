@@ -21,7 +21,7 @@ TRIVIAL = {"copy": "copying the input", "majority": "the most frequent answer"}
 
 
 def label_of(evaluation: Results) -> str:
-    """What a published evaluation is of: its split, and what it has otherwise than the first one."""
+    """The label of a published evaluation: its split, and its differences from the first one."""
     return str(evaluation.get("label") or evaluation.get("split", "validation"))
 
 
