@@ -10,7 +10,7 @@ import numpy as np
 
 from t5xpg.base import environment, metric_values
 from t5xpg.base.errors import UserError
-from t5xpg.base.files import sha256_of_file, write_json
+from t5xpg.base.files import write_json
 from t5xpg.base.markdown import aligned
 from t5xpg.base.paths import shown
 from t5xpg.base.progress import Progress
@@ -28,14 +28,13 @@ from t5xpg.evaluate.trained_model import (
     Step,
     check_same_model,
     check_same_vocabulary,
-    checkpoints_in_mean,
+    checkpoint_facts,
     parameters_and_vocabulary,
 )
 from t5xpg.experiment import assembly, data_state, prepare
 from t5xpg.experiment.config import LoadedConfig
 from t5xpg.experiment.identity import data_config
 from t5xpg.run import metrics
-from t5xpg.run.checkpoint.folders import DIGESTS
 from t5xpg.run.directory import RunDirectory, differing, short
 from t5xpg.run.evaluations import PREDICTED, PREDICTIONS, RECORD, Evaluation, checkpoint_text, find, folder_name
 from t5xpg.run.numbers import filled_rows, loss_rows, metric_rows
@@ -81,7 +80,7 @@ def _evaluate(loaded: LoadedConfig, directory: RunDirectory, config: DatasetConf
     config = data_config(dataclasses.replace(config, max_batches=None), experiment.random_seed)
     built = assembly.assemble(experiment)
     params, vocabulary, checkpoint_step = parameters_and_vocabulary(directory, experiment, built, step)
-    facts = _facts(loaded, directory, config, checkpoint_step, checkpoints_in_mean(step) or None)
+    facts = _facts(loaded, directory, config, checkpoint_facts(directory, checkpoint_step, step))
     target = Evaluation(directory.evaluations / folder_name(facts["parts"]), facts)
     with DataService(log=directory.evaluation_log) as service:
         description = service.describe(config)
@@ -145,14 +144,13 @@ def _evaluate(loaded: LoadedConfig, directory: RunDirectory, config: DatasetConf
 
 
 def _facts(
-    loaded: LoadedConfig, directory: RunDirectory, config: DatasetConfig, step: int, mean_of: int | None
+    loaded: LoadedConfig, directory: RunDirectory, config: DatasetConfig, checkpoint: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The part of a record that says what is measured, and how: see `run.evaluations`."""
+    """The part of a record that says what is measured, and how: see `run.evaluations`. checkpoint: its facts."""
     experiment = loaded.experiment
-    digests = directory.checkpoints / str(step) / DIGESTS
     lengths = dict(config.task_feature_lengths)
     trained = directory.read()["identity"].get("settings", {}).get("eval_dataset.task_feature_lengths", lengths)
-    parts = {"checkpoint": checkpoint_text((step, mean_of)), "split": config.split}
+    parts = {"checkpoint": checkpoint_text(checkpoint), "split": config.split}
     if config.mixture_or_task_name != _own_validation(directory)[0]:
         parts["task"] = config.mixture_or_task_name
     if predicts(experiment):
@@ -162,9 +160,7 @@ def _facts(
     return {
         "experiment": loaded.name,
         "parts": parts,
-        "step": step,
-        **({"mean_of_checkpoints": mean_of} if mean_of else {}),
-        "checkpoint": sha256_of_file(digests) if digests.is_file() else None,
+        **checkpoint,
         "task": config.mixture_or_task_name,
         "split": config.split,
         "lengths": lengths,

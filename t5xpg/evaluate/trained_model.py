@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from t5xpg.base.errors import UserError
+from t5xpg.base.files import sha256_of_file
 from t5xpg.data.vocab.files import vocabulary_of_record
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.experiment import config, run_gin
@@ -22,6 +23,7 @@ from t5xpg.experiment.identity import decides_predictions, identity_settings, vo
 from t5xpg.models.model import Params
 from t5xpg.run.checkpoint.checkpoint_items import sha256_of_arrays
 from t5xpg.run.checkpoint.checkpointer import Checkpointer
+from t5xpg.run.checkpoint.folders import DIGESTS
 from t5xpg.run.checkpoint.initial_checkpoint import find_checkpoint
 from t5xpg.run.command_options import overrides_of
 from t5xpg.run.directory import RunDirectory, differing
@@ -128,6 +130,14 @@ def chosen_step(checkpointer: Checkpointer, experiment: Experiment, step: Step) 
         why = f"{rule.metric} was measured of none of them" if rule.keep else "none is kept as the best (KEEP_BEST)"
         raise UserError(f"STEP=best: {why}; there are: {checkpointer.steps()}.")
     return best
+
+
+def checkpoint_facts(directory: RunDirectory, saved_step: int, step: Step) -> dict[str, Any]:
+    """The facts on a checkpoint in records: its step, the number of those in a mean, and its digest. step: as it was
+    asked for."""
+    count, digests = checkpoints_in_mean(step), directory.checkpoints / str(saved_step) / DIGESTS
+    mean = {"mean_of_checkpoints": count} if count else {}
+    return {"step": saved_step, **mean, "checkpoint": sha256_of_file(digests) if digests.is_file() else None}
 
 
 def check_same_model(directory: RunDirectory, experiment: Experiment) -> None:

@@ -53,9 +53,9 @@ def state_of(record: Record) -> State:
     return record["step"], record.get("mean_of_checkpoints")
 
 
-def checkpoint_text(state: State) -> str:
-    """A state for people: "step 4,000", or "mean of 3 checkpoints up to step 4,000"."""
-    step, count = state
+def checkpoint_text(record: Record) -> str:
+    """The parameters that were evaluated: "step 4,000", or "mean of 3 checkpoints up to step 4,000"."""
+    step, count = state_of(record)
     return f"mean of {count} checkpoints up to step {step:,}" if count else f"step {step:,}"
 
 
