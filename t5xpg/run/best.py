@@ -141,12 +141,12 @@ def selected_step(
 ) -> dict[str, Any] | None:
     """The best evaluation of a run that selects one: {"metric", "mode", "step", "value", "ended_early"}, the last of
     which is the reason why the run ended early with `last_step`, if it did. start: the last one of the run."""
-    if (selection := start.get("selection")) is None:
+    if start.get("selection") is None:
         return None
-    best = Best.of_records(records, BestMetric(**selection), last_step)
-    ended_early = best.early_end(last_step, start["total_steps"])
-    facts = {"metric": selection["metric"], "mode": selection["mode"], "step": best.step, "value": best.value}
-    return facts | {"ended_early": ended_early}
+    selection = BestMetric(**start["selection"])
+    best = Best.of_records(records, selection, last_step)
+    facts = {"metric": selection.metric, "mode": selection.mode, "step": best.step, "value": best.value}
+    return facts | {"ended_early": best.early_end(last_step, start["total_steps"])}
 
 
 def validation_names(tasks: Iterable[str]) -> list[str]:
