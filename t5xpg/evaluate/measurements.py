@@ -1,6 +1,7 @@
 """The measurements of a run: the loss of the held-out split, that of each of its tasks, and the tasks' metrics."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -11,7 +12,7 @@ from t5xpg.data.stream.client import DataService
 from t5xpg.data.stream.remote_evaluator import RemoteEvaluator, Trivial
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.evaluate.infer_eval import InferEval, TaskMetrics, metric_names, model_outputs
-from t5xpg.evaluate.validation import AnyStream, EvalStep, Summary, TaskValidation, Validation, task_configs
+from t5xpg.evaluate.validation import CACHE_BYTES, AnyStream, EvalStep, Summary, Validation, measure_tasks, task_configs
 from t5xpg.experiment.assembly import Assembly
 from t5xpg.experiment.identity import data_config
 from t5xpg.run.best import BestMetric, validation_names
@@ -45,9 +46,12 @@ def measurements(
     """
     of_metrics = built if metrics_config else dataclasses.replace(built, experiment=built.experiment.of_metrics)
 
-    def task_streams() -> dict[str, AnyStream]:
+    @functools.cache
+    def by_task() -> dict[str, Validation]:
         tasks = task_configs(config, service.describe(config))
-        return {task.mixture_or_task_name: service.open(task) for task in tasks}
+        cache_bytes = CACHE_BYTES // max(1, len(tasks))
+        streams = {task.mixture_or_task_name: service.open(task) for task in tasks}
+        return {name: Validation(one, eval_step, built.on_devices, cache_bytes) for name, one in streams.items()}
 
     def evaluator() -> RemoteEvaluator:
         assert isinstance(service, DataService), "refused by require_metrics"
@@ -59,7 +63,7 @@ def measurements(
     infer_eval = InferEval(evaluator, model_outputs(of_metrics, vocabulary))
     return Measurements(
         Validation(stream, eval_step, built.on_devices).measure,
-        TaskValidation(task_streams, eval_step, built.on_devices).measure,
+        lambda params, progress=None: measure_tasks(by_task(), params, progress),
         infer_eval.measure,
         infer_eval.trivial,
     )
