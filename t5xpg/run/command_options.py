@@ -13,8 +13,8 @@ from t5xpg.run.directory import RunDirectory
 def options_of(run: RunDirectory) -> str:
     """The options for a run, such as `EXP=mine RUN=seed_1 GIN=--gin.RANDOM_SEED=1`."""
     record = run.read()
-    experiment, gin = experiment_of(record), " ".join(overrides_of(record["starts"][-1]["command"]))
-    return options_for(experiment, run.path, gin)
+    gin = " ".join(overrides_of(record["starts"][-1]["command"]))
+    return options_for(experiment_of(record), run.path, gin)
 
 
 def experiment_of(record: Mapping[str, Any]) -> str:

@@ -1,8 +1,11 @@
 """What training refuses of a task, its check refuses too: both ask the same functions."""
 
+import ast
+import inspect
 import os
+import sys
 from collections.abc import Iterator
-from types import SimpleNamespace
+from types import FrameType, SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -20,6 +23,7 @@ from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.stream import first_examples, worker
 from t5xpg.data.stream.client import TaskDescription
 from t5xpg.data.stream.length_fit import LengthFit
+from t5xpg.data.tasks import lengths
 from t5xpg.data.tasks.seqio_vocabularies import to_seqio
 from t5xpg.data.tasks.steps import output_features, steps
 from t5xpg.data.tasks.table import register_tasks
@@ -105,9 +109,34 @@ def checked(dataset: DatasetConfig) -> str:
 
 
 def test_every_refusal_of_training_is_one_of_the_check() -> None:
-    for named, (task, changes) in BROKEN.items():
-        for refusal in (trained, checked):
-            assert_named(refusal(stream(task, **changes)), [named])
+    """All lines of the package that refuse an objective are reached from both sides, with the same words."""
+    functions = (lengths.problems, lengths.vocabulary_problem)
+    refusing = {
+        (function.__name__, function.__code__.co_firstlineno + node.lineno - 1)
+        for function in functions
+        for node in ast.walk(ast.parse(inspect.getsource(function)))
+        if (isinstance(node, ast.Return) and not isinstance(node.value, ast.Constant | ast.Name))
+        or (isinstance(node, ast.Expr) and ".append" in ast.unparse(node))
+    }
+    reached: dict[Any, set[tuple[str, int]]] = {}
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        if frame.f_code not in [function.__code__ for function in functions]:
+            return None
+        reached[side].add((frame.f_code.co_name, frame.f_lineno))
+        return trace
+
+    for side in (trained, checked):
+        reached[side] = set()
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            for named, (task, changes) in BROKEN.items():
+                assert_named(side(stream(task, **changes)), [named])
+        finally:
+            sys.settrace(before)
+        assert refusing - reached[side] == set(), side
+    assert len(refusing) == 11
 
 
 @settings(max_examples=150, deadline=None)
