@@ -1,5 +1,7 @@
 """`make new`: writes the folder of a new experiment, with a gin file and a page to start from."""
 
+import contextlib
+import dataclasses
 from pathlib import Path
 
 from t5xpg.base import paths
@@ -7,10 +9,12 @@ from t5xpg.base.errors import UserError, nearest
 from t5xpg.base.files import directory_atomically, write_text
 from t5xpg.base.paths import shown
 from t5xpg.data.objectives import LanguageModel, MaskedLM
+from t5xpg.data.stream.client import DataService
 from t5xpg.data.tasks.lengths import objective_lengths
 from t5xpg.data.tasks.task_names import Row, possible_dataset
 from t5xpg.data.text.labelled import ENDING, TFDS_TASKS
 from t5xpg.experiment import config, data_state
+from t5xpg.experiment.experiment import Experiment
 from t5xpg.run.report import NOT_ANSWERED
 
 _GIN = """\
@@ -50,13 +54,15 @@ make report EXP={name}
 """
 # Embeddings are rounded up to so many; fewer than that are too few to save.
 _ROWS_MULTIPLE = 128
+_LONGEST = 1024  # tokens of a feature, unless it is asked for
 
 
 def write(name: str, task: str, model: str, optimizer: str) -> Path:
     """Write experiments/<name>/ with a gin file that can be loaded, and a page; returns the gin file.
 
-    model, optimizer: files of gin/models and gin/optimizers. The model gets the task's number of ids. The folder
-    appears whole or not at all. Raises UserError for a name that is taken or invalid, and for missing files.
+    model, optimizer: files of gin/models and gin/optimizers. The model gets the task's number of ids, and a supervised
+    task whose text is here the lengths of its examples. The folder appears whole or not at all. Raises UserError for a
+    name that is taken or invalid, and for missing files.
     """
     if not name.isidentifier():
         raise UserError(f"EXP={name}: expected letters, digits and underscores, as in my_experiment.")
@@ -73,16 +79,33 @@ def write(name: str, task: str, model: str, optimizer: str) -> Path:
         values |= {"objective": _include("objectives", _objective_fragment(task)), **_for_objective(row)}
         write_text(file, _GIN.format(**values))
         write_text(new / "README.md", _PAGE.format(**values, NOT_ANSWERED=NOT_ANSWERED))
+        experiment = config.load(str(file)).experiment
         if row is not None:
-            rows, size = config.load(str(file)).experiment.model.config.vocab_size, row.vocabulary.size
+            rows, size = experiment.model.config.vocab_size, row.vocabulary.size
             if size > rows or size + _ROWS_MULTIPLE <= rows:
                 values["vocab_size"] = f"VOCAB_SIZE = {size}\n"
+            if lengths := _measured_lengths(row, experiment):
+                values["lengths"] = str(lengths)
             write_text(file, _GIN.format(**values))
     if row is None:
         print(f"warning: {data_state.unknown_task(task)}")
     file = folder / f"{name}.gin"
     print(f"{shown(file)}: change what differs, then make check EXP={name}", flush=True)
     return file
+
+
+def _measured_lengths(row: Row, experiment: Experiment) -> dict[str, int]:
+    """The longest features of the first examples of a supervised task, as `make check` measures them, up to the next
+    multiple of 8, and at most 1,024; none where its text or vocabulary is not here."""
+    datasets = [
+        dataclasses.replace(one, use_cached=False) for one in (experiment.train_dataset, experiment.eval_dataset)
+    ]
+    if row.supervised is None or row.dataset is None or not data_state.state_of(datasets[0]).ready:
+        return {}
+    with contextlib.suppress(UserError), DataService() as service:  # a text without one of the splits
+        longest = [fit.longest for dataset in datasets for fit in service.fits(dataset)]
+        return {name: min(-(-max(one[name] for one in longest) // 8) * 8, _LONGEST) for name in longest[0]}
+    return {}
 
 
 def _include(kind: str, fragment: str) -> str:

@@ -5,7 +5,12 @@ from pathlib import Path
 import pytest
 
 from t5xpg.base import paths
+from t5xpg.data.spec import DatasetConfig
+from t5xpg.data.stream import first_examples
+from t5xpg.data.stream.length_fit import LengthFit
+from t5xpg.data.tasks import providers
 from t5xpg.data.tasks.lengths import problems
+from t5xpg.data.tasks.table import register_tasks
 from t5xpg.data.text.export import export_dataset
 from t5xpg.data.vocab.making import train_vocabulary
 from t5xpg.data.vocab.training import VocabularySettings
@@ -82,8 +87,22 @@ def test_mistakes_leave_nothing(experiments: Path) -> None:
     assert [path.name for path in experiments.iterdir()] == ["taken"]
 
 
-def test_ids_are_those_of_the_task(experiments: Path) -> None:
-    texts = {split: [sentences(1, seed)[:80] for seed in seeds] for split, seeds in SEEDS.items()}
+class InProcess:
+    """The data service without its process."""
+
+    def __enter__(self) -> "InProcess":
+        register_tasks(paths.data_directory())
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def fits(self, dataset: DatasetConfig) -> list[LengthFit]:
+        return [LengthFit(**one) for one in first_examples.measure(providers.find_provider(dataset), dataset)]
+
+
+def test_ids_and_lengths_are_those_of_the_task(experiments: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(new, "DataService", InProcess)
+    texts = {split: [sentences(1, seed)[: 20 + 9 * seed] for seed in seeds] for split, seeds in SEEDS.items()}
     for split, lines in texts.items():
         (experiments / f"{split}.tsv").write_text("".join(f"{text}\t{text[:20]}\n" for text in lines))
     data, files = paths.data_directory(), {split: [experiments / f"{split}.tsv"] for split in texts}
@@ -94,6 +113,12 @@ def test_ids_are_those_of_the_task(experiments: Path) -> None:
     assert row is not None
     assert f"VOCAB_SIZE = {row.vocabulary.size}\n" in (experiments / "mine" / "mine.gin").read_text()
     assert row.vocabulary.size <= found.model.config.vocab_size < row.vocabulary.size + 128
+    longest = {
+        name: max(len(row.vocabulary.encode(text[:end])) + 1 for lines in texts.values() for text in lines)
+        for name, end in (("inputs", None), ("targets", 20))
+    }
+    assert found.lengths == {name: -(-length // 8) * 8 for name, length in longest.items()}
+    register_tasks(experiments / "nothing")
 
 
 SEEDS = {"train": range(9), "validation": range(9, 12)}
