@@ -121,11 +121,16 @@ def _new(options: Namespace) -> None:
 
 
 def _check(options: Namespace) -> int:
-    from t5xpg.check import checks
-    from t5xpg.experiment import config
-    from t5xpg.study.matrix.matrix import Matrix
+    from t5xpg.check import finding
+    from t5xpg.experiment import config, gin_names
 
     overrides, gin_files = arguments.overrides(options)
+    mistakes = gin_names.mistakes(config.find_experiment(options.experiment)[1], gin_files, overrides)
+    if mistakes:  # before the libraries are loaded, which takes seconds
+        return finding.report(finding.mistakes(mistakes, loaded=False), as_json=options.json)
+    from t5xpg.check import checks
+    from t5xpg.study.matrix.matrix import Matrix
+
     if Matrix.is_planned(options.experiment):
         arguments.without_overrides(options, _FIXED_IN_STUDY)
         folder = arguments.run_directory(options, config.find_experiment(options.experiment)[0])

@@ -83,13 +83,18 @@ class Builder:
             hint = typing.get_type_hints(owner if inspect.isfunction(owner) else owner.__init__).get(parameter, Any)
         except NameError:  # of a class whose module imports names for type checkers alone
             return None
-        return None if _fits(value, hint) else f"{name} must be {_expected(hint)}, not {shortened(repr(value))}{place}."
+        return type_problem(name, value, hint, place)
 
 
 def _required_parameters(function: Any) -> list[str]:
     variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     parameters = inspect.signature(function).parameters.values()
     return [each.name for each in parameters if each.default is each.empty and each.kind not in variadic]
+
+
+def type_problem(name: str, value: Any, hint: Any, place: str) -> str | None:
+    """The message for a literal that is no value of a parameter with this annotation; None for one that is."""
+    return None if _fits(value, hint) else f"{name} must be {_expected(hint)}, not {shortened(repr(value))}{place}."
 
 
 def _fits(value: Any, hint: Any) -> bool:

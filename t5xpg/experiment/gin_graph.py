@@ -1,7 +1,7 @@
 """The graph of gin's bindings: those that the experiment reads, and the missing values. Nothing is built."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TypeAlias
@@ -97,13 +97,18 @@ def unread_message(binding: Binding, place: str) -> str:
     """The message for a binding without effect, because nothing reads it."""
     scope, selector, parameter = binding
     if selector == MACRO:
-        near, of_t5x = nearest(scope, macros_referenced() - {scope}), translation("", "", scope)
-        hint = f" {of_t5x}" if of_t5x else near if "Did you mean" in near else ""
-        return f"{scope} is set, and nothing uses it ({place}).{hint}"
+        return unused_macro(scope, place, macros_referenced())
     name = ".".join([*selector.split(".")[-2:], parameter])
     scoped = f"{scope}/{name}" if scope else name
     of_t5x = f" {translation(scope, selector, parameter)}" if selector.startswith("t5x.") else ""
     return f"{scoped} is bound, and nothing in this experiment reads it: remove it ({place}).{of_t5x}"
+
+
+def unused_macro(name: str, place: str, used: Set[str]) -> str:
+    """The message for a macro that no value refers to. used: the others."""
+    near, of_t5x = nearest(name, used - {name}), translation("", "", name)
+    hint = f" {of_t5x}" if of_t5x else near if "Did you mean" in near else ""
+    return f"{name} is set, and nothing uses it ({place}).{hint}"
 
 
 def unknown_macro(name: str, known: Iterable[str]) -> str:

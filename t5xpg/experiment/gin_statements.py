@@ -116,3 +116,12 @@ def value_as_written(text: str) -> Any:
     """The value that a text stands for, with its references as written. Raises UserError where gin cannot read it."""
     *_, statement = parse(f"x = {text}", AsWritten(), "")
     return statement.value
+
+
+def macros_in(value: Any) -> Iterator[str]:
+    """The macros in a value as written."""
+    if isinstance(value, dict | list | tuple):
+        for one in [*value, *value.values()] if isinstance(value, dict) else value:
+            yield from macros_in(one)
+    elif isinstance(value, Reference) and value.text.startswith("%"):
+        yield value.text[1:]

@@ -6,6 +6,7 @@ drops the records of earlier processes after s, so that the records are those of
 
 import json
 import math
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -58,6 +59,28 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
     invalid line.
     """
     return [record for _, record in _lines(path)]
+
+
+class GrowingRecords:
+    """Reads files of JSON lines that programs append to, each line once."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._files: dict[Path, tuple[int, int, list[dict[str, Any]]]] = {}  # inode, bytes that were read, records
+
+    def read(self, path: Path) -> list[dict[str, Any]]:
+        """As `read_jsonl`."""
+        with self._lock:
+            status = path.stat() if path.exists() else None
+            inode, end, records = self._files.get(path, (None, 0, []))
+            if status is None or status.st_ino != inode or status.st_size < end:  # replaced, as a continued run does
+                end, records = 0, []
+            for line, record in _lines(path, end, len(records)):
+                end += len(line)
+                records.append(record)
+            if status is not None:
+                self._files[path] = (status.st_ino, end, records)
+            return list(records)
 
 
 def records_of_split(records: Iterable[dict[str, Any]], split: str) -> list[dict[str, Any]]:
@@ -177,12 +200,13 @@ def to_json_number(value: Any) -> Any:
     return value
 
 
-def _lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
-    """Yields the lines of a file with their records."""
+def _lines(path: Path, start: int = 0, count: int = 0) -> Iterator[tuple[bytes, dict[str, Any]]]:
+    """Yields the lines of a file with their records, from the byte `start` on, before which there are `count`."""
     if not path.exists():
         return
     with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
+        file.seek(start)
+        for number, line in enumerate(file, start=count + 1):
             if not line.endswith(b"\n"):  # torn: only the last line can be
                 return
             try:

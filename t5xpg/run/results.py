@@ -10,7 +10,7 @@ import itertools
 import json
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -73,14 +73,20 @@ def collect(
     *,
     train_points: Sequence[int] | None = None,
     state: State | None = None,
+    read: Callable[[Path], list[dict[str, Any]]] = read_jsonl,
 ) -> Results:
+    """The results of a run, from its records alone.
+
+    train_points: the steps of another run's training curve. The curve of this run then has its points at those of them
+    that it has reached. state: only its evaluations are taken. read: reads a file of records. Raises UserError if there
+    is no run, no validation loss yet, or a file is unreadable.
     """The results of a run, from its records alone.
 
     train_points: the steps of another run's training curve. The curve of this run then has its points at those of them
     that it has reached. state: only its evaluations are taken. Raises UserError if there is no run, no validation loss
     yet, or a file is unreadable.
     """
-    record, metrics, timing = run.read(), read_jsonl(run.metrics_jsonl), read_jsonl(run.timing_jsonl)
+    record, metrics, timing = run.read(), read(run.metrics_jsonl), read(run.timing_jsonl)
     train, validation = records_of_split(metrics, "train"), records_of_split(metrics, "validation")
     if all(line.get("loss") is None for line in validation):
         raise UserError(

@@ -11,6 +11,7 @@ from urllib.parse import unquote, urlsplit
 from t5xpg.base import paths
 from t5xpg.base.errors import UserError, first_line
 from t5xpg.run.directory import RunDirectory
+from t5xpg.run.records import GrowingRecords
 from t5xpg.run.results import collect
 from t5xpg.site.build import build
 from t5xpg.site.records import LOCAL, UNREADABLE, SiteRun
@@ -75,6 +76,8 @@ class Pages(SimpleHTTPRequestHandler):
     name that leads to this machine (DNS rebinding) nor as a script in their pages.
     """
 
+    records = GrowingRecords()  # a run's records are read once, then only their new lines
+
     def do_GET(self) -> None:
         """A file, or the data of a run."""
         if self._is_answered():
@@ -105,7 +108,7 @@ class Pages(SimpleHTTPRequestHandler):
 
     def _run(self, path: Path) -> None:
         try:
-            results = collect(RunDirectory(path))
+            results = collect(RunDirectory(path), read=self.records.read)
             data = SiteRun(LOCAL + path.name, results, published=False).browser_data()
             text = f"t5xpg.add({json.dumps(data, allow_nan=False)});\n".encode()
         except UNREADABLE:  # gone, or being written

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from t5xpg.base.files import write_json
+from t5xpg.run import records
 from t5xpg.run.records import JsonlWriter
 from t5xpg.site import serve
 from t5xpg.site.records import headline, local_runs
@@ -112,6 +113,27 @@ def test_other_sites_get_nothing(address: str, runs: Path, headers: dict[str, st
 def test_a_name_of_no_file_is_a_bad_request(address: str, path: str) -> None:
     with pytest.raises(urllib.error.HTTPError, match="400"):
         read(address + path)
+
+
+def test_records_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[bytes] = []
+    loads = json.loads
+    monkeypatch.setattr(records.json, "loads", lambda line: parsed.append(line) or loads(line))
+    file, reader = tmp_path / "metrics.jsonl", records.GrowingRecords()
+    assert reader.read(file) == []
+    file.write_text('{"step": 1}\n{"step": 2}\n{"st')  # the last line is being written
+    assert [record["step"] for record in reader.read(file)] == [1, 2]
+    with file.open("a") as appended:
+        appended.write('ep": 3}\n')
+    assert [record["step"] for record in reader.read(file)] == [1, 2, 3]
+    assert len(parsed) == 3
+    with JsonlWriter(file, last_step=1) as continued:
+        continued.write({"step": 2, "loss": 0.5})
+    assert reader.read(file) == [{"step": 1}, {"step": 2, "loss": 0.5}]
+    with file.open("a") as appended:
+        appended.write("junk\n")
+    with refused("line 3", "junk"):
+        reader.read(file)
 
 
 def test_a_run_elsewhere_is_not_watched(tmp_path: Path, runs: Path) -> None:
