@@ -80,11 +80,6 @@ def collect(
     train_points: the steps of another run's training curve. The curve of this run then has its points at those of them
     that it has reached. state: only its evaluations are taken. read: reads a file of records. Raises UserError if there
     is no run, no validation loss yet, or a file is unreadable.
-    """The results of a run, from its records alone.
-
-    train_points: the steps of another run's training curve. The curve of this run then has its points at those of them
-    that it has reached. state: only its evaluations are taken. Raises UserError if there is no run, no validation loss
-    yet, or a file is unreadable.
     """
     record, metrics, timing = run.read(), read(run.metrics_jsonl), read(run.timing_jsonl)
     train, validation = records_of_split(metrics, "train"), records_of_split(metrics, "validation")
