@@ -8,6 +8,7 @@ import json
 import os
 import sys
 from argparse import Namespace
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,7 +33,7 @@ def handle(options: Namespace) -> int:
             from t5xpg.train import compile_cache  # loads JAX
 
             stack.enter_context(compile_cache.kept_programs())
-        code = globals()["_" + options.command.replace("-", "_")](options) or 0
+        code = _HANDLERS[options.command](options) or 0
     for run in arguments.opened_runs if options.command != "train" else ():  # training pushes by itself
         stores.push(run)
     return code
@@ -275,7 +276,7 @@ def _significance(options: Namespace) -> None:
     from t5xpg.run.directory import RunDirectory
 
     run, other = (RunDirectory(arguments.run_of(options)), RunDirectory(arguments.pull_run(options.other)))
-    significance.compare(run, other, options.split, options.evaluation, options.other_evaluation)
+    significance.compare_predictions(run, other, options.split, options.evaluation, options.other_evaluation)
 
 
 def _runs(options: Namespace) -> int:
@@ -445,3 +446,36 @@ def _proof(options: Namespace, name: str) -> tuple[list[str], Path]:
     overrides, files = arguments.overrides(options)
     typed = [*(f"--gin_file={file}" for file in files), *(f"--gin.{override}" for override in overrides)]
     return typed, arguments.run_directory(options, f"{experiment}_{name}")
+
+
+_HANDLERS: Mapping[str, Callable[[Namespace], int | None]] = {
+    "demo": _demo,
+    "data": _data,
+    "vocab": _vocab,
+    "tokens": _tokens,
+    "cache": _cache,
+    "new": _new,
+    "check": _check,
+    "examples": _examples,
+    "estimate": _estimate,
+    "plan": _plan,
+    "train": _train,
+    "record": _record,
+    "eval": _eval,
+    "infer": _infer,
+    "tune-decoding": _tune_decoding,
+    "significance": _significance,
+    "runs": _runs,
+    "export": _export,
+    "import": _import,
+    "convert-gin": _convert_gin,
+    "report": _report,
+    "site": _site,
+    "watch": _watch,
+    "reproduce": _reproduce,
+    "verify-claim": _verify_claim,
+    "sweep": _sweep,
+    "speedrun-check": _speedrun_check,
+    "prove-resume": _prove_resume,
+    "prove-hosts": _prove_hosts,
+}

@@ -8,7 +8,7 @@ from typing import Any
 
 from t5xpg.base.files import write_json
 from t5xpg.run.directory import RunDirectory
-from t5xpg.run.evaluations import RECORD, Evaluation, all_of, checkpoint_text, folder_name, state_of
+from t5xpg.run.evaluations import RECORD, Evaluation, all_of, checkpoint_text, folder_name
 
 
 def newest(run: Path) -> Evaluation:
@@ -30,7 +30,7 @@ def write_evaluation(
     """Write a record of a step, by default of the run's own validation split, to which samples belong. parts: further
     ones, as decoding="greedy"."""
     split = record.get("split", "validation")
-    parts = {"checkpoint": checkpoint_text(state_of(record)), "split": split, **parts}
+    parts = {"checkpoint": checkpoint_text(record), "split": split, **parts}
     task = parts.get("task", record.get("task", "own"))
     facts = {**record, "time": next(_TIMES), "task": task, "split": split, "parts": parts}
     written = Evaluation(run.evaluations / folder_name(parts), facts)

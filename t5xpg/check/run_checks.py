@@ -12,7 +12,7 @@ from t5xpg.experiment import data_state, prepare
 from t5xpg.experiment.config import LoadedConfig
 from t5xpg.experiment.identity import run_identity, without_free_settings
 from t5xpg.run.checkpoint.folders import last_meta, saved_steps
-from t5xpg.run.directory import RunDirectory, differences
+from t5xpg.run.directory import RunDirectory, run_differences
 
 
 def run_findings(loaded: LoadedConfig, directory: RunDirectory, *, data: bool = True) -> Iterator[Finding]:
@@ -33,7 +33,7 @@ def run_findings(loaded: LoadedConfig, directory: RunDirectory, *, data: bool = 
     if not recorded["identity"]:
         yield Finding("run", f"new, in {paths.shown(directory.path)}")
         return
-    changes = differences(recorded, loaded.name, identity)
+    changes = run_differences(recorded, loaded.name, identity)
     if changes:
         yield Finding("run", directory.mismatch(changes, identity["settings"]), problem=True)
         return

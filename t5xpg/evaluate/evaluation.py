@@ -10,38 +10,35 @@ import numpy as np
 
 from t5xpg.base import environment, metric_values
 from t5xpg.base.errors import UserError
-from t5xpg.base.files import sha256_of_file, write_json
+from t5xpg.base.files import write_json
 from t5xpg.base.markdown import aligned
 from t5xpg.base.paths import shown
 from t5xpg.base.progress import Progress
 from t5xpg.data.batch import inputs_and_targets
 from t5xpg.data.spec import DatasetConfig
-from t5xpg.data.stream.client import DataService, Stream
+from t5xpg.data.stream.client import DataService
 from t5xpg.data.stream.remote_evaluator import Trivial
-from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.evaluate import blanks, samples
 from t5xpg.evaluate.baselines import unigram_of_training
-from t5xpg.evaluate.infer_eval import SPLIT, InferEval, TaskMetrics, model_outputs
+from t5xpg.evaluate.infer_eval import SPLIT, TaskMetrics
 from t5xpg.evaluate.infer_sources import in_source_order, replace_fields
+from t5xpg.evaluate.measurements import measurements
 from t5xpg.evaluate.prediction import decoding_words, predicts
 from t5xpg.evaluate.trained_model import (
     Step,
     check_same_model,
     check_same_vocabulary,
-    checkpoints_in_mean,
+    checkpoint_facts,
     parameters_and_vocabulary,
 )
-from t5xpg.evaluate.validation import Summary, TaskValidation, Validation, task_configs
 from t5xpg.experiment import assembly, data_state, prepare
-from t5xpg.experiment.assembly import Assembly
 from t5xpg.experiment.config import LoadedConfig
 from t5xpg.experiment.identity import data_config
 from t5xpg.run import metrics
-from t5xpg.run.checkpoint.folders import DIGESTS
 from t5xpg.run.directory import RunDirectory, differing, short
-from t5xpg.run.evaluations import PREDICTIONS, RECORD, Evaluation, checkpoint_text, find, folder_name
+from t5xpg.run.evaluations import PREDICTED, PREDICTIONS, RECORD, Evaluation, checkpoint_text, find, folder_name
+from t5xpg.run.numbers import filled_rows, loss_rows, metric_rows
 from t5xpg.run.records import TensorBoardWriter, to_json
-from t5xpg.run.results import PREDICTED, SIGNIFICANCE, TRIVIAL, decoding_text, filled_rows
 
 
 def evaluate(
@@ -83,13 +80,19 @@ def _evaluate(loaded: LoadedConfig, directory: RunDirectory, config: DatasetConf
     config = data_config(dataclasses.replace(config, max_batches=None), experiment.random_seed)
     built = assembly.assemble(experiment)
     params, vocabulary, checkpoint_step = parameters_and_vocabulary(directory, experiment, built, step)
-    facts = _facts(loaded, directory, config, checkpoint_step, checkpoints_in_mean(step) or None)
+    facts = _facts(loaded, directory, config, checkpoint_facts(directory, checkpoint_step, step))
     target = Evaluation(directory.evaluations / folder_name(facts["parts"]), facts)
     with DataService(log=directory.evaluation_log) as service:
         description = service.describe(config)
         check_same_vocabulary(description.vocabulary, vocabulary, directory)
         stream = service.open(config)
-        summary, by_task = _losses(service, stream, task_configs(config, description), built, params, vocabulary)
+        eval_step, token_bytes = built.compile_eval_step(), built.token_bytes(vocabulary)
+        measuring = measurements(
+            built, service, config, vocabulary, lambda: stream,
+            lambda params, batch: eval_step(params, batch, token_bytes), in_source_order(config),
+        )  # fmt: skip
+        with Progress("loss", None, "batches") as progress:
+            summary, by_task = measuring.loss(params, progress), measuring.loss_by_task(params, progress)
         has_training = "train" in description.splits
         sample_rows, held_out, training = dict[str, np.ndarray](), list[str](), list[str]()
         if predicts(experiment):
@@ -98,14 +101,22 @@ def _evaluate(loaded: LoadedConfig, directory: RunDirectory, config: DatasetConf
                 held_out, training = samples.windows(service, stream, sample_rows, experiment, vocabulary)
         stream.close()
         unigram = unigram_of_training(service, config, vocabulary) if is_own and has_training else None
-        measured, trivial = list[TaskMetrics](), dict[str, Trivial]()
+        measured: Sequence[TaskMetrics] = ()
+        trivial: Mapping[str, Trivial] = {}
         if description.has_metrics:
-            evaluator, outputs = service.evaluator(in_source_order(config)), model_outputs(built, vocabulary)
-            (target.folder / SIGNIFICANCE).unlink(missing_ok=True)  # it was of other predictions
-            predictions = target.folder / PREDICTIONS
-            measured = InferEval(lambda: evaluator, outputs).measure(params, checkpoint_step, predictions)
-            trivial = evaluator.trivial()
+            target.significance_json.unlink(missing_ok=True)  # it was of other predictions
+            measured = measuring.metrics(params, checkpoint_step, target.folder / PREDICTIONS)
+            trivial = measuring.trivial()
     filled, examples = blanks.measure(experiment, params, vocabulary, held_out, training) if held_out else ({}, [])
+    records = {one.task: one.to_record(checkpoint_step) for one in measured}
+    optional: dict[str, Any] = {
+        "blanks": filled,
+        "unigram": unigram and {name: unigram[name] for name in ("loss", "accuracy", "nats_per_byte")},
+        "tasks": by_task,
+        "predicted": {task: {name: one[name] for name in PREDICTED} for task, one in records.items()},
+        "metrics": {task: one["metrics"] for task, one in records.items()},
+        "trivial": trivial,
+    }
     record = {
         **facts,
         "time": time.time(),
@@ -113,7 +124,7 @@ def _evaluate(loaded: LoadedConfig, directory: RunDirectory, config: DatasetConf
         "cache": source.cache,
         "git": environment.git_state(read=loaded.files),
         **summary,
-        **_optional_parts(checkpoint_step, filled, unigram, by_task, measured, trivial),
+        **{name: part for name, part in optional.items() if part},
     }
     write_json(target.folder / blanks.FILE, examples)
     if is_own and predicts(experiment):
@@ -123,21 +134,23 @@ def _evaluate(loaded: LoadedConfig, directory: RunDirectory, config: DatasetConf
         write_json(target.samples_json, sample_records)
     written: dict[str, Any] = to_json(record)
     write_json(target.folder / RECORD, written)  # last: what lies beside it is whole then
-    _write_tensorboard(directory, target.folder, checkpoint_step, config.split, summary, by_task, measured)
-    _print_result(f"{loaded.name}, {', '.join(facts['parts'].values())}", record, measured)
+    scalars = {config.split: summary, **{f"{config.split}/{task}": losses for task, losses in by_task.items()}}
+    with TensorBoardWriter(directory.tensorboard / target.folder.relative_to(directory.path)) as tensorboard:
+        for prefix, values in (scalars | {f"{SPLIT}/{one.task}": one.metrics for one in measured}).items():
+            tensorboard.values(checkpoint_step, values, prefix)
+    _print_result(f"{loaded.name}, {', '.join(facts['parts'].values())}", record)
     print(f"written to {shown(target.folder / RECORD)}", flush=True)
     return written
 
 
 def _facts(
-    loaded: LoadedConfig, directory: RunDirectory, config: DatasetConfig, step: int, mean_of: int | None
+    loaded: LoadedConfig, directory: RunDirectory, config: DatasetConfig, checkpoint: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The part of a record that says what is measured, and how: see `run.evaluations`."""
+    """The part of a record that says what is measured, and how: see `run.evaluations`. checkpoint: its facts."""
     experiment = loaded.experiment
-    digests = directory.checkpoints / str(step) / DIGESTS
     lengths = dict(config.task_feature_lengths)
     trained = directory.read()["identity"].get("settings", {}).get("eval_dataset.task_feature_lengths", lengths)
-    parts = {"checkpoint": checkpoint_text((step, mean_of)), "split": config.split}
+    parts = {"checkpoint": checkpoint_text(checkpoint), "split": config.split}
     if config.mixture_or_task_name != _own_validation(directory)[0]:
         parts["task"] = config.mixture_or_task_name
     if predicts(experiment):
@@ -147,9 +160,7 @@ def _facts(
     return {
         "experiment": loaded.name,
         "parts": parts,
-        "step": step,
-        **({"mean_of_checkpoints": mean_of} if mean_of else {}),
-        "checkpoint": sha256_of_file(digests) if digests.is_file() else None,
+        **checkpoint,
         "task": config.mixture_or_task_name,
         "split": config.split,
         "lengths": lengths,
@@ -163,102 +174,21 @@ def _own_validation(directory: RunDirectory) -> tuple[str | None, str]:
     return settings.get("eval_dataset.mixture_or_task_name"), settings.get("eval_dataset.split", "validation")
 
 
-def _losses(
-    service: DataService,
-    stream: Stream,
-    tasks: Sequence[DatasetConfig],
-    built: Assembly,
-    params: Any,
-    vocabulary: Vocabulary,
-) -> tuple[Summary, Mapping[str, Summary]]:
-    """The loss of the whole split, from its stream, and the loss of each of the tasks of a mixture."""
-    eval_step, token_bytes = built.compile_eval_step(), built.token_bytes(vocabulary)
-
-    def measure(params: Any, batch: Any) -> Any:
-        return eval_step(params, batch, token_bytes)
-
-    def task_streams() -> dict[str, Stream]:
-        return {task.mixture_or_task_name: service.open(task) for task in tasks}
-
-    with Progress("loss", None, "batches") as progress:
-        summary = Validation(stream, measure, built.on_devices).measure(params, progress)
-        return summary, TaskValidation(task_streams, measure, built.on_devices).measure(params, progress)
-
-
-def _print_result(subject: str, result: Mapping[str, Any], measured: Sequence[TaskMetrics]) -> None:
-    print(f"{subject}: {metrics.format_line(result)}, {result['target_tokens']:,} target tokens")
-    if (unigram := result.get("unigram")) and unigram["loss"] is not None:
+def _print_result(subject: str, record: Mapping[str, Any]) -> None:
+    print(f"{subject}: {metrics.format_line(record)}, {record['target_tokens']:,} target tokens")
+    if (unigram := record.get("unigram")) and unigram["loss"] is not None:
         loss, accuracy = unigram["loss"], unigram["accuracy"]
         print(f"  the frequencies of tokens: loss {loss:.3f} nats per target token, token accuracy {accuracy:.3f}")
-    tables = [*_losses_table(result.get("tasks", {})), *_metrics_table(measured, result.get("trivial", {}))]
-    for line in [*aligned(*filled_rows(result), numbers_from=1), *tables]:
+    losses = {task: {"step": record["step"], **values} for task, values in record.get("tasks", {}).items()}
+    header, rows = metric_rows([record])
+    lines = aligned(*filled_rows(record), numbers_from=1) + aligned(*loss_rows("task", losses), numbers_from=1)
+    for line in lines + aligned(header, [[metric_values.format_value(value) for value in row] for row in rows]):
         print(f"  {line}")
-
-
-def _optional_parts(
-    step: int,
-    filled: Mapping[str, Any],
-    unigram: Mapping[str, Any] | None,
-    by_task: Mapping[str, Summary],
-    measured: Sequence[TaskMetrics],
-    trivial: Mapping[str, Trivial],
-) -> dict[str, Any]:
-    """The parts of a record that not every evaluation has."""
-    parts: dict[str, Any] = {}
-    if filled:
-        parts["blanks"] = filled
-    if unigram is not None:
-        parts["unigram"] = {name: unigram[name] for name in ("loss", "accuracy", "nats_per_byte")}
-    if by_task:
-        parts["tasks"] = by_task
-    if measured:
-        records = {one.task: one.to_record(step) for one in measured}
-        parts["predicted"] = {task: {name: one[name] for name in PREDICTED} for task, one in records.items()}
-        parts["metrics"] = {task: one["metrics"] for task, one in records.items()}
-    if trivial:
-        parts["trivial"] = trivial
-    return parts
 
 
 def with_task(config: DatasetConfig, task: str) -> DatasetConfig:
     """The dataset with another task in it, with that task's own objective and metrics."""
     return replace_fields(config, f"TASK={task}", mixture_or_task_name=task, objective=None, metrics=())
-
-
-def _write_tensorboard(
-    directory: RunDirectory,
-    folder: Path,
-    step: int,
-    split: str,
-    summary: Summary,
-    by_task: Mapping[str, Summary],
-    measured: Sequence[TaskMetrics],
-) -> None:
-    with TensorBoardWriter(directory.tensorboard / folder.relative_to(directory.path), None) as tensorboard:
-        tensorboard.values(step, summary, prefix=split)
-        for task, values in by_task.items():
-            tensorboard.values(step, values, prefix=f"{split}/{task}")
-        for one in measured:
-            tensorboard.values(step, one.metrics, prefix=f"{SPLIT}/{one.task}")
-
-
-def _losses_table(by_task: Mapping[str, Summary]) -> list[str]:
-    names = ("loss", "nats_per_byte", "bits_per_byte", "accuracy", "target_tokens")
-    rows = [[task, *(metric_values.format_value(values[name]) for name in names)] for task, values in by_task.items()]
-    titles = ["loss", "nats per byte", "bits per byte", "token accuracy", "target tokens"]
-    return aligned(["task", *titles], rows, numbers_from=1)
-
-
-def _metrics_table(measured: Sequence[TaskMetrics], trivial: Mapping[str, Trivial]) -> list[str]:
-    baselines = [baseline for baseline in TRIVIAL if any(baseline in by_baseline for by_baseline in trivial.values())]
-    rows = [
-        [one.task, f"{one.examples:,}", name, metric_values.format_value(value)]
-        + [metric_values.format_value(trivial.get(one.task, {}).get(baseline, {}).get(name)) for baseline in baselines]
-        for one in measured
-        for name, value in one.metrics.items()
-    ]
-    table = aligned(["task", "examples", "metric", "value", *(TRIVIAL[baseline] for baseline in baselines)], rows)
-    return table + [f"{one.task} was predicted by {decoding_text(one.decoding)}" for one in measured if one.decoding]
 
 
 def check_and_prepare(loaded: LoadedConfig, directory: RunDirectory, config: DatasetConfig) -> prepare.DataIdentity:

@@ -13,7 +13,7 @@ from t5xpg.data.objectives import IidDenoising, SpanCorruption
 from t5xpg.data.text.lines import SURROGATE
 from t5xpg.data.vocab.sentinels import blanks_of, fill
 from t5xpg.evaluate.infer_resume import open_partial
-from t5xpg.evaluate.infer_sources import Row, Source, file_source, json_line, open_split, read_records, split_config
+from t5xpg.evaluate.infer_sources import Input, Inputs, file_source, json_line, open_split, read_rows, split_config
 from t5xpg.evaluate.predictor import Answer, Predictor
 from t5xpg.evaluate.trained_model import Step
 from t5xpg.experiment import data_state, prepare
@@ -35,7 +35,7 @@ def fill_in(
     predictor.check(prompt + text, "The prompt")
     answer = predictor.answers(predictor.encode([prompt + text]))[0]
     if as_json:
-        print(json_line(_record(Row({"inputs": text}, text), answer)).decode(), end="", flush=True)
+        print(json_line(_record(Input({"inputs": text}, text), answer)).decode(), end="", flush=True)
         return
     print(f"{loaded.name} after step {checkpoint_step:,}")
     print_filled(prompt + text, *answer.texts)
@@ -89,13 +89,13 @@ def predict_file(
     or has a blank without a sentinel.
     """
     target = _output_file(target)
-    records = list(read_records(source))  # all are read first, so that no mistake shows after hours
-    if halves := sum(SURROGATE.search(record.text) is not None for record in records):
+    rows = list(read_rows(source))  # all are read first, so that no mistake shows after hours
+    if halves := sum(SURROGATE.search(row.text) is not None for row in rows):
         print(f"texts with half a character (a lone surrogate), read as U+FFFD: {halves:,}", file=sys.stderr)
     predictor, _ = Predictor.from_run(loaded, path, step)
-    for record in records:
-        predictor.check(prompt + record.text, f"{source}:{record.number}:")
-    _predict(predictor, file_source(source, records, predictor, prompt), target)
+    for row in rows:
+        predictor.check(prompt + row.text, f"{source}:{row.number}:")
+    _predict(predictor, file_source(source, rows, predictor, prompt), target)
 
 
 def predict_split(loaded: LoadedConfig, path: Path, split: str, target: Path | None, step: Step = None) -> None:
@@ -113,7 +113,7 @@ def predict_split(loaded: LoadedConfig, path: Path, split: str, target: Path | N
         _predict(predictor, source, target)
 
 
-def _predict(predictor: Predictor, source: Source, target: Path | None) -> None:
+def _predict(predictor: Predictor, source: Inputs, target: Path | None) -> None:
     if target is None:
         _write(predictor, source, sys.stdout.buffer, num_done=0)
         return
@@ -123,7 +123,7 @@ def _predict(predictor: Predictor, source: Source, target: Path | None) -> None:
     print(f"{count:,} predictions in {target}", file=sys.stderr)
 
 
-def _write(predictor: Predictor, source: Source, file: BinaryIO, num_done: int) -> int:
+def _write(predictor: Predictor, source: Inputs, file: BinaryIO, num_done: int) -> int:
     """Predict from row `num_done` on, and write each batch as soon as it is done. Returns the number of all records."""
     with Progress("predict", source.total, "records", initial=num_done) as progress:
         for batch in source.batches(num_done):
@@ -135,7 +135,7 @@ def _write(predictor: Predictor, source: Source, file: BinaryIO, num_done: int) 
         return progress.count
 
 
-def _record(row: Row, answer: Answer) -> dict[str, object]:
+def _record(row: Input, answer: Answer) -> dict[str, object]:
     best = answer.texts[0]
     others = {"predictions": list(answer.texts), "scores": answer.scores} if len(answer.texts) > 1 else {}
     replaced = ("predictions", "scores", "filled") if "prediction" in row.content else ()  # of another decoding

@@ -18,7 +18,7 @@ from t5xpg.base.progress import Progress
 from t5xpg.data import batch
 from t5xpg.data.batch import ENC_DEC, PREFIX_LM, Batch, inputs_and_targets, with_targets
 from t5xpg.data.spec import unpacked
-from t5xpg.data.stream.remote_evaluator import EvaluatedTask, RemoteEvaluator
+from t5xpg.data.stream.remote_evaluator import EvaluatedTask, RemoteEvaluator, Trivial
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.evaluate.consensus import rank_sequences
 from t5xpg.evaluate.prediction import decoding_settings, predict
@@ -96,6 +96,10 @@ class InferEval:
             TaskMetrics(task, examples[task], metrics, self._outputs.decoding if task in decoded else {})
             for task, metrics in measured.items()
         ]
+
+    def trivial(self) -> dict[str, Trivial]:
+        """See `RemoteEvaluator.trivial`."""
+        return self._evaluator.trivial()
 
     def _outputs_of(self, task: EvaluatedTask, params: Params, progress: Progress) -> dict[str, np.ndarray]:
         """The outputs for a task, {kind: an array with a row for each example}, in the order of its examples.

@@ -7,7 +7,6 @@ batches count: the other rows of a batch may decide the last bits of a row, so a
 import contextlib
 import fcntl
 import json
-import os
 import shutil
 import sys
 from collections.abc import Iterator, Mapping
@@ -22,7 +21,6 @@ from t5xpg.run.records import to_json
 SUFFIX = ".partial"
 _HEADER = "t5xpg_predictions"
 _FORMAT = 1
-_SHOWN = 5
 
 
 @contextlib.contextmanager
@@ -35,10 +33,18 @@ def open_partial(target: Path, identity: Mapping[str, Any], batch_size: int) -> 
     is not ours, or is being written by another process.
     """
     path = target.with_name(target.name + SUFFIX)
+    if path.exists() and not path.is_file():
+        raise UserError(f"{path} is no regular file, and predictions are kept there until all are made. Remove it.")
     path.parent.mkdir(parents=True, exist_ok=True)
     header = (json.dumps({_HEADER: _FORMAT, **to_json(identity)}, ensure_ascii=False) + "\n").encode()
-    with _open_locked(path) as file:
-        num_done = _seek_resume_point(path, file, header, batch_size)
+    with path.open("a+b") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise UserError(f"Another process writes {path}. Wait for it, or name another OUTPUT.") from error
+        except OSError:  # this file system has no locks
+            pass
+        num_done = _keep_whole_batches(path, file, header, batch_size)
         if num_done:
             print(f"{path}: {num_done:,} records are done, going on behind them", file=sys.stderr)
         try:
@@ -60,59 +66,36 @@ def open_partial(target: Path, identity: Mapping[str, Any], batch_size: int) -> 
             raise
 
 
-@contextlib.contextmanager
-def _open_locked(path: Path) -> Iterator[BinaryIO]:
-    """Open the file for reading and writing, for this process alone; make it if it is missing."""
-    if path.exists() and not path.is_file():
-        raise UserError(f"{path} is no regular file, and predictions are kept there until all are made. Remove it.")
-    while True:
-        with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+b") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise UserError(f"Another process writes {path}. Wait for it, or name another OUTPUT.") from error
-            except OSError:  # this file system has no locks
-                pass
-            if not path.exists() or path.stat().st_ino != os.fstat(file.fileno()).st_ino:
-                continue  # finished and removed by another process meanwhile
-            yield file
-            return
-
-
-def _seek_resume_point(path: Path, file: BinaryIO, header: bytes, batch_size: int) -> int:
-    """Go to the end of the lines of whole batches; returns their number. Raises UserError if the header differs."""
+def _keep_whole_batches(path: Path, file: BinaryIO, header: bytes, batch_size: int) -> int:
+    """Cut off the lines behind the last whole batch; returns the number of lines. Raises UserError if the header
+    differs."""
+    file.seek(0)
     first_line = file.readline()
     if first_line != header:
         if not header.startswith(first_line):  # else its first write was cut off
             raise UserError(_other_header_message(path, first_line, header))
-        file.seek(0)
-        file.truncate()
+        file.truncate(0)
         file.write(header)
         return 0
-    end, count, num_whole = len(header), 0, 0
-    whole_end = end
+    end, count = len(header), 0
+    whole = end, count
     for line in file:
-        if not line.endswith(b"\n"):
-            break
-        end, count = end + len(line), count + 1
-        if count % batch_size == 0:
-            whole_end, num_whole = end, count
-    file.seek(whole_end)
-    file.truncate()
-    return num_whole
+        if line.endswith(b"\n"):  # else it was cut off
+            end, count = end + len(line), count + 1
+            whole = (end, count) if count % batch_size == 0 else whole
+    file.truncate(whole[0])
+    return whole[1]
 
 
 def _other_header_message(path: Path, first_line: bytes, header: bytes) -> str:
     """The message about a file with another header."""
     try:
         recorded = json.loads(first_line)
-        is_ours = isinstance(recorded, dict) and _HEADER in recorded
     except (ValueError, RecursionError):
-        is_ours = False
-    if not is_ours:
+        recorded = None
+    if not isinstance(recorded, dict) or _HEADER not in recorded:
         return f"{path} is in the way: predictions are kept there until all are made, and it holds something else."
-    differences = list(differing(recorded, json.loads(header)).items())
-    lines = [f"  {name}: {short(old)} there, {short(new)} now" for name, (old, new) in differences[:_SHOWN]]
-    more = [f"  and {len(differences) - _SHOWN} more"] if len(differences) > _SHOWN else []
+    differences = differing(recorded, json.loads(header)).items()
+    lines = [f"  {name}: {short(old)} there, {short(new)} now" for name, (old, new) in differences]
     last = f"Set them back to go on, name another OUTPUT, or delete {path} to start over."
-    return "\n".join([f"{path} holds the first predictions of another start:", *lines, *more, last])
+    return "\n".join([f"{path} holds the first predictions of another start:", *lines, last])

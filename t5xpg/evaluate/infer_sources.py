@@ -1,10 +1,10 @@
-"""The sources of the rows to predict for: a file of JSON lines, or a split of the experiment's task."""
+"""The sources of the inputs to predict for: a file of JSON lines, or a split of the experiment's task."""
 
 import contextlib
 import dataclasses
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,16 +34,18 @@ _RECORD = '{"inputs": "a text with <extra_id_0>"}'
 
 
 @dataclass(frozen=True)
-class Record:
-    """A line of an input file: its number, its whole JSON object, and the text with blanks."""
+class Input:
+    """One input: its JSON object and its text. fills: whether the answer fills in blanks of the text. number: of the
+    line in a file."""
 
-    number: int
-    content: dict[str, Any]
+    content: Mapping[str, Any]
     text: str
+    fills: bool = True
+    number: int = 0
 
 
-def read_records(source: Path) -> Iterator[Record]:
-    """Yields the records of a JSONL file. Raises UserError naming file and line for a line that is no record."""
+def read_rows(source: Path) -> Iterator[Input]:
+    """Yields the rows of a JSONL file. Raises UserError naming file and line for a line that is no record."""
     if not source.is_file():
         kind = "no regular file" if source.exists() else "not there"
         raise UserError(f"INPUT: {source} is {kind}. Expected a file of JSON lines: {_RECORD}.")
@@ -58,7 +60,7 @@ def read_records(source: Path) -> Iterator[Record]:
                         f"{where} has a number without a value, such as 1e400 or NaN: write it as a string."
                     )
                 field = "text" if "text" in content and "inputs" not in content else "inputs"
-                yield Record(number, content, string_in(content, field, where))
+                yield Input(content, string_in(content, field, where), number=number)
 
 
 def json_line(value: dict[str, Any]) -> bytes:
@@ -69,50 +71,41 @@ def json_line(value: dict[str, Any]) -> bytes:
 
 
 @dataclass(frozen=True)
-class Row:
-    """One input: its record's JSON object, and its text. fills: whether the answer fills in blanks of the text."""
-
-    content: Mapping[str, Any]
-    text: str
-    fills: bool = True
-
-
-@dataclass(frozen=True)
-class Rows:
+class InputBatch:
     """A batch. tokens: the model's inputs, int32 [B, S]; B may be larger than the number of rows."""
 
-    rows: list[Row]
+    rows: Sequence[Input]
     tokens: np.ndarray
 
 
 @dataclass(frozen=True)
-class Source:
-    """Rows in batches. identity: what determines the rows, as JSON. total: the number of rows; None if not known.
+class Inputs:
+    """Inputs in batches. identity: what determines the rows, as JSON. total: the number of rows; None if not known.
 
     batches: returns the batches from a row on, a multiple of the batch size. Batches are the same from every start.
     """
 
     identity: Mapping[str, Any]
     total: int | None
-    batches: Callable[[int], Iterator[Rows]]
+    batches: Callable[[int], Iterator[InputBatch]]
 
 
-def file_source(source: Path, records: list[Record], predictor: Predictor, prompt: str = "") -> Source:
-    """The records of a JSONL file as a source. prompt: a text that is put in front of each."""
+def file_source(source: Path, rows: Sequence[Input], predictor: Predictor, prompt: str = "") -> Inputs:
+    """The rows of a JSONL file as a source. prompt: a text that is put in front of each."""
     size = predictor.batch_size
 
-    def batches(first_row: int) -> Iterator[Rows]:
-        for row in range(first_row, len(records), size):
-            batch_records = records[row : row + size]
+    def batches(first_row: int) -> Iterator[InputBatch]:
+        for start in range(first_row, len(rows), size):
+            batch = rows[start : start + size]
             # the last batch is filled up, so that its shape is one that is compiled already
-            tokens = predictor.encode([prompt + record.text for record in batch_records], rows=size if row else None)
-            yield Rows([Row(record.content, record.text) for record in batch_records], tokens)
+            tokens = predictor.encode([prompt + row.text for row in batch], rows=size if start else None)
+            yield InputBatch(batch, tokens)
 
     identity = {"sha256": sha256_of_file(source), **({"prompt": prompt} if prompt else {})}
-    return Source(identity, len(records), batches)
+    return Inputs(identity, len(rows), batches)
 
 
-def _rows(batch: Mapping[str, np.ndarray], stream: Stream, predictor: Predictor, is_last: bool) -> Rows:
+def _rows(batch: Mapping[str, np.ndarray], stream: Stream, predictor: Predictor, is_last: bool) -> InputBatch:
     inputs, targets = inputs_and_targets(batch, stream.spec)
     count = len(inputs)
     if is_last:  # it is filled up with rows of zeros
@@ -120,14 +113,14 @@ def _rows(batch: Mapping[str, np.ndarray], stream: Stream, predictor: Predictor,
     rows, decode = [], predictor.vocabulary.decode
     for row in range(count):
         text = decode(inputs[row])
-        rows.append(Row({"inputs": text, "targets": decode(targets[row])}, text, bool(blanks_of(text))))
-    return Rows(rows, inputs)
+        rows.append(Input({"inputs": text, "targets": decode(targets[row])}, text, bool(blanks_of(text))))
+    return InputBatch(rows, inputs)
 
 
 @contextlib.contextmanager
 def open_split(
     config: DatasetConfig, directory: RunDirectory, data: prepare.DataIdentity, predictor: Predictor
-) -> Iterator[Source]:
+) -> Iterator[Inputs]:
     """A split as a source, read by the data process. config: of `split_config`. data: the identity of its data.
 
     Raises UserError if there is no such split, or if the task has another vocabulary than the run.
@@ -136,7 +129,7 @@ def open_split(
         check_same_vocabulary(service.describe(config).vocabulary, predictor.vocabulary, directory)
         stream = service.open(config)
 
-        def batches(first_row: int) -> Iterator[Rows]:
+        def batches(first_row: int) -> Iterator[InputBatch]:
             next_batch, row = next(stream, None), 0
             while (batch := next_batch) is not None:
                 next_batch = next(stream, None)
@@ -145,7 +138,7 @@ def open_split(
                 row += config.batch_size
 
         # preprocessing may make several rows of one document: their number is not known
-        yield Source({"stream": dict(stream.identity), "data": data.data, "cache": data.cache}, None, batches)
+        yield Inputs({"stream": dict(stream.identity), "data": data.data, "cache": data.cache}, None, batches)
 
 
 def replace_fields(config: DatasetConfig, option: str, **changes: Any) -> DatasetConfig:

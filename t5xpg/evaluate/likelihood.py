@@ -37,7 +37,7 @@ PLAIN, PREFIX, MASK = "plain", "prefix", "mask"
 SCORINGS = (PLAIN, PREFIX, MASK)
 
 
-class Row(NamedTuple):
+class TokenRow(NamedTuple):
     """Token ids of a row: the encoder's inputs, the decoder's prefix, and the tokens after it, which are scored."""
 
     inputs: list[int]
@@ -100,7 +100,7 @@ class LikelihoodScorer:
             )
         return [score.log_likelihood for score in self._sums([self._windows(text, window) for text in texts])]
 
-    def score_rows(self, rows: Sequence[Row]) -> list[Score]:
+    def score_rows(self, rows: Sequence[TokenRow]) -> list[Score]:
         """The score of each row of token ids. Rows of similar lengths are computed together."""
         order = sorted(range(len(rows)), key=lambda n: [*map(len, rows[n])])
         scores: dict[int, Score] = {}
@@ -110,7 +110,7 @@ class LikelihoodScorer:
             scores |= {n: Score(float(sums[index]), bool(greedy[index])) for index, n in enumerate(batch)}
         return [scores[n] for n in range(len(rows))]
 
-    def _sums(self, rows: Sequence[Sequence[Row]]) -> list[Score]:
+    def _sums(self, rows: Sequence[Sequence[TokenRow]]) -> list[Score]:
         """The score of each request: the sum over its rows."""
         scores = iter(self.score_rows([row for request in rows for row in request]))
         by_request = [[next(scores) for _ in request] for request in rows]
@@ -118,7 +118,7 @@ class LikelihoodScorer:
             Score(sum(one.log_likelihood for one in parts), all(one.is_greedy for one in parts)) for parts in by_request
         ]
 
-    def _rows(self, context: str, continuation: str) -> list[Row]:
+    def _rows(self, context: str, continuation: str) -> list[TokenRow]:
         stripped = context.rstrip()
         context, continuation = stripped, context[len(stripped) :] + continuation
         encode, end = self._vocabulary.encode, self._vocabulary.eos_id
@@ -127,18 +127,19 @@ class LikelihoodScorer:
             # up to the first token that the continuation changes: a token across the border is scored
             first = sum(accumulate(map(operator.eq, encode(context), whole), operator.and_))
             if self._converter == LM:
-                return [Row([], whole[:first], whole[first:])]
+                return [TokenRow([], whole[:first], whole[first:])]
             mask = self._vocabulary.sentinel_id(0)
-            return [Row([*whole[:i], mask, *whole[i + 1 :], end], [mask], [whole[i]]) for i in range(first, len(whole))]
+            masked = ([*whole[:i], mask, *whole[i + 1 :], end] for i in range(first, len(whole)))
+            return [TokenRow(ids, [mask], [token]) for ids, token in zip(masked, whole[first:], strict=True)]
         masks = [self._vocabulary.sentinel_id(0)] if self._scoring == PREFIX else []
-        return [Row([*encode(context), *masks, end], masks, encode(continuation))]
+        return [TokenRow([*encode(context), *masks, end], masks, encode(continuation))]
 
-    def _windows(self, text: str, window: int) -> list[Row]:
+    def _windows(self, text: str, window: int) -> list[TokenRow]:
         ids, piece = self._vocabulary.encode(text), window - 1
         ends = ((start, min(start + piece, len(ids))) for start in range(0, len(ids), piece))
-        return [Row([], ids[max(0, end - window) : start], ids[start:end]) for start, end in ends]
+        return [TokenRow([], ids[max(0, end - window) : start], ids[start:end]) for start, end in ends]
 
-    def _batch(self, rows: Sequence[Row]) -> dict[str, np.ndarray]:
+    def _batch(self, rows: Sequence[TokenRow]) -> dict[str, np.ndarray]:
         """The arrays of `batch_size` rows. Lengths are rounded up to powers of two, so that few shapes are compiled."""
         prefix_inputs = [row.inputs if self._converter == PREFIX_LM else [] for row in rows]
         targets = self._padded([[*ids, *row.prefix, *row.scored] for ids, row in zip(prefix_inputs, rows, strict=True)])

@@ -1,78 +1,32 @@
 """The measurements of a run: the loss of the held-out split, that of each of its tasks, and the tasks' metrics."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
-from t5xpg.base import paths
 from t5xpg.base.errors import UserError
-from t5xpg.data.batch import ENC_DEC
-from t5xpg.data.objectives import Objective
-from t5xpg.data.objectives.span_corruption import span_numbers
 from t5xpg.data.recording.reader import RecordedData
 from t5xpg.data.spec import DatasetConfig
-from t5xpg.data.stream.client import DataService, TaskDescription
-from t5xpg.data.stream.remote_evaluator import RemoteEvaluator
-from t5xpg.data.tasks import task_names
-from t5xpg.data.text.manifest import find_manifests, read_manifest
+from t5xpg.data.stream.client import DataService
+from t5xpg.data.stream.remote_evaluator import RemoteEvaluator, Trivial
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.evaluate.infer_eval import InferEval, TaskMetrics, metric_names, model_outputs
-from t5xpg.evaluate.validation import AnyStream, EvalStep, TaskValidation, Validation, task_configs
+from t5xpg.evaluate.validation import CACHE_BYTES, AnyStream, EvalStep, Summary, Validation, measure_tasks, task_configs
 from t5xpg.experiment.assembly import Assembly
 from t5xpg.experiment.identity import data_config
 from t5xpg.run.best import BestMetric, validation_names
 
 
-def describe_task(config: DatasetConfig, data_dir: Path) -> TaskDescription | None:
-    """The description that `DataService.describe` gives, for a readable task of the table, without the data process.
-
-    None for tasks that users registered, and if something is in the way: then the data process has to be asked. The
-    caller has to make sure that the text and the cache exist and are whole.
-    """
-    name = config.mixture_or_task_name
-    folders = find_manifests(data_dir)
-    row = task_names.known_tasks(data_dir).get(name)
-    if row is None or row.dataset not in folders or config.module_import or config.converter != ENC_DEC:
-        return None
-    manifest = read_manifest(folders[row.dataset])
-    counts = {split: record.documents for split, record in manifest.splits.items()}
-    if row.supervised is not None and config.objective is not None:
-        return None
-    objectives = [_with_objective(part, config.objective) for part in row.parts]
-    lengths = config.task_feature_lengths
-    if config.split not in counts or any(
-        objective is None or objective.problems(part.name, lengths, row.vocabulary, part.reserved)
-        for part, objective in zip(row.parts, objectives, strict=True)
-    ):
-        return None
-    return TaskDescription(
-        name=name,
-        tasks=tuple(sorted(row.tasks)),
-        splits=tuple(sorted(counts)),
-        cached=config.use_cached,
-        examples={split: counts[split] for split in sorted(counts)},
-        vocabulary=row.vocabulary,
-        objective=span_numbers(objectives, lengths),
-        has_metrics=row.has_metrics or bool(config.metrics),
-    )
-
-
-def _with_objective(part: task_names.Part, objective: Objective | None) -> Objective | None:
-    """The objective of a part: the experiment's if it sets one; None if that is not of the part's kind."""
-    if objective is None:
-        return part.objective
-    return objective if objective.name == part.objective.name else None
-
-
 @dataclass(frozen=True)
 class Measurements:
-    """Functions of parameters. metrics: of (parameters, step), as `infer_eval.InferEval.measure`."""
+    """Functions of parameters, with a `Progress` where it is shown. metrics: see `infer_eval.InferEval.measure`.
+    trivial: the metrics of answers without a model."""
 
-    loss: Callable[[Any], Mapping[str, Any]]
-    loss_by_task: Callable[[Any], Mapping[str, Mapping[str, Any]]]
-    metrics: Callable[[Any, int], Sequence[TaskMetrics]]
+    loss: Callable[..., Summary]
+    loss_by_task: Callable[..., Mapping[str, Summary]]
+    metrics: Callable[..., Sequence[TaskMetrics]]
+    trivial: Callable[[], Mapping[str, Trivial]]
 
 
 def measurements(
@@ -82,35 +36,37 @@ def measurements(
     vocabulary: Vocabulary,
     stream: Callable[[], AnyStream],
     eval_step: EvalStep,
+    metrics_config: DatasetConfig | None = None,
 ) -> Measurements:
-    """The measurements of a run: losses on `config`, metrics on the experiment's dataset for them.
+    """The measurements of a run: losses on `config`, metrics on `metrics_config` (None: the experiment's dataset for
+    them).
 
     The first one of each kind opens its streams. stream: returns the stream of the whole split. eval_step: (params,
     batch on devices) -> sums.
     """
-    of_metrics = dataclasses.replace(built, experiment=built.experiment.of_metrics)
+    of_metrics = built if metrics_config else dataclasses.replace(built, experiment=built.experiment.of_metrics)
 
-    def task_streams() -> dict[str, AnyStream]:
-        tasks = task_configs(config, describe(service, config))
-        return {task.mixture_or_task_name: service.open(task) for task in tasks}
+    @functools.cache
+    def by_task() -> dict[str, Validation]:
+        tasks = task_configs(config, service.describe(config))
+        cache_bytes = CACHE_BYTES // max(1, len(tasks))
+        streams = {task.mixture_or_task_name: service.open(task) for task in tasks}
+        return {name: Validation(one, eval_step, built.on_devices, cache_bytes) for name, one in streams.items()}
 
     def evaluator() -> RemoteEvaluator:
         assert isinstance(service, DataService), "refused by require_metrics"
         experiment = of_metrics.experiment
-        metrics_config = data_config(experiment.eval_dataset, experiment.random_seed)
-        return service.evaluator(dataclasses.replace(metrics_config, max_batches=experiment.infer_eval_steps))
+        own = data_config(experiment.eval_dataset, experiment.random_seed)
+        own = dataclasses.replace(own, max_batches=experiment.infer_eval_steps)
+        return service.evaluator(metrics_config or own)
 
+    infer_eval = InferEval(evaluator, model_outputs(of_metrics, vocabulary))
     return Measurements(
         Validation(stream, eval_step, built.on_devices).measure,
-        TaskValidation(task_streams, eval_step, built.on_devices).measure,
-        InferEval(evaluator, model_outputs(of_metrics, vocabulary)).measure,
+        lambda params, progress=None: measure_tasks(by_task(), params, progress),
+        infer_eval.measure,
+        infer_eval.trivial,
     )
-
-
-def describe(service: DataService | RecordedData, config: DatasetConfig) -> TaskDescription:
-    """The description of the task, if possible without waiting for the data process."""
-    known = describe_task(config, paths.data_directory()) if isinstance(service, DataService) else None
-    return known or service.describe(config)
 
 
 def require_metrics(service: DataService | RecordedData, config: DatasetConfig) -> None:
@@ -120,14 +76,14 @@ def require_metrics(service: DataService | RecordedData, config: DatasetConfig) 
             "INFER_EVAL_PERIOD is set, and a recording holds no metrics of tasks: train from the live data, or set "
             "INFER_EVAL_PERIOD=None (`make eval` computes them afterwards)."
         )
-    if not describe(service, config).has_metrics:
+    if not service.describe(config).has_metrics:
         raise UserError(no_metrics(config.mixture_or_task_name))
 
 
 def require_selection(service: DataService | RecordedData, config: DatasetConfig, selection: BestMetric) -> None:
     """Raise UserError, with the nearest names, if a run does not measure the metric that it is selected by."""
     if selection.of_validation:
-        tasks = [task.mixture_or_task_name for task in task_configs(config, describe(service, config))]
+        tasks = [task.mixture_or_task_name for task in task_configs(config, service.describe(config))]
         selection.require(validation_names(tasks))
     elif isinstance(service, DataService):  # a recording has no metrics: `require_metrics` has said so
         with service.evaluator(dataclasses.replace(config, max_batches=1)) as evaluator:

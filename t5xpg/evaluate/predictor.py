@@ -12,7 +12,6 @@ import numpy as np
 
 from t5xpg.base import environment
 from t5xpg.base.errors import UserError
-from t5xpg.base.files import sha256_of_file
 from t5xpg.data.batch import LM, MASKED_LM
 from t5xpg.data.vocab.sentinels import CLS
 from t5xpg.data.vocab.vocabulary import Vocabulary
@@ -21,14 +20,13 @@ from t5xpg.evaluate.prediction import check_predicts, predict
 from t5xpg.evaluate.trained_model import (
     Step,
     check_same_model,
-    checkpoints_in_mean,
+    checkpoint_facts,
     parameters_and_vocabulary,
 )
 from t5xpg.experiment import assembly
 from t5xpg.experiment.config import LoadedConfig, settings
 from t5xpg.experiment.experiment import Experiment
 from t5xpg.models.decoding import Decoded
-from t5xpg.run.checkpoint.folders import DIGESTS
 from t5xpg.run.directory import RunDirectory
 
 # Input lengths are padded up to a multiple of this, so that few lengths are compiled.
@@ -84,13 +82,10 @@ class Predictor:
         built = assembly.assemble(experiment)
         params, vocabulary, checkpoint_step = parameters_and_vocabulary(directory, experiment, built, step)
         predictor = cls(experiment, params, vocabulary)
-        digests = directory.checkpoints / str(checkpoint_step) / DIGESTS
         versions = environment.versions()
         predictor.identity = {
             "experiment": loaded.name,
-            "step": checkpoint_step,
-            **({"mean_of_checkpoints": num_checkpoints} if (num_checkpoints := checkpoints_in_mean(step)) else {}),
-            "checkpoint": sha256_of_file(digests) if digests.is_file() else None,
+            **checkpoint_facts(directory, checkpoint_step, step),
             "model": settings(experiment.model),
             "feature_converter": predictor.converter,
             "decoding": experiment.decoding.settings(),

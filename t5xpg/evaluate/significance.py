@@ -20,7 +20,7 @@ from t5xpg.data import metrics
 from t5xpg.run.command_options import options_of
 from t5xpg.run.directory import RunDirectory
 from t5xpg.run.evaluations import Evaluation, all_of
-from t5xpg.run.results import SIGNIFICANCE, significance_rows
+from t5xpg.run.numbers import significance_rows
 
 SEED, SAMPLES = 12345, 1000
 # Metrics that are means over the examples.
@@ -30,7 +30,7 @@ _MEANS: Mapping[str, Callable[..., Mapping[str, float]]] = {
 }  # fmt: skip
 
 
-def compare(
+def compare_predictions(
     run: RunDirectory,
     other: RunDirectory,
     split: str | None = None,
@@ -85,9 +85,9 @@ def compare(
     if not tasks:
         raise UserError(f"{shown(own.folder)} has no metric that can be resampled: BLEU, chrF, {', '.join(_MEANS)}.")
     result = {**facts, "samples": SAMPLES, "seed": SEED, "tasks": tasks}
-    write_json(own.folder / SIGNIFICANCE, result)
+    write_json(own.significance_json, result)
     print("\n".join(aligned(*significance_rows(result))))
-    print(f"written to {shown(own.folder / SIGNIFICANCE)}", flush=True)
+    print(f"written to {shown(own.significance_json)}", flush=True)
     return result
 
 

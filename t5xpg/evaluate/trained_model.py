@@ -11,10 +11,9 @@ import jax
 import jax.numpy as jnp
 
 from t5xpg.base.errors import UserError
-from t5xpg.base.paths import data_directory
-from t5xpg.data.tasks.task_names import task_name, vocabularies
+from t5xpg.base.files import sha256_of_file
 from t5xpg.data.vocab.files import vocabulary_of_record
-from t5xpg.data.vocab.vocabulary import WITHOUT_MODEL, Vocabulary
+from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.experiment import config, run_gin
 from t5xpg.experiment.assembly import Assembly
 from t5xpg.experiment.config import LoadedConfig
@@ -24,6 +23,7 @@ from t5xpg.experiment.identity import decides_predictions, identity_settings, vo
 from t5xpg.models.model import Params
 from t5xpg.run.checkpoint.checkpoint_items import sha256_of_arrays
 from t5xpg.run.checkpoint.checkpointer import Checkpointer
+from t5xpg.run.checkpoint.folders import DIGESTS
 from t5xpg.run.checkpoint.initial_checkpoint import find_checkpoint
 from t5xpg.run.command_options import overrides_of
 from t5xpg.run.directory import RunDirectory, differing
@@ -132,6 +132,14 @@ def chosen_step(checkpointer: Checkpointer, experiment: Experiment, step: Step) 
     return best
 
 
+def checkpoint_facts(directory: RunDirectory, saved_step: int, step: Step) -> dict[str, Any]:
+    """The facts on a checkpoint in records: its step, the number of those in a mean, and its digest. step: as it was
+    asked for."""
+    count, digests = checkpoints_in_mean(step), directory.checkpoints / str(saved_step) / DIGESTS
+    mean = {"mean_of_checkpoints": count} if count else {}
+    return {"step": saved_step, **mean, "checkpoint": sha256_of_file(digests) if digests.is_file() else None}
+
+
 def check_same_model(directory: RunDirectory, experiment: Experiment) -> None:
     """Raise UserError if the run is of another model. Parameters may fit a model that computes something else."""
     record = directory.read()
@@ -150,24 +158,8 @@ def check_same_vocabulary(
     if differences:
         raise UserError(
             f"{directory.path} was trained with another vocabulary than the task has: {differences}. "
-            f"{_tasks_with(recorded)}"
+            "Name a task whose vocabulary is the run's; `make vocab TOKENIZER=…` makes one of the run's tokenizer."
         )
-
-
-def _tasks_with(recorded: Mapping[str, Any]) -> str:
-    """A sentence with names of tasks that have the ids of a run's recorded vocabulary, or on how to make one."""
-    entries = vocabularies(data_directory())
-    same = [one for one in entries if not vocabulary_differences(one.vocabulary, recorded, "run")]
-    if same:
-        names = " or ".join(task_name("pydocs", one.objectives[0], one.suffix) for one in same)
-        return f"Tasks with the run's ids are named as {names}."
-    if recorded.get("kind") in WITHOUT_MODEL:
-        return "No task of the table has the run's ids: write one of your own, with MODULE_IMPORT."
-    extra_ids = recorded["extra_ids"] - len(recorded.get("named_tokens", ()))
-    return (
-        "Tasks with the run's ids are made with its tokenizer: make vocab DATASET=… VOCAB=… EXTRA_IDS="
-        f"{extra_ids} TOKENIZER={recorded.get('model_file', '…')}"
-    )
 
 
 def vocabulary_differences(task_vocabulary: Vocabulary, recorded: Mapping[str, Any], where: str) -> str:

@@ -63,7 +63,7 @@ def tune(
     print(f"{loaded.name} after step {trials[0]['step']:,} on {measured_split}:")
     print("\n".join(aligned([*_TUNED, *names], rows)))
     of_step = "" if step is None else f" STEP={step}"
-    command = f"make eval {options_for(experiment_of(directory), path, gin_of(best, *typed))}{of_step}"
+    command = f"make eval {options_for(experiment_of(directory.read()), path, gin_of(best, *typed))}{of_step}"
     print(f"best by the {'lowest' if mode == MIN else 'highest'} {by}: {command}", flush=True)
     return {"tried": trials, "by": by, "mode": mode, "best": best, "gin": gin_of(best)}
 

@@ -115,37 +115,19 @@ def rotate_inputs(batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray] | No
     return {**batch, _INPUTS: inputs}
 
 
-class TaskValidation:
-    """Measures parameters on the split of each task of a mixture; measures nothing for a single task.
-
-    streams: returns the stream of each task, by the names from `task_configs`; called at the first measurement.
-    """
-
-    def __init__(
-        self, streams: Callable[[], Mapping[str, AnyStream]], eval_step: EvalStep, on_devices: OnDevices
-    ) -> None:
-        self._streams = streams
-        self._eval_step = eval_step
-        self._on_devices = on_devices
-
-    @functools.cached_property
-    def _validations(self) -> dict[str, Validation]:
-        streams = self._streams()
-        cache_bytes = CACHE_BYTES // max(1, len(streams))
-        return {
-            task: Validation(stream, self._eval_step, self._on_devices, cache_bytes) for task, stream in streams.items()
-        }
-
-    def measure(self, params: Any, progress: Progress | None = None) -> dict[str, Summary]:
-        """{task: as `Validation.measure`}. A task whose split gives no target is left out, with a message."""
-        measured: dict[str, Summary] = {}
-        for task, validation in list(self._validations.items()):
-            try:
-                measured[task] = validation.measure(params, progress)
-            except NothingToMeasureError as error:
-                Progress.print(f"{error} Its loss is left out.")
-                del self._validations[task]
-        return measured
+def measure_tasks(
+    validations: dict[str, Validation], params: Any, progress: Progress | None = None
+) -> dict[str, Summary]:
+    """{task: as `Validation.measure`}. A task whose split gives no target is left out, with a message, and removed from
+    `validations`."""
+    measured: dict[str, Summary] = {}
+    for task, validation in list(validations.items()):
+        try:
+            measured[task] = validation.measure(params, progress)
+        except NothingToMeasureError as error:
+            Progress.print(f"{error} Its loss is left out.")
+            del validations[task]
+    return measured
 
 
 def task_configs(config: DatasetConfig, description: TaskDescription) -> list[DatasetConfig]:

@@ -41,7 +41,7 @@ class LoadedConfig:
 
     @property
     def files(self) -> list[Path]:
-        """What the experiment is made of: its gin files, and the modules of the checkout that it names or imports."""
+        """The sources of the experiment: its gin files, and the modules of the checkout that it names or imports."""
         modules: list[str | None] = []
         for one in sys.modules.copy().values():  # other threads import meanwhile
             with contextlib.suppress(AttributeError):  # of what is no module

@@ -138,7 +138,7 @@ class Reader:
 
 
 def _of_t5x(statement: Any, error: Exception) -> str:
-    """What a binding is here whose name is T5X's, and not of this experiment; "" if anything else is wrong."""
+    """A sentence on a binding with a name of T5X, which this experiment has not; "" if anything else is wrong."""
     if isinstance(statement, config_parser.IncludeStatement | config_parser.ImportStatement):
         return f"{error}.{CONVERT}" if getattr(statement, "module", "").partition(".")[0] == "t5x" else ""
     parts = gin._iterate_flattened_values(getattr(statement, "value", None))

@@ -9,7 +9,7 @@ from typing import Any
 from gin import config_parser
 from t5xpg.base.errors import UserError
 
-# what gin raises for text that is not gin
+# raised by gin for text that is not gin
 UNREADABLE = (SyntaxError, TypeError, ValueError, RecursionError, tokenize.TokenError)
 
 

@@ -234,7 +234,7 @@ def key_of(scope: str, selector: str, parameter: str) -> str:
 
 
 def translation(scope: str, selector: str, parameter: str) -> str:
-    """What a parameter of T5X, or a macro of its files ("", "", NAME), is here, in a sentence; "" for other names."""
+    """A sentence that names our parameter for one of T5X, or for a macro of its files ("", "", NAME); "" for others."""
     key = key_of(scope, selector, parameter)
     for name in (key, _READERS.get(key, ""), f"train/{key}", key.rpartition("/")[2]):
         if ours := OURS.get(name):

@@ -19,8 +19,8 @@ _REMEDY = (
 
 @dataclass
 class Names:
-    """What gin files name. imported, used: {module: place} and {(module, "Class"): place}. task_modules: the values of
-    MODULE_IMPORT."""
+    """The names in gin files. imported, used: {module: place} and {(module, "Class"): place}. task_modules: the values
+    of MODULE_IMPORT."""
 
     imported: dict[str, str] = field(default_factory=dict)
     used: dict[tuple[str, str], str] = field(default_factory=dict)

@@ -136,6 +136,19 @@ class Best:
         return f"{self.selection.metric} has not been better for {evaluations} (EARLY_STOP_PATIENCE); {self}"
 
 
+def selected_step(
+    records: Iterable[Mapping[str, Any]], start: Mapping[str, Any], last_step: int
+) -> dict[str, Any] | None:
+    """The best evaluation of a run that selects one: {"metric", "mode", "step", "value", "ended_early"}, the last of
+    which is the reason why the run ended early with `last_step`, if it did. start: the last one of the run."""
+    if start.get("selection") is None:
+        return None
+    selection = BestMetric(**start["selection"])
+    best = Best.of_records(records, selection, last_step)
+    facts = {"metric": selection.metric, "mode": selection.mode, "step": best.step, "value": best.value}
+    return facts | {"ended_early": best.early_end(last_step, start["total_steps"])}
+
+
 def validation_names(tasks: Iterable[str]) -> list[str]:
     """The names of all measures of a validation that can be BEST_METRIC. tasks: those of a mixture."""
     prefixes = [VALIDATION, *(f"{VALIDATION}/{task}" for task in tasks)]

@@ -2,8 +2,9 @@
 
 import os
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from t5xpg.base import paths
 from t5xpg.run.directory import RunDirectory
@@ -11,13 +12,13 @@ from t5xpg.run.directory import RunDirectory
 
 def options_of(run: RunDirectory) -> str:
     """The options for a run, such as `EXP=mine RUN=seed_1 GIN=--gin.RANDOM_SEED=1`."""
-    command = run.read()["starts"][-1]["command"]
-    return options_for(experiment_of(run), run.path, " ".join(overrides_of(command)))
-
-
-def experiment_of(run: RunDirectory) -> str:
-    """The experiment of a run, as it was named at its last start: a name, or a gin file."""
     record = run.read()
+    gin = " ".join(overrides_of(record["starts"][-1]["command"]))
+    return options_for(experiment_of(record), run.path, gin)
+
+
+def experiment_of(record: Mapping[str, Any]) -> str:
+    """The experiment of a run, as it was named at its last start: a name, or a gin file. record: its run.json."""
     words = shlex.split(record["starts"][-1]["command"])
     file = next((word for word in words if word.endswith(".gin") and not word.startswith("-")), None)
     return str(file or record["experiment"])

@@ -1,22 +1,12 @@
 """The tables of a results page with numbers beside the run's own: published figures, trivial answers, further seeds."""
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from t5xpg.base.errors import UserError, nearest
 from t5xpg.base.markdown import UNKNOWN, cell, decimals, escape, table
-from t5xpg.run.results import TRIVIAL, label_of
-from t5xpg.run.seed_summary import Key, evaluations, values
-
-MEASURES = {  # the names of a curve's columns for people
-    "nats_per_byte": "nats per target byte",
-    "bits_per_byte": "bits per target byte",
-    "loss": "nats per target token",
-    "accuracy": "token accuracy",
-}
-
-Results = Mapping[str, Any]
+from t5xpg.run.numbers import MEASURES, Key, Results, matching_keys, trivial_results, values
 
 
 def references_table(results: Results) -> str:
@@ -80,31 +70,6 @@ def seeds_table(results: Results) -> str:
         for key, numbers in values(results).items()
     ]  # fmt: skip
     return table([f"seeds {seeds}", "split", "mean", "lowest", "highest", "n"], rows, numbers_from=2)
-
-
-def trivial_results(results: Results) -> dict[str, dict[Key, float]]:
-    """The results of answers without a model (the most frequent answer, …), by the names of the answers."""
-    results_by_answer: dict[str, dict[Key, float]] = {}
-    for evaluation in evaluations(results):
-        split = label_of(evaluation)
-        unigram = evaluation.get("unigram") or {}
-        measure = next((name for name in MEASURES if unigram.get(name) is not None), None)
-        if measure is not None:
-            results_by_answer.setdefault("the frequencies of tokens", {})["", measure, split] = unigram[measure]
-        for task, answers in evaluation.get("trivial", {}).items():
-            for name, metrics in answers.items():
-                numbers = {(task, one, split): x for one, x in metrics.items() if isinstance(x, int | float)}
-                results_by_answer.setdefault(TRIVIAL.get(name, escape(name)), {}).update(numbers)
-    return results_by_answer
-
-
-def matching_keys(reference: Mapping[str, Any], keys: Iterable[Key]) -> list[Key]:
-    """The keys whose numbers a reference can be compared with: its metric is "bleu", or "task/bleu" in a mixture, and
-    its split is that of the evaluation; of several evaluations of the split, the one that is like the first."""
-    metric, split = reference["metric"], reference["split"]
-    measured = [key for key in keys if metric in (key[1], f"{key[0]}/{key[1]}")]
-    alike = [key for key in measured if key[2] == split]
-    return alike or [key for key in measured if key[2].partition(", ")[0] == split]
 
 
 def _measure_name(key: Key, with_task: bool) -> str:

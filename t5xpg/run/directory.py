@@ -119,7 +119,7 @@ class RunDirectory:
             return
         if "seed" in identity:  # it is to be trained
             self.require_trainable()
-        changes = differences(self.read(), experiment, identity, complete=complete)
+        changes = run_differences(self.read(), experiment, identity, complete=complete)
         if changes:
             raise UserError(self.mismatch(changes, identity.get("settings", {})))
 
@@ -243,7 +243,7 @@ class SharedRunDirectory(RunDirectory):
         self.profile = folder / "profile"  # JAX takes the newest trace of a folder for its own
 
 
-def differences(
+def run_differences(
     recorded: Mapping[str, Any], experiment: str, identity: Mapping[str, Any], *, complete: bool = False
 ) -> dict[str, tuple[Any, Any]]:
     """The differences between a run and the recorded one: {"settings.loss.z_loss": (recorded, now)}; empty if none.

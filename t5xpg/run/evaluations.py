@@ -7,7 +7,7 @@ three only where they are not those of training.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from t5xpg.base.files import read_json
 from t5xpg.run.directory import RunDirectory
 
 RECORD, PREDICTIONS = "evaluation.json", "predictions"
+PREDICTED = ("examples", "decoding")  # what determines predicted metrics, besides the state and the split
 Record = Mapping[str, Any]
 State = tuple[int, int | None]  # a step, and the number of checkpoints up to it whose mean was measured; None: no mean
 
@@ -37,6 +38,11 @@ class Evaluation:
         """The attention over the encoder, for some examples."""
         return self.folder / "attention.json"
 
+    @property
+    def significance_json(self) -> Path:
+        """The comparison of the predictions with those of another run."""
+        return self.folder / "significance.json"
+
     def predictions(self, task: str) -> Path:
         """The file of the predictions of a task."""
         return self.folder / PREDICTIONS / f"{task.replace(':', '_')}.jsonl"
@@ -47,9 +53,9 @@ def state_of(record: Record) -> State:
     return record["step"], record.get("mean_of_checkpoints")
 
 
-def checkpoint_text(state: State) -> str:
-    """A state for people: "step 4,000", or "mean of 3 checkpoints up to step 4,000"."""
-    step, count = state
+def checkpoint_text(record: Record) -> str:
+    """The parameters that were evaluated: "step 4,000", or "mean of 3 checkpoints up to step 4,000"."""
+    step, count = state_of(record)
     return f"mean of {count} checkpoints up to step {step:,}" if count else f"step {step:,}"
 
 
@@ -71,8 +77,19 @@ def find(run: RunDirectory, **wanted: Any) -> Evaluation | None:
     )
 
 
+def of_steps(
+    run: RunDirectory, steps: Set[int | None], state: State | None = None
+) -> tuple[Evaluation | None, dict[str, Evaluation]]:
+    """The newest evaluation on the run's own validation split, of checkpoints or means up to these steps, and all
+    others by their labels: of other states, tasks, splits, decodings and lengths. state: the only one that is taken."""
+    found = [one for one in all_of(run) if one.record["step"] in steps and state in (None, state_of(one.record))]
+    main = next((one for one in found if one.samples_json.exists()), None)
+    others = sorted((one for one in found if one is not main), key=lambda one: label(one.record))
+    return main, {label(one.record, None if main is None else main.record): one for one in others}
+
+
 def label(record: Record, beside: Record | None = None) -> str:
-    """What was measured, in words: the split, and whatever differs from the evaluation that it stands beside."""
+    """The evaluation in words: its split, and whatever differs from the evaluation that it stands beside."""
     parts, others = record["parts"], {} if beside is None else beside["parts"]
     names = [
         name for name in dict.fromkeys([*parts, *others]) if name != "split" and parts.get(name) != others.get(name)

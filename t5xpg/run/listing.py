@@ -13,7 +13,7 @@ from t5xpg.base.errors import UserError, nearest
 from t5xpg.base.files import json_object_if_any, remove
 from t5xpg.base.markdown import UNKNOWN, aligned, cell
 from t5xpg.base.paths import shown
-from t5xpg.run.best import Best, BestMetric
+from t5xpg.run.best import BestMetric, selected_step
 from t5xpg.run.checkpoint.folders import CheckpointFolders, best_step, saved_steps
 from t5xpg.run.directory import RunDirectory
 from t5xpg.run.records import read_jsonl, records_of_split
@@ -119,11 +119,11 @@ def _summary(run: RunDirectory, name: str) -> RunSummary:
     except UserError:  # unreadable: it is listed, so that it can be removed
         return RunSummary(name, UNKNOWN, _STOPPED, 0, None, None, steps, size)
     last_start: Mapping[str, Any] = record["starts"][-1] if record["starts"] else {}
-    total, selection = last_start.get("total_steps"), last_start.get("selection")
+    total = last_start.get("total_steps")
     step = max((line["step"] for line in records), default=max(steps, default=0))
     losses = [line["loss"] for line in records_of_split(records, "validation")]
-    ended = Best.of_records(records, BestMetric(**selection), step).ends(step) if selection else False
-    finished = (ended or step == total) and step in steps  # if not saved, it was killed after its last record
+    ended_early = (selected_step(records, last_start, step) or {}).get("ended_early")
+    finished = (ended_early or step == total) and step in steps  # if not saved, it was killed after its last record
     allowed = record["identity"].get("settings", {}).get("skip_nonfinite", 0)
     diverged = len(list(run.nonfinite.glob("step_*"))) > allowed
     state = _IMPORTED if run.imported() else _FINISHED if finished else _DIVERGED if diverged else _STOPPED

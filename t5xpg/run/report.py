@@ -18,7 +18,6 @@ from t5xpg.run.checkpoint.folders import saved_steps
 from t5xpg.run.command_options import options_of
 from t5xpg.run.comparison_tables import require_references
 from t5xpg.run.directory import RunDirectory
-from t5xpg.run.evaluations import all_of, checkpoint_text, state_of
 from t5xpg.run.results import collect, read_results, results_text
 from t5xpg.run.results_page import pictures, sections
 from t5xpg.run.seed_summary import results_of_seeds
@@ -100,15 +99,12 @@ def missing_evaluation(run: RunDirectory, results: Mapping[str, Any]) -> str:
     """The reason why the results have no evaluation and no samples, as a line; "" if they have them."""
     if results["evaluation"] is not None:
         return ""
-    steps = results["steps"]
-    if steps != max(saved_steps(run.checkpoints), default=None):
-        why = f"as step {steps}, the last recorded, is not the last saved"
-        return f"without evaluation and samples, {why}; train on: make train {options_of(run)}"
-    command = f"make eval {options_of(run)}"
-    states = [checkpoint_text(state_of(one.record)) for one in all_of(run)]
-    if not states:
-        return f"without evaluation and samples, as the run was not evaluated: {command}"
-    return f"without evaluation and samples: those are of {states[0]}, and the run is at {steps:,}: {command}"
+    step = results["steps"]
+    if step != max(saved_steps(run.checkpoints), default=None):
+        why, remedy = "was recorded and not saved", "make train"
+    else:
+        why, remedy = "was not evaluated", "make eval"
+    return f"without evaluation and samples, as step {step:,} {why}: {remedy} {options_of(run)}"
 
 
 def publish(
@@ -129,13 +125,13 @@ def publish(
     """
     if not experiment_dir.is_dir():
         raise UserError(f"There is no experiment folder {experiment_dir}.")
-    if run and (experiment := run.read()["experiment"]) != experiment_dir.name:
+    source = run.path if run else experiment_dir / RESULTS_FILE
+    results = collect(run) if run else dict(read_results(source))
+    if run and (experiment := results["experiment"]) != experiment_dir.name:
         raise UserError(
             f"{run.path} is a run of {experiment}; its results do not belong into {experiment_dir}. "
             f"Name the run with RUN=…, or the experiment with EXP={experiment}."
         )
-    source = run.path if run else experiment_dir / RESULTS_FILE
-    results = collect(run) if run else dict(read_results(source))
     if other_seeds := results_of_seeds(source, results, seeds):
         results["seeds"] = [*results.get("seeds", ()), *other_seeds]
     if references:

@@ -10,17 +10,16 @@ import itertools
 import json
 import math
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import read_json, write_text
-from t5xpg.base.markdown import cell
-from t5xpg.run.best import Best, BestMetric
+from t5xpg.run.best import selected_step
 from t5xpg.run.command_options import options_of
 from t5xpg.run.directory import RunDirectory
-from t5xpg.run.evaluations import Evaluation, State, all_of, label, state_of
+from t5xpg.run.evaluations import PREDICTED, State, of_steps
 from t5xpg.run.provenance import counting_starts
 from t5xpg.run.records import read_jsonl, records_of_split
 
@@ -28,10 +27,6 @@ Record = Mapping[str, Any]
 Results = dict[str, Any]
 
 FORMAT = 1
-PREDICTED = ("examples", "decoding")  # what determines predicted metrics, besides the state and the split
-# Answers without a model: their names in the records of evaluations, and their names for people.
-TRIVIAL = {"copy": "copying the input", "majority": "the most frequent answer"}
-SIGNIFICANCE, _COMPARED = "significance.json", ("mean", "other_mean", "difference")
 TRAIN_POINTS = 200  # of the thinned training curve
 _CURVE_NAMES = ("loss", "nats_per_byte", "bits_per_byte", "accuracy")
 _FACTS_OF_A_START = ("git", "versions", "host", "devices")
@@ -73,37 +68,6 @@ def _metric_columns(lines: Sequence[Record]) -> dict[str, Any]:
     return {"step": steps, "examples": examples, **decoding, **others, "metrics": metrics}
 
 
-def label_of(evaluation: Record) -> str:
-    """What a published evaluation is of: its split, and what it has otherwise than the first one."""
-    return str(evaluation.get("label") or evaluation.get("split", "validation"))
-
-
-def significance_rows(comparison: Record) -> tuple[list[str], list[list[str]]]:
-    """The header and rows of a comparison of predictions with those of another run (`evaluate.significance`)."""
-    rows = [
-        [f"{task} / {name}", *("{:.2f} [{:.2f}, {:.2f}]".format(*one[part]) for part in _COMPARED), f"{one['p']:.3f}"]
-        for task, metrics in comparison["tasks"].items()
-        for name, one in metrics.items()
-    ]
-    title = f"{comparison['split']}, {comparison['samples']:,} samples, seed {comparison['seed']}: mean [95%]"
-    return [title, comparison["run"], comparison["other"], "difference", "p"], rows
-
-
-def filled_rows(evaluation: Record) -> tuple[list[str], list[list[str]]]:
-    """The header and rows of the blanks of an evaluation: the share of answers that equal the removed text, in %."""
-    names = ("exact_match", "exchanged", "unigram", "examples")
-    rows = [[kind, *(cell(one[name]) for name in names)] for kind, one in evaluation.get("blanks", {}).items()]
-    title = f"blanks of {label_of(evaluation)}, exact match in %"
-    return [title, "model", "model, shown another text", "most frequent in training", "examples"], rows
-
-
-def decoding_text(settings: Mapping[str, Any]) -> str:
-    """Settings of decoding as a text: "beam, num_decodes 4, …, inputs 128, targets 80"."""
-    rest = {name: value for name, value in settings.items() if name not in ("method", "task_feature_lengths")}
-    numbers = {**rest, **settings.get("task_feature_lengths", {})}
-    return ", ".join([str(settings.get("method")), *(f"{name} {value}" for name, value in numbers.items())])
-
-
 def collect(
     run: RunDirectory,
     *,
@@ -117,28 +81,24 @@ def collect(
     that it has reached. state: only its evaluations are taken. read: reads a file of records. Raises UserError if there
     is no run, no validation loss yet, or a file is unreadable.
     """
-    record = run.read()
-    metrics = read(run.metrics_jsonl)
+    record, metrics, timing = run.read(), read(run.metrics_jsonl), read(run.timing_jsonl)
     train, validation = records_of_split(metrics, "train"), records_of_split(metrics, "validation")
     if all(line.get("loss") is None for line in validation):
         raise UserError(
             f"{run.path} has no {'finite ' if validation else ''}validation loss: nothing to report. "
             f"Train on (make train {options_of(run)}), or look into {run.metrics_jsonl}."
         )
-    starts = counting_starts(record)
-    steps = max(line["step"] for line in metrics)
-    selected = _selected(metrics, starts[-1], steps)
-    main, others = _evaluations(run, {steps, (selected or {}).get("step")}, state)
-    labelled = {label(one.record, None if main is None else main.record): one for one in others}
+    starts, steps = counting_starts(record), max(line["step"] for line in metrics)
+    selected = selected_step(metrics, starts[-1], steps)
+    main, labelled = of_steps(run, {steps, (selected or {}).get("step")}, state)
     evaluated = None if main is None else _published(main.record)
     shown = [one for one in (main, *labelled.values()) if one is not None]
-    timing = read(run.timing_jsonl)
     optional = {
         "selected": selected,
         "tasks": task_curves(metrics),
         "other_splits": {name: _published(one.record, name) for name, one in labelled.items()},
         "attention": None if main is None else _read_if_present(main.attention_json),
-        "significance": [one for each in shown if (one := _read_if_present(each.folder / SIGNIFICANCE))],
+        "significance": [one for each in shown if (one := _read_if_present(each.significance_json))],
     }
     return {
         "format": FORMAT,
@@ -160,16 +120,6 @@ def collect(
         "timing": _timing(timing, starts),
         **{name: value for name, value in optional.items() if value},
     }
-
-
-def _evaluations(
-    run: RunDirectory, steps: Set[int | None], state: State | None
-) -> tuple[Evaluation | None, list[Evaluation]]:
-    """The newest evaluation on the run's own validation split, of checkpoints or means up to these steps, and all
-    others: of other states, tasks, splits, decodings and lengths. state: the only one that is taken; None: all."""
-    found = [one for one in all_of(run) if one.record["step"] in steps and state in (None, state_of(one.record))]
-    main = next((one for one in found if one.samples_json.exists()), None)
-    return main, sorted((one for one in found if one is not main), key=lambda one: label(one.record))
 
 
 def _published(record: Record, name: str | None = None) -> Results:
@@ -229,22 +179,8 @@ def _without_folders(data: Any) -> Any:
 def ended_early(run: RunDirectory) -> bool:
     """True if the run ended before its last step, because its evaluations got no better."""
     start, metrics = counting_starts(run.read())[-1], read_jsonl(run.metrics_jsonl)
-    selected = _selected(metrics, start, max((line["step"] for line in metrics), default=0))
+    selected = selected_step(metrics, start, max((line["step"] for line in metrics), default=0))
     return bool(selected and selected["ended_early"])
-
-
-def _selected(metrics: Sequence[Record], start: Record, last_step: int) -> Results | None:
-    """The best evaluation of a run that selects one, and why the run ended with step `last_step`, if it ended early.
-    start: the last one of the run."""
-    selection = start.get("selection")
-    if selection is None:
-        return None
-    best = Best.of_records(metrics, BestMetric(**selection), last_step)
-    kind, ended = (
-        {name: selection[name] for name in ("metric", "mode")},
-        best.early_end(last_step, start["total_steps"]),
-    )
-    return {**kind, "step": best.step, "value": best.value, "ended_early": ended}
 
 
 def read_results(path: Path) -> Results:

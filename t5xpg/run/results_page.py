@@ -7,9 +7,17 @@ from t5xpg.base.curves import COMPARED, Curve, draw
 from t5xpg.base.markdown import UNKNOWN, cell, code, cut, decimals, escape, table
 from t5xpg.base.progress import duration
 from t5xpg.run import provenance
-from t5xpg.run.comparison_tables import MEASURES, references_table, seeds_table
-from t5xpg.run.results import TRIVIAL, decoding_text, filled_rows, label_of, significance_rows
-from t5xpg.run.seed_summary import evaluations
+from t5xpg.run.comparison_tables import references_table, seeds_table
+from t5xpg.run.numbers import (
+    MEASURES,
+    Results,
+    decoding_text,
+    evaluations,
+    filled_rows,
+    loss_rows,
+    metric_rows,
+    significance_rows,
+)
 
 CURVE_FILE, METRIC_FILE = "curve.svg", "metric.svg"
 _STEPS = "training step (optimiser updates)"
@@ -17,8 +25,6 @@ SHOWN_SAMPLES = 6
 # The names of an evaluation's numbers for people.
 _NAMES = {**MEASURES, "encoder_use": "nats per target token more with another example's inputs (use of the encoder)"}
 OTHER_LOAD_ALLOWED = 0.05  # of the cores: the system itself takes less, and another program more
-
-Results = Mapping[str, Any]
 
 
 def sections(results: Results) -> list[str]:
@@ -86,29 +92,12 @@ def pictures(results: Results) -> dict[str, str]:
 
 
 def _metrics(results: Results) -> str:
-    """The metrics of the run's tasks on every split, beside those of answers without a model, with their decoding.
-    The name of a single task, and a decoding that all rows share, are not repeated. "" without metrics."""
-    splits = evaluations(results)
-    with_task = len({task for one in splits for task in one.get("metrics", {})}) > 1
-    ways = [way for way in TRIVIAL if any(way in task for one in splits for task in one.get("trivial", {}).values())]
-    rows = [
-        [escape(f"{task} / {name}" if with_task else name), escape(label_of(one)), cell(value)]
-        + [cell(one.get("trivial", {}).get(task, {}).get(way, {}).get(name)) for way in ways]
-        + prediction
-        for one in splits
-        for task, values in one.get("metrics", {}).items()
-        for prediction in [_prediction_cells(one["predicted"][task])]
-        for name, value in values.items()
-        if isinstance(value, str | int | float)
-    ]
-    header = ["metric", "split", "", *(TRIVIAL[way] for way in ways), "examples", "decoding"]
+    """The table of `metric_rows`; a decoding that all rows share stands below it. "" without metrics."""
+    header, values = metric_rows(evaluations(results))
+    rows = [[escape(metric), escape(split), *map(cell, numbers), way] for metric, split, *numbers, way in values]
     if len(decodings := {row[-1] for row in rows}) != 1:
         return table(header, rows, numbers_from=2) if rows else ""
     return f"{table(header[:-1], [row[:-1] for row in rows], numbers_from=2)}\n\nDecoding: {decodings.pop()}."
-
-
-def _prediction_cells(predicted: Mapping[str, Any]) -> list[str]:
-    return [cell(predicted["examples"]), decoding_text(predicted["decoding"]) if predicted["decoding"] else UNKNOWN]
 
 
 def curve_text(results: Results) -> str:
@@ -123,23 +112,14 @@ def curve_text(results: Results) -> str:
 
 def _measures(results: Results) -> str:
     first, final, best = results["first"], results["final"], results["best_validation"]
-    points = [("validation, first", first["validation"]), ("validation, last", final["validation"])]
+    points = {"validation, first": first["validation"], "validation, last": final["validation"]}
     if best["step"] != final["validation"]["step"]:
-        points.append(("validation, best", best))
+        points["validation, best"] = best
     if "published" in results:
-        points.append(("validation, last, as published", results["published"]["final"]["validation"]))
+        points["validation, last, as published"] = results["published"]["final"]["validation"]
     if first["train"] is not None:
-        points += [("training, first steps", first["train"]), ("training, last steps", final["train"])]
-    return _points_table("", points)
-
-
-def _points_table(title: str, points: Sequence[tuple[str, Results]]) -> str:
-    """The table with a row for each name and its values; "" if there is none."""
-    shown = [measure for measure in MEASURES if any(point.get(measure) is not None for _, point in points)]
-    rows = [
-        [name, f"{point['step']:,}", *(decimals(point.get(measure)) for measure in shown)] for name, point in points
-    ]
-    return table([title, "step", *(MEASURES[measure] for measure in shown)], rows, numbers_from=1) if rows else ""
+        points |= {"training, first steps": first["train"], "training, last steps": final["train"]}
+    return table(*loss_rows("", points), numbers_from=1)
 
 
 def task_tables(results: Results) -> list[str]:
@@ -160,8 +140,8 @@ def task_tables(results: Results) -> list[str]:
             last["evaluations that were decoded otherwise, left out"] = columns["left_out"]
         rows += [[escape(f"{task} / {name}"), f"{columns['step'][-1]:,}", cell(one)] for name, one in last.items()]
     metrics = table(["metrics while training", "step", ""], rows, numbers_from=1) if rows else ""
-    losses = _points_table("validation by task", [(escape(task), point) for task, point in points.items()])
-    return [one for one in (losses, metrics) if one]
+    losses = loss_rows("validation by task", {escape(task): point for task, point in points.items()})
+    return [one for one in (table(*losses, numbers_from=1) if points else "", metrics) if one]
 
 
 def _facts(results: Results) -> Iterator[tuple[str, str]]:

@@ -1,18 +1,15 @@
 """Runs that differ in their seed alone, as one result: its numbers are means with their range."""
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Sequence, Set
 from pathlib import Path
 from typing import Any
 
 from t5xpg.base.errors import UserError
 from t5xpg.run.directory import RunDirectory, differing, short
-from t5xpg.run.results import PREDICTED, collect, label_of
+from t5xpg.run.evaluations import PREDICTED
+from t5xpg.run.numbers import LOSSES, Results
+from t5xpg.run.results import collect
 
-Results = Mapping[str, Any]
-Key = tuple[str, str, str]  # task ("" for the loss and the blanks of a whole split), measure, split
-
-LOSSES = ("nats_per_byte", "loss", "accuracy")
-FILLED_IN = "% of {}s filled in"  # with a kind of blanks: "word"
 _PUBLISHED = ("label", "step", "split", *LOSSES, "metrics", "blanks")  # of the evaluation of a further seed
 _SHOWN = 5
 
@@ -54,29 +51,6 @@ def results_of_seeds(path: Path, first: Results, others: Sequence[RunDirectory])
             }
         )
     return published
-
-
-def evaluations(results: Results) -> list[Results]:
-    """The evaluations of a run after its last step: on validation, and on other splits."""
-    return [one for one in (results["evaluation"], *results.get("other_splits", {}).values()) if one]
-
-
-def values(results: Results) -> dict[Key, list[float]]:
-    """The last numbers of each run, {(task, measure, split): [of the first run, of the second, …]}.
-
-    They are from evaluations if there are any, else from the last validation while training. Only finite ones count.
-    """
-    numbers: dict[Key, list[float]] = {}
-    for run in (results, *results.get("seeds", ())):
-        for one in evaluations(run) or [run["final"]["validation"]]:
-            split = label_of(one)
-            whole = {name: one.get(name) for name in LOSSES}
-            whole |= {FILLED_IN.format(kind): blanks["exact_match"] for kind, blanks in one.get("blanks", {}).items()}
-            for task, table in {"": whole, **one.get("metrics", {})}.items():
-                for name, value in table.items():
-                    if isinstance(value, int | float):
-                        numbers.setdefault((task, name, split), []).append(value)
-    return numbers
 
 
 def _published(evaluation: Results | None) -> dict[str, Any] | None:

@@ -22,11 +22,11 @@ from t5xpg.base import digests, environment, paths
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import directory_atomically, room_for, write_text
 from t5xpg.base.markdown import cell
-from t5xpg.run.comparison_tables import MEASURES
+from t5xpg.run.numbers import MEASURES
 from t5xpg.run.report import README_FILE
 from t5xpg.run.results_page import CURVE_FILE, METRIC_FILE
 from t5xpg.site import docstrings, lineage
-from t5xpg.site.markup import differences, html_of
+from t5xpg.site.markup import compared, html_of
 from t5xpg.site.pictures import attention, spark
 from t5xpg.site.records import SiteExperiment, SiteRun, experiments, has_link, local_runs
 from t5xpg.study.sweep.page import SECONDS_FILE, STEPS_FILE, ranked
@@ -76,7 +76,7 @@ class Site:
             attention=attention,
             cell=cell,
             date=date.fromtimestamp,
-            differences=differences,
+            compared=compared,
             docs=(paths.REPOSITORY / "docs").is_dir(),  # not where the package is installed
             spark=spark,
             git=environment.git_state(),

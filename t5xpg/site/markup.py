@@ -35,7 +35,7 @@ def anchor(heading: str) -> str:
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
-def differences(target: str, prediction: str) -> Markup:
+def compared(target: str, prediction: str) -> Markup:
     """The prediction compared with the target, word by word: its additions as <ins>, what it lacks as <del>; as it is
     where they share no word."""
     old, new = _WORD.findall(target), _WORD.findall(prediction)

@@ -13,11 +13,10 @@ from t5xpg.base.environment import git, is_commit
 from t5xpg.base.errors import UserError, first_line
 from t5xpg.base.files import json_object_if_any, json_object_of, read_text, sha256_of_file
 from t5xpg.base.paths import shown
-from t5xpg.run.comparison_tables import MEASURES, matching_keys, trivial_results
 from t5xpg.run.directory import RunDirectory
+from t5xpg.run.numbers import FILLED_IN, MEASURES, evaluations, matching_keys, trivial_results, values
 from t5xpg.run.report import README_FILE, RESULTS_FILE
 from t5xpg.run.results import Results, collect, read_results
-from t5xpg.run.seed_summary import FILLED_IN, evaluations, values
 from t5xpg.study.kinds import KINDS
 from t5xpg.study.reproduce.reproduce import OUTCOME_FILE
 

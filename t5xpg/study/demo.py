@@ -14,7 +14,8 @@ from t5xpg.evaluate import blanks, evaluation, infer
 from t5xpg.experiment.config import LoadedConfig
 from t5xpg.run import report
 from t5xpg.run.directory import RunDirectory
-from t5xpg.run.results import Record, filled_rows
+from t5xpg.run.numbers import filled_rows
+from t5xpg.run.results import Record
 from t5xpg.train.train import train
 
 EXPERIMENT = "demo"

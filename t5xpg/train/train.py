@@ -30,7 +30,7 @@ from t5xpg.data.stream.client import DataService, NoBatchYetError, TaskDescripti
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.distributed import ALONE, Group
 from t5xpg.distributed.data_position import shared_position
-from t5xpg.evaluate.measurements import describe, measurements, require_metrics, require_selection
+from t5xpg.evaluate.measurements import measurements, require_metrics, require_selection
 from t5xpg.evaluate.trained_model import ADAPTER, INITIAL, TEACHER, Origin, frozen_parameters
 from t5xpg.experiment import assembly, data_state, prepare
 from t5xpg.experiment.assembly import Assembly
@@ -250,7 +250,7 @@ def _open(start: _Start, profiled: bool, request: StopRequest) -> Iterator[tuple
         train_config = data_config(experiment.train_dataset, experiment.random_seed)
         eval_config = data_config(experiment.eval_dataset, experiment.random_seed)
         metrics_config = data_config(experiment.of_metrics.eval_dataset, experiment.random_seed)
-        description = describe(service, train_config)
+        description = service.describe(train_config)
         if experiment.infer_eval_period is not None:
             require_metrics(service, metrics_config)
         if experiment.selection is not None:

@@ -15,7 +15,6 @@ def test_without_text(own_place: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
     """Made-up batches do: nothing is exported, cached or left behind."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(own_place / "user"))
     monkeypatch.setattr(estimate, "PROBE_SECONDS", 0.0)
-    monkeypatch.setattr(estimate, "DataService", None)
     (own_place / "runs" / left_by("estimate")).mkdir(parents=True)
     gin = own_place / "small.gin"
     gin.write_text(FINE_TUNING)  # whose checkpoint is not needed

@@ -8,7 +8,7 @@ import pytest
 
 from t5xpg.data.batch import LM, MASKED_LM, PREFIX_LM
 from t5xpg.data.vocab.vocabulary import Vocabulary
-from t5xpg.evaluate.likelihood import MASK, PLAIN, PREFIX, LikelihoodScorer, Row
+from t5xpg.evaluate.likelihood import MASK, PLAIN, PREFIX, LikelihoodScorer, TokenRow
 from t5xpg.models.config import T5Config
 from t5xpg.models.decoder_only import DecoderOnlyModel
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
@@ -78,7 +78,7 @@ def test_greedy_answers_are_greedy() -> None:
         found = log_probabilities(EncoderDecoderModel, [*tokens, E], encoder_input_tokens=inputs)
         tokens.append(int(found[-1].argmax()))
     other = [*tokens[:2], tokens[2] - 1]
-    scores = scorer(EncoderDecoderModel).score_rows([Row(inputs, [], other), Row(inputs, [], tokens)])
+    scores = scorer(EncoderDecoderModel).score_rows([TokenRow(inputs, [], other), TokenRow(inputs, [], tokens)])
     assert [score.is_greedy for score in scores] == [False, True]
     assert scorer(EncoderDecoderModel).scores([("owl", "")]) == [(0.0, True)]
 

@@ -59,7 +59,7 @@ def test_runs_are_compared_as_sacrebleu_does(
 
     monkeypatch.delenv("SACREBLEU_SEED", raising=False)
     run, other = evaluated(tmp_path / "ours", SAID), evaluated(tmp_path / "theirs", OTHERS)
-    found = significance.compare(run, other, "test")["tasks"]["en_de"]
+    found = significance.compare_predictions(run, other, "test")["tasks"]["en_de"]
     assert list(found) == [
         "codexglue_bleu", "codexglue_exact_match", "exact_match", "bleu", "chrf", "token_bleu",
     ]  # fmt: skip
@@ -83,7 +83,7 @@ def test_runs_are_compared_as_sacrebleu_does(
 
 def test_runs_that_do_not_differ(tmp_path: Path) -> None:
     run, same = evaluated(tmp_path / "ours", SAID), evaluated(tmp_path / "a|b", SAID)
-    found = significance.compare(run, same, "test")["tasks"]["en_de"]
+    found = significance.compare_predictions(run, same, "test")["tasks"]["en_de"]
     assert {name: one["p"] for name, one in found.items()} == dict.fromkeys(found, 1.0)
     assert "a&#124;b" in PAGE.block(collect(run))
 
@@ -94,17 +94,17 @@ def test_another_metric_of_a_known_name_is_left_out(tmp_path: Path) -> None:
         metrics_of_run = {"mine": {"accuracy": 1.0}, **one.record["metrics"]}
         write_json(one.folder / RECORD, {**one.record, "metrics": metrics_of_run})
         one.predictions("mine").write_text('{"inputs": "x", "target": [1], "prediction": [1]}\n')
-    assert list(significance.compare(*runs, "test")["tasks"]) == ["en_de"]
+    assert list(significance.compare_predictions(*runs, "test")["tasks"]) == ["en_de"]
 
 
 def test_runs_that_cannot_be_compared(tmp_path: Path) -> None:
     run = evaluated(tmp_path / "ours", SAID)
     with refused("dev", "make eval EXP=tiny RUN=", "SPLIT=dev"):
-        significance.compare(run, run, "dev")
+        significance.compare_predictions(run, run, "dev")
     with refused("itself", "OTHER=", "EVALUATION="):
-        significance.compare(run, run, "test")
+        significance.compare_predictions(run, run, "test")
     with refused("step_600-tset", "step_600-test"):
-        significance.compare(run, run, name="step_600-tset")
+        significance.compare_predictions(run, run, name="step_600-tset")
     interrupted = evaluated(tmp_path / "interrupted", OTHERS)  # after its predictions, before their metrics
     (one,) = (one for one in all_of(interrupted) if one.record["split"] == "test")
     write_json(one.folder / RECORD, {**one.record, "metrics": {"en_de": {"bleu": 1.0}}})
@@ -114,7 +114,7 @@ def test_runs_that_cannot_be_compared(tmp_path: Path) -> None:
         (evaluated(tmp_path / "theirs", OTHERS, [*TARGETS[1:], TARGETS[0]]), "other inputs or targets"),
     ):
         with refused(named):
-            significance.compare(run, other, "test")
+            significance.compare_predictions(run, other, "test")
 
 
 def test_what_differs_in_more_than_the_run_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -122,11 +122,11 @@ def test_what_differs_in_more_than_the_run_is_named(tmp_path: Path, capsys: pyte
     run = evaluated(tmp_path / "ours", SAID, decoding="beam 4")
     other = evaluated(tmp_path / "theirs", OTHERS, decoding="beam 4")
     evaluated(tmp_path / "theirs", SAID, decoding="greedy")
-    assert significance.compare(run, other, "test")["other"] == "theirs"
+    assert significance.compare_predictions(run, other, "test")["other"] == "theirs"
     assert "differ in more" not in capsys.readouterr().out
-    found = significance.compare(run, other, "test", other_name="step_600-test-greedy")
+    found = significance.compare_predictions(run, other, "test", other_name="step_600-test-greedy")
     assert (found["run"], found["other"]) == ("ours, beam 4", "theirs, greedy")
     assert "decoding" in capsys.readouterr().out
     evaluated(tmp_path / "ours", OTHERS, decoding="greedy")
     names = "step_600-test-beam_4", "step_600-test-greedy"
-    assert significance.compare(run, run, None, *names)["tasks"]["en_de"]["bleu"]["p"] < 0.05
+    assert significance.compare_predictions(run, run, None, *names)["tasks"]["en_de"]["bleu"]["p"] < 0.05

@@ -152,7 +152,7 @@ def test_an_evaluation_of_another_step_is_left_out(tmp_path: Path, capsys: pytes
     run = make_run(tmp_path / "mine", steps=400)
     (run.checkpoints / "400").mkdir(parents=True)
     command = f"make eval EXP=tiny RUN={run.path}"
-    for step, said in ((400, []), (200, ["step 200", "at 400", command]), (None, [command])):
+    for step, said in ((400, []), (200, [command]), (None, [command])):
         shutil.rmtree(run.evaluations)
         if step is not None:
             write_evaluation(run, {"step": step}, samples=SAMPLES)

@@ -20,7 +20,7 @@ from t5xpg.run.results import read_results
 from t5xpg.site import lineage
 from t5xpg.site.build import PARTS, Site, build, chart_data, csv_of, recipe
 from t5xpg.site.lineage import ABSENT, SAME, STALE
-from t5xpg.site.markup import differences, html_of
+from t5xpg.site.markup import compared, html_of
 from t5xpg.site.records import changes_since, experiments, headline, local_runs
 from tests.refusals import assert_named, refused
 from tests.run.test_report import added_by, make_run
@@ -234,5 +234,5 @@ def test_markdown_becomes_html_with_links_of_the_site() -> None:
     html = html_of("<!-- no -->\n[x](y.md) <i>\n\n| a |\n|---|\n| ![p](c.svg) |", lambda link: f"../{link}")
     assert_named(html, ['<a href="../y.md">x</a> &lt;i&gt;', '<td><img src="../c.svg" alt="p"'])
     assert "no" not in html
-    assert differences("a red <b>", "a green <b> too") == "a <del>red</del><ins>green</ins> &lt;b&gt;<ins> too</ins>"
-    assert differences("Ein Hund, groß.", "A dog, <b>.") == "A dog, &lt;b&gt;."
+    assert compared("a red <b>", "a green <b> too") == "a <del>red</del><ins>green</ins> &lt;b&gt;<ins> too</ins>"
+    assert compared("Ein Hund, groß.", "A dog, <b>.") == "A dog, &lt;b&gt;."

@@ -20,7 +20,6 @@ from t5xpg.data.batch import Batch, BatchLayout, layout_of
 from t5xpg.data.stream.client import DataService
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.evaluate.baselines import Unigram
-from t5xpg.evaluate.measurements import describe
 from t5xpg.evaluate.trained_model import check_same_vocabulary, parameters_and_vocabulary
 from t5xpg.experiment import assembly
 from t5xpg.experiment.identity import data_config
@@ -91,7 +90,7 @@ def unigram_of_text(
 def _count(run: Run, service: DataService) -> tuple[dict[str, Any], Vocabulary, Sequence[Batch]]:
     """The parts that runs on the same data share: the record without the model's part, vocabulary, held-out batches."""
     experiment = run.experiment
-    vocabulary = describe(service, experiment.train_dataset).vocabulary
+    vocabulary = service.describe(experiment.train_dataset).vocabulary
     layout, sizes = layout_of(experiment.train_dataset.converter), np.asarray(vocabulary.token_bytes())
     unigram = Unigram.of(training_batches(run, service), layout, vocabulary.size)
     with contextlib.closing(service.open(data_config(experiment.eval_dataset, experiment.random_seed))) as stream:
