@@ -219,8 +219,8 @@ def test_a_reference_of_no_number_here_is_refused(tmp_path: Path, home: Path) ->
     for of, old, new, *named in (
         (run, '"bleu"', '"blue"', "'blue'", "Did you mean bleu?"),
         (run, '"test"', '"dev"', "'bleu'", f"make eval EXP=tiny RUN={run.path} SPLIT=dev"),
-        (run, "41.02", '"41.02"', "references.toml", "value", "'41.02'"),
-        (run, "metric =", "metrik =", "metrik", "metric"),
+        (run, "41.02", '"41.02"', "references.toml, line 6", "value", "'41.02'"),
+        (run, "metric =", "metrik =", "line 2", "metric"),
         (mixture, "", "", "'bleu'", "t/bleu, u/bleu"),
     ):
         (home / "references.toml").write_text(REFERENCE.replace(old, new, 1))

@@ -1,4 +1,4 @@
-"""Reading sweep.toml and matrix.toml: the runs that they stand for, and every mistake in them."""
+"""Reading sweep.toml and matrix.toml: the runs that they stand for, and every mistake in them with its line."""
 
 import json
 from pathlib import Path
@@ -156,15 +156,16 @@ MATRIX_MISTAKES = [
 ]
 
 
-def test_every_mistake_is_named(tmp_path: Path) -> None:
+def test_mistakes_are_said_with_their_lines(tmp_path: Path) -> None:
     for text, model, mistakes in ((SWEEP, SweepPlan, SWEEP_MISTAKES), (MATRIX, MatrixPlan, MATRIX_MISTAKES)):
         for old, new, named in mistakes:
             assert text.count(old) == 1
-            with refused(named, str(tmp_path / "plan.toml")):
+            line = text[: text.index(old)].count("\n") + 1
+            with refused(named, str(tmp_path / "plan.toml"), f"line {line}"):
                 read_text(tmp_path, text.replace(old, new), model)
 
     with refused("decoder_prefix_lm with span_corruption"):  # every pair is trained or left out
         read_text(tmp_path, MATRIX[: MATRIX.rindex("[[left_out]]")], MatrixPlan)
     text = SWEEP.replace("seed = 0", "sead = 0").replace('title = "Prefix', 'titel = "Prefix')
-    with refused("[search] sead", "[recipes.prefix_lm] titel"):  # all at once
+    with refused("line 4: [search] sead", "line 19: [recipes.prefix_lm] titel"):  # all at once
         read_text(tmp_path, text, SweepPlan)

@@ -33,7 +33,7 @@ from t5xpg.base.errors import UserError, nearest
 from t5xpg.data.tasks.task_names import OBJECTIVES, task_name
 from t5xpg.data.vocab.record import NAME
 from t5xpg.data.vocab.training import VocabularySettings
-from t5xpg.study.plan_file import AtLeastOne, Binding, GinFile, Name, Plan, Table, Text
+from t5xpg.study.plan_file import AtLeastOne, Binding, GinFile, Mistake, Name, Plan, Table, Text
 
 AXES = {"architecture": "architectures", "objective": "objectives", "vocabulary": "vocabularies"}
 
@@ -96,18 +96,15 @@ class MatrixPlan(Plan):
     trained: Annotated[dict[str, Annotated[list[str], AtLeastOne]], AtLeastOne]
     left_out: list[LeftOut] = Field(default_factory=list)
 
-    def mistakes(self) -> Iterator[str]:
+    def mistakes(self) -> Iterator[Mistake]:
         for objective in self.objectives:
             if objective not in OBJECTIVES:
-                yield f"[objectives]: there is no objective {objective}.{nearest(objective, OBJECTIVES)}"
-        used = [("trained", list(self.trained), [name for names in self.trained.values() for name in names])]
-        used += [("left_out", one.architectures, one.objectives) for one in self.left_out]
+                text = f"there is no objective {objective}.{nearest(objective, OBJECTIVES)}"
+                yield Mistake(("objectives", objective), text)
         unknown = [
-            f"[{table}]: there is no {axis} {name}.{nearest(name, known)}"
-            for table, *named in used
-            for axis, names, known in zip(AXES, named, (self.architectures, self.objectives), strict=False)
-            for name in names
-            if name not in known
+            Mistake(place, f"there is no {axis} {name}.{nearest(name, getattr(self, AXES[axis]))}", name)
+            for axis, name, place in self._names()
+            if name not in getattr(self, AXES[axis])
         ]
         yield from unknown
         for architecture in self.architectures if not unknown else ():
@@ -116,7 +113,16 @@ class MatrixPlan(Plan):
                 times = len(reasons) + (objective in self.trained.get(architecture, ()))
                 if times != 1:
                     problem = "said more than once" if times else "neither trained nor left out with a reason"
-                    yield f"[trained]: {architecture} with {objective} is {problem}."
+                    yield Mistake(("trained", architecture), f"{architecture} with {objective} is {problem}.")
+
+    def _names(self) -> Iterator[tuple[str, str, tuple[str | int, ...]]]:
+        """(axis, name, place) of every entry that `trained` and `left_out` name."""
+        for architecture, objectives in self.trained.items():
+            yield "architecture", architecture, ("trained", architecture)
+            yield from (("objective", name, ("trained", architecture)) for name in objectives)
+        for index, one in enumerate(self.left_out):
+            yield from (("architecture", name, ("left_out", index, "architectures")) for name in one.architectures)
+            yield from (("objective", name, ("left_out", index, "objectives")) for name in one.objectives)
 
     def _reasons(self, architecture: str, objective: str) -> list[str]:
         """The reasons why a pair is not trained."""

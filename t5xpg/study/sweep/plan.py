@@ -37,7 +37,7 @@ from pydantic import AfterValidator, Field
 
 from t5xpg.base.errors import UserError, nearest
 from t5xpg.run.best import BestMetric
-from t5xpg.study.plan_file import AtLeastOne, GinFile, Name, Plan, Seed, Steps, Table, Text, binding
+from t5xpg.study.plan_file import AtLeastOne, GinFile, Mistake, Name, Plan, Seed, Steps, Table, Text, binding
 
 
 def _bindings(text: str) -> str:
@@ -120,20 +120,21 @@ class SweepPlan(Plan):
         """The recipe that the others are compared with."""
         return self.final.reference or next(iter(self.recipes))
 
-    def mistakes(self) -> Iterator[str]:
+    def mistakes(self) -> Iterator[Mistake]:
         try:
             assert self.decides
         except UserError as error:
-            yield str(error).replace("BEST_METRIC", "metric").replace("BEST_MODE", "mode")
+            yield Mistake(("metric",), str(error).replace("BEST_METRIC", "metric").replace("BEST_MODE", "mode"))
         names = [("final", "reference", self.reference)]
         if self.short is not None:
             names.append(("short", "recipe", self.short.recipe))
             if self.short.steps == self.final.steps:
-                yield f"[short] steps = {self.short.steps} is what [final] has, too."
+                yield Mistake(("short", "steps"), f"[short] steps = {self.short.steps} is what [final] has, too.")
         if self.fit is not None:
             names += [("fit", "recipes", name) for name in self.fit.recipes] + [("fit", "held_out", self.fit.held_out)]
             if self.fit.held_out in self.fit.recipes:
-                yield f"[fit] held_out = {self.fit.held_out!r} is one of its recipes."
+                yield Mistake(("fit", "held_out"), f"[fit] held_out = {self.fit.held_out!r} is one of its recipes.")
         for table, key, name in names:
             if name not in self.recipes:
-                yield f"[{table}] {key} = {name!r} is no recipe.{nearest(name, self.recipes)}"
+                text = f"[{table}] {key} = {name!r} is no recipe.{nearest(name, self.recipes)}"
+                yield Mistake((table, key), text)

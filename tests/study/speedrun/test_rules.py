@@ -46,7 +46,7 @@ def test_why_losses_make_no_record(tmp_path: Path) -> None:
         (said,) = objections(plan, losses)
         assert_named(said, named)
     (tmp_path / "speedrun.toml").write_text("target = -1.0\nseed = 3\n")
-    with refused(": target", ": seed", "seeds"):
+    with refused("line 1: target", "line 2: seed", "seeds"):
         read(tmp_path / "speedrun.toml", SpeedrunPlan)
 
 
