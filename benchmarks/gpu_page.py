@@ -9,7 +9,7 @@ from typing import Any
 
 from benchmarks.harness import Row
 from benchmarks.page import HEADER, PAGE, block_in, cells, from_json, text
-from t5xpg.base.files import json_object_if_any, replaced_together, write_json, write_text
+from t5xpg.base.files import json_text, write_texts
 from t5xpg.base.markdown import escape, table
 from t5xpg.base.progress import duration
 
@@ -23,9 +23,7 @@ def publish(results: Mapping[str, Any], file: Path, page: Path) -> None:
     """Write the results and the block of the page. Raises UserError where the page has no markers for it."""
     written = page.read_text(encoding="utf-8")
     old = block_in(written, BEGIN, END, page)
-    with replaced_together(file, page):
-        write_json(file, results)
-        write_text(page, written.replace(old, block(json_object_if_any(file))))
+    write_texts({file: json_text(results), page: written.replace(old, block(results))})
 
 
 def rows_of(part: Mapping[str, Any]) -> list[Row]:

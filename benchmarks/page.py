@@ -11,7 +11,7 @@ from typing import Any
 
 from benchmarks.harness import REPOSITORY, Found, Goal, Row, number
 from t5xpg.base.errors import UserError
-from t5xpg.base.files import read_json, replaced_together, write_json, write_text
+from t5xpg.base.files import json_text, read_json, write_texts
 from t5xpg.base.markdown import aligned, block_of, escape, table
 
 RESULTS = REPOSITORY / "benchmarks" / "results" / "results.json"
@@ -21,17 +21,17 @@ NOTE = "<!-- Written by `make bench` from benchmarks/results/results.json. Do no
 HEADER = ("what", "contestant", "goal", "median", "spread", "ours is")
 MISSING = "-"
 Machine = Mapping[str, Any]  # one kind of processor: `machine.describe`, and "rows"
-# The rows of the README: how their quantities begin.
-MAIN_ROWS = (
-    "training step in bfloat16, emb 128",
-    "training step in float32, emb 128",
-    "training step in bfloat16, emb 256",
-    "start to first step done, kept programs",
-    "caching a task",
-    "greedy decoding, emb 128",
-    "greedy decoding, emb 512",
-    "training stands still for a checkpoint",
-)
+# The rows of the README: how their quantities begin, and what it calls them.
+MAIN_ROWS = {
+    "training step in bfloat16, emb 128": "a training step of a small model, bfloat16",
+    "training step in float32, emb 128": "the same step, float32",
+    "training step in bfloat16, emb 256": "a training step of a model twice as wide, bfloat16",
+    "start to first step done, kept programs": "from the command to the first update, when it was run before",
+    "caching a task": "caching a task",
+    "greedy decoding, emb 128": "greedy decoding, a small model",
+    "greedy decoding, emb 512": "greedy decoding, the size of T5 small",
+    "training stands still for a checkpoint": "training waits for a checkpoint",
+}
 
 
 def to_json(row: Row) -> dict[str, Any]:
@@ -82,10 +82,10 @@ def publish(
     old = {file: block_in(text, BEGIN, END, file) for file, text in texts.items()}
     measured = {**described, "rows": [to_json(row) for row in rows]}
     others = read_machines(results) if results.exists() else []
-    with replaced_together(results, *texts):
-        write_json(results, {"machines": [measured, *(one for one in others if one["kind"] != measured["kind"])]})
-        for file, make in ((readme, main_block), (page, full_block)):
-            write_text(file, texts[file].replace(old[file], make(read_machines(results))))
+    machines = [measured, *(one for one in others if one["kind"] != measured["kind"])]
+    blocks = {readme: main_block(machines), page: full_block(machines)}
+    pages = {file: text.replace(old[file], blocks[file]) for file, text in texts.items()}
+    write_texts({results: json_text({"machines": machines}), **pages})
 
 
 def block_in(text: str, begin: str, end: str, file: Path) -> str:
@@ -101,21 +101,15 @@ def read_machines(results: Path = RESULTS) -> list[Machine]:
 
 
 def main_block(machines: Sequence[Machine]) -> str:
-    """The README's block, markers included: a line a row, ours beside the others, for each kind of processor."""
-    of_each = [[from_json(row) for row in one["rows"]] for one in machines]
-
-    def begins(rows: Sequence[Row], start: str) -> Row | None:
-        # "caching a task" is the beginning of "caching a task, memory", too: the first one that fits is meant
-        return next((row for row in rows if row.what.startswith(start)), None)
-
+    """The README's block, markers included: what was measured last, a line a row, in words."""
+    newest, rows = machines[0], [from_json(row) for row in machines[0]["rows"]]
     lines = []
-    for start in MAIN_ROWS:
-        rows = [begins(rows, start) for rows in of_each]
-        if first := next(filter(None, rows), None):
-            each = [MISSING if row is None else escape(_beside_others(row)) for row in rows]
-            lines.append([escape(f"{first.what} ({first.unit})"), *each])
-    header = ("what", *(escape(one["kind"]) for one in machines))
-    return "\n\n".join([BEGIN, NOTE, *(escape(machine_text(one)) for one in machines), table(header, lines), END])
+    for start, title in MAIN_ROWS.items():
+        # "caching a task" is the beginning of "caching a task, memory", too: the first one that fits is meant
+        if row := next((row for row in rows if row.what.startswith(start)), None):
+            lines.append([title, f"{_cell(row, row.contestants[0])} {row.unit}", escape(_others(row)) or MISSING])
+    table_of_rows = table(("what", "t5xpg", "t5xpg is"), lines)
+    return "\n\n".join([BEGIN, NOTE, escape(machine_text(newest)), table_of_rows, END])
 
 
 def full_block(machines: Sequence[Machine]) -> str:
@@ -189,12 +183,11 @@ def _cell(row: Row, contestant: str) -> str:
     return MISSING if median is None else number(median)
 
 
-def _beside_others(row: Row) -> str:
-    """ "174; plain JAX 249 (1.43 x)": ours, and the other contestants that have a value, with how many times as good
-    ours is."""
-    ratios = ((name, row.ratio(name)) for name in row.contestants[1:])
-    others = [f"{name} {_cell(row, name)} ({ratio:.2f} x)" for name, ratio in ratios if ratio is not None]
-    return "; ".join([_cell(row, row.contestants[0]), *others])
+def _others(row: Row) -> str:
+    """ "2.8 times as fast as T5X (534 ms)", of each other program that has a value."""
+    ratios = ((name, row.ratio(name)) for name in row.contestants[1:] if not name.startswith("its "))
+    found = [(name, ratio) for name, ratio in ratios if ratio is not None]
+    return "; ".join(f"{ratio:.1f} times as fast as {name} ({_cell(row, name)} {row.unit})" for name, ratio in found)
 
 
 def goal_text(row: Row) -> str:

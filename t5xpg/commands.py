@@ -109,7 +109,7 @@ _COMMON = (
 )
 _GIN = Option("GIN", "--gin-overrides", "TEXT", "'--gin.X=1 --gin.Y=2' as one text", default="")
 _RUN = Option("RUN", "--run", "FOLDER", "the run directory, or a name in runs/")
-_EXP = Option("EXP", "experiment", "NAME", "a folder of experiments/, or a gin file", make_default="byt5_tiny")
+_EXP = Option("EXP", "experiment", "NAME", "a folder of experiments/, or a gin file", make_default="demo")
 _REFUSED = Option("GIN", "--gin-overrides", "TEXT", "is refused: the plan or the published run is trained", default="")
 _FIXED = (_EXP, _REFUSED, _RUN)
 _WITHOUT_RUN = (_EXP, _GIN)

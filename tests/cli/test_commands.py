@@ -45,7 +45,7 @@ def test_variables_of_make_are_options_of_the_program() -> None:
         ("cache", "EXP=not of it", ["wikitext_span_corruption"]),
         ("import", "CHECKPOINT=a b/c|NAME=mine|OPTIMIZER=1", ["a b/c", "--name=mine", "--optimizer"]),
         ("train", "SKIP_NONFINITE=3|ENGINE=t5x|VERIFY=1",
-         ["byt5_tiny", "--gin.SKIP_NONFINITE=3", "--engine=t5x", "--verify"]),
+         ["demo", "--gin.SKIP_NONFINITE=3", "--engine=t5x", "--verify"]),
         ("train", "EXP=-h|RUN=mine", ["--run=mine", "--", "-h"]),
         ("runs", "REMOVE=mine_* b|JSON=0", ["--remove=mine_* b"]),
     ):  # fmt: skip

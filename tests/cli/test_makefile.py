@@ -80,7 +80,7 @@ def called(folder: Path, *arguments: str, **variables: str) -> list[str]:
 def test_values_arrive_as_they_were_typed(folder: Path, text: str) -> None:
     """Of every variable, on the command line and in the environment."""
     values = dict.fromkeys(VARIABLES - {"MACHINE"}, text)
-    arguments = ["infer", "byt5_tiny", f"--prompt={text}"]
+    arguments = ["infer", "demo", f"--prompt={text}"]
     assert called(folder, "infer", f"PROMPT={text}") == called(folder, "infer", PROMPT=text) == arguments
     _, environment = json.loads(make(folder, "lock", *(f"{name}={value}" for name, value in values.items())))
     assert {name: environment.get(name) for name in values} == values
@@ -136,7 +136,7 @@ def test_the_kind_of_machine_that_was_installed_stays(folder: Path) -> None:
     python, venv = f"PYTHON={sys.executable}", folder / ".venv"
     (venv / ".installed-cpu").rename(venv / ".installed-tpu")
     assert "Nothing to be done" in make(folder, "install")
-    assert called(folder, "check") == ["check", "byt5_tiny"]
+    assert called(folder, "check") == ["check", "demo"]
     assert called(folder, "install", "MACHINE=cuda", python) == ["cuda"]
     (venv / ".installed-tpu").rename(venv / ".installing-tpu")
     assert called(folder, "install", python) == ["tpu"]
