@@ -278,6 +278,7 @@ def test_a_slow_reader_gets_a_whole_state(machine: Machine, monkeypatch: pytest.
             stores.push(folder)
         get(*arguments)
 
+    monkeypatch.setattr(stores, "_TRANSFERS", 1)
     monkeypatch.setattr(MemoryFileSystem, "get_file", after_pushes)
     stores.pull(reader := machine("reader"))
     assert contents(reader) == {"metrics.jsonl": "1\n", "checkpoints/1/params": "a"}
