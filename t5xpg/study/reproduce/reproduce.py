@@ -207,20 +207,11 @@ def _print(comparison: Comparison, published: Results, steps: int, file: Path) -
     _print_table(comparison.numbers)
     print()
     _print_table(comparison.conditions)
-    changed, largest = ", ".join(comparison.changed), comparison.largest
-    if comparison.same and comparison.exact:
-        verdict = "same: bit for bit what was published" + (f"; changed all the same: {changed}" if changed else "")
-    elif comparison.same:
-        verdict = (
-            f"same within {TOLERANCE:g}, on other hardware or versions than was published: the largest difference is "
-        )
-        verdict += f"{largest:.2g}; changed: {changed}"
-    else:
-        limit = "bit for bit" if comparison.exact else f"within {TOLERANCE:g}, as on other hardware or versions"
-        verdict = f"different: not {limit} what was published"
-        verdict += f", the largest difference is {largest:.2g}; " if largest < float("inf") else "; "
-        verdict += f"changed: {changed}" if changed else "nothing changed of what a run rests on"
-    print(f"\n{verdict}")
+    limit = "bit for bit" if comparison.exact else f"within {TOLERANCE:g}, on other hardware or versions"
+    print(
+        f"\n{'same:' if comparison.same else 'different: not'} {limit} what was published; largest difference "
+        f"{comparison.largest:.2g}; changed: {', '.join(comparison.changed) or 'nothing'}"
+    )
 
 
 def _print_table(rows: Sequence[Row]) -> None:
