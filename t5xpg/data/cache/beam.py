@@ -6,9 +6,11 @@ import re
 import runpy
 import shutil
 import sys
+import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import seqio
 import tensorflow as tf
@@ -16,6 +18,7 @@ import tensorflow as tf
 from t5xpg.data.cache.external_sort import DigestSorter, deal
 from t5xpg.data.cache.record import COMPLETED
 
+_REPORT_SECONDS = 0.2
 _RECORDS_AT_ONCE = 1000
 # Files that Beam leaves behind if a stage ran twice, for example because a worker was lost.
 _TEMPORARY = "beam-temp-*"
@@ -30,16 +33,16 @@ def cache_tasks(
     report: Callable[[int, str], None],
     staging: str | None = None,
 ) -> None:
-    """Cache tasks below `output`: runs SeqIO's script in this process, as its command line does.
+    """Cache tasks below `output`: runs SeqIO's script in this process, as its command line does, and counts documents.
 
-    runner, options: of Beam's pipeline. modules: those that register the tasks. report: gets 0, as documents are not
-    counted, and a note on the work. staging: where Beam's workers and this machine do not share `output`, a
+    runner, options: of Beam's pipeline. modules: those that register the tasks. report: gets the number of documents
+    since the last call, and a note on the work. staging: where Beam's workers and this machine do not share `output`, a
     folder that both can write, here or in a bucket: the cache is fetched from there.
     """
+    unreported = _count_documents(report)
     for name in names:
         folder = seqio.get_task_dir_from_name(name)
         destination = str(output) if staging is None else f"{staging.rstrip('/')}/t5xpg-{uuid.uuid4().hex}"
-        report(0, f"caching {name}")
         try:
             _run_script(name, destination, runner, options, modules)
             if staging is not None:
@@ -55,6 +58,7 @@ def cache_tasks(
         for split in seqio.TaskRegistry.get(name).splits:
             report(0, f"putting {split} in order")
             _sort_shards(sorted((output / folder).glob(f"{split}.tfrecord-*-of-*")))
+    report(unreported(), "written")
 
 
 def _fetch(source: str, folder: Path) -> None:
@@ -79,6 +83,28 @@ def _run_script(name: str, output: str, runner: str, options: Sequence[str], mod
     except SystemExit as exit:
         if exit.code:
             raise
+
+
+def _count_documents(report: Callable[[int, str], None]) -> Callable[[], int]:
+    """Make SeqIO report documents as it reads them; returns a function that gives the number not reported yet."""
+    from seqio import beam_utils
+
+    state = {"count": 0, "last": 0.0}
+
+    def increment_counter(self: Any, counter: str) -> None:
+        if counter != "examples":
+            return
+        if not state["last"]:
+            report(0, "")
+            state["last"] = time.monotonic()
+        state["count"] += 1
+        if time.monotonic() - state["last"] >= _REPORT_SECONDS:
+            report(int(state["count"]), "")
+            state.update(count=0, last=time.monotonic())
+
+    # Counts where Beam runs the pipeline in this process; elsewhere the metric stays Beam's own.
+    beam_utils.PreprocessTask._increment_counter = increment_counter
+    return lambda: int(state["count"])
 
 
 def _sort_shards(shards: Sequence[Path]) -> None:
