@@ -88,12 +88,12 @@ def local_files(data: bytes) -> None:
 
 def prompts(data: bytes) -> None:
     """The reader of a file of prompts, and what is done with a prompt before and after a model sees it."""
-    from t5xpg.evaluate.infer import read_records
+    from t5xpg.evaluate.infer_sources import read_rows
 
     path = _folder() / "prompts.jsonl"
     path.write_bytes(data)
     try:
-        for record in read_records(path):
+        for record in read_rows(path):
             blanks = blanks_of(record.text)
             filled = fill(record.text, "".join(f"<extra_id_{blank}>" for blank in blanks))
             assert len(filled) <= len(record.text)

@@ -208,5 +208,5 @@ def test_a_run_that_goes_on_needs_no_start(tuned: Path, capsys: pytest.CaptureFi
     write_json(meta, {"experiment": "small", "settings": config.settings(model), "initial": origin})
     shutil.move(tuned / "runs" / "pretrained", tuned / "runs" / "moved")
     assert "small after step 12" in table(tuned, capsys)
-    assert "pretrained" in table(tuned, capsys, "INITIAL_CHECKPOINT=moved")
+    assert "pretrained" in table(tuned, capsys, "INITIAL_CHECKPOINT=moved", code=1)
     assert "INITIAL_CHECKPOINT" in table(tuned, capsys, "INITIAL_CHECKPOINT=gone", code=1)

@@ -324,7 +324,7 @@ def test_the_embedding_is_rounded_up(tmp_path: Path, monkeypatch: pytest.MonkeyP
         rows("VOCAB_SIZE_MULTIPLE=0")
     monkeypatch.setenv("T5XPG_DATA_DIR", str(tmp_path))
     follows = ("gin/vocabularies/of_task.gin",)
-    assert rows("MIXTURE_OR_TASK_NAME=any_span_corruption", files=follows) == 384
+    assert rows("MIXTURE_OR_TASK_NAME=pydocs_span_corruption", files=follows) == 384
     with refused("some_task", "VOCAB_SIZE"):
         rows(files=follows)
 

@@ -95,7 +95,7 @@ def test_what_t5x_trains_is_stored(t5x: Path, monkeypatch: pytest.MonkeyPatch) -
     files = ["--gin.EMA_DECAY=None", "--gin_file=gin/optimizers/adafactor.gin"]
     for mirrored in ("t5x.log", "fail"):  # the second time, it fails
         assert main(["train", "byt5_tiny", "--engine=t5x", "--run=mine", *files]) == (mirrored == "fail")
-        assert any(name.startswith(f"/bucket/runs/mine/{mirrored}") for name in MemoryFileSystem.store)
+        assert any(name.startswith(f"/bucket/runs/mine/objects/{mirrored}") for name in MemoryFileSystem.store)
         (paths.runs_directory() / "mine" / "fail").touch()
 
 

@@ -147,7 +147,7 @@ def test_its_record_has_the_overrides_of_the_published_run(experiment: Path, mon
     published = read_json(experiment.parent / "results.json")
     write_json(experiment.parent / "results.json", {**published, "command": "t5xpg train x --gin.BATCH_SIZE=8 --run=y"})
     train = Mock(return_value=1)
-    monkeypatch.setattr(reproduce.training, "train", train)
+    monkeypatch.setattr(reproduce, "train", train)
     monkeypatch.setattr(reproduce, "_identity", lambda *_: published["identity"])
     assert reproduce.reproduce(config.load(str(experiment)), Path("runs", "again")) == 1
     expected = f"t5xpg train {shown(experiment)} --gin-overrides=--gin.BATCH_SIZE=8 --run=runs/again"
