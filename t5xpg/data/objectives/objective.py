@@ -1,5 +1,6 @@
 """The interface of an objective: a name, settings, lengths, needed ids and a step of SeqIO. Without TensorFlow."""
 
+import abc
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
@@ -28,7 +29,7 @@ class ObjectiveLengths:
     sentinels: int = 0
 
 
-class Objective:
+class Objective(abc.ABC):
     """A pretraining objective. A subclass is a frozen dataclass whose fields are the arguments of its step.
 
     name: in names of tasks. features: those of a task. needs_ids: whether it takes ids besides those of the text.
@@ -41,11 +42,12 @@ class Objective:
     reserved_argument: ClassVar[str | None] = None
 
     @classmethod
+    @abc.abstractmethod
     def known_steps(cls) -> tuple[Step, ...]:
         """The steps by which a task is known to have this objective: t5's if it has one, then ours. Import TensorFlow.
         The last one takes the fields as its arguments."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def lengths(self, lengths: Lengths, vocabulary: Vocabulary | None = None, reserved: int = 0) -> ObjectiveLengths:
         """The lengths of text and targets for `lengths` of the features, so that no run trains on targets that were
         cut, or on sentinels that are tokens of text. Numbers of tokens that are masked at random are those that one
@@ -54,7 +56,6 @@ class Objective:
         vocabulary: None where it is not known; more sentinels can be needed then. reserved: tokens before the text,
         such as UL2's mode.
         """
-        raise NotImplementedError
 
     def vocabulary_problem(self, task: str, vocabulary: Vocabulary) -> str | None:
         """The reason why a task with this objective cannot have this vocabulary, at any lengths; None without one."""
