@@ -11,6 +11,7 @@ from t5xpg.base.errors import UserError
 if TYPE_CHECKING:
     from t5xpg.experiment.config import LoadedConfig
 
+FIXED_IN_STUDY = "What is trained stands in sweep.toml or matrix.toml: change it there, without GIN."
 opened_runs: list[Path] = []  # the run directories that the command works in
 
 

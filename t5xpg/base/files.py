@@ -110,7 +110,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_texts(texts: Mapping[Path, str]) -> None:
-    """`write_text` of several files: none takes its place before all are on the disk."""
+    """`write_text` of several files: none takes its place before all are written."""
     for folder in {path.parent for path in texts}:
         remove_abandoned(folder)
     with contextlib.ExitStack() as stack:
