@@ -1,4 +1,4 @@
-"""From the start of the program to the end of its first step, with and without kept programs; its memory."""
+"""From the start of the program to the end of its first step; its memory."""
 
 import contextlib
 import functools
@@ -14,7 +14,6 @@ from benchmarks import memory
 from benchmarks.harness import REPOSITORY, Found, Goal, NotMeasuredError, Row, alternate, output_of
 from t5xpg.base.malloc import TUNABLES
 from t5xpg.base.phases import VARIABLE as PHASES
-from t5xpg.train.compile_cache import VARIABLE as KEPT_PROGRAMS
 
 EXPERIMENT = "optimizers_tiny"
 ADAMW = "--gin_file=gin/optimizers/adamw.gin"
@@ -26,11 +25,7 @@ _SECONDS = 180.0
 def rows(repeats: int | None) -> list[Row]:
     """Seconds of starts, seconds of small commands, and megabytes of a training run."""
     count = repeats or REPEATS
-    with tempfile.TemporaryDirectory() as folder:
-        kept = Path(folder) / "programs"
-        alternate({"to keep programs": lambda: measure_start(kept)}, 1)
-        first_step = alternate({"kept programs": lambda: measure_start(kept)}, count)
-        compiled = alternate({"compiled": measure_start}, count)
+    compiled = alternate({"compiled": measure_start}, count)
     commands = {
         name: alternate({name: functools.partial(measure_command, words)}, count) for name, words in _COMMANDS.items()
     }
@@ -45,8 +40,6 @@ def rows(repeats: int | None) -> list[Row]:
     trainer = Found({"trainer": trainers}, everything.renamed({"all processes": "trainer"}).missing)
     fixed = f"{EXPERIMENT}, AdamW, float32, warm bytecode, check of the experiment included, all cores"
     return [
-        Row(name="start", what="start to first step done, kept programs", unit="s", fixed=fixed, found=first_step,
-            goal=Goal(at_most=4.0)),
         Row(name="start", what="start to first step done, compiling", unit="s", fixed=fixed, found=compiled,
             goal=Goal(at_most=7.0)),
         Row(name="start", what="t5xpg --help", unit="s", fixed="warm bytecode", found=commands["help"],
@@ -63,13 +56,12 @@ def rows(repeats: int | None) -> list[Row]:
 _COMMANDS = {"help": ("--help",), "check": ("check", EXPERIMENT, "--run=benchmark_of_start")}
 
 
-def measure_start(kept: Path | None = None) -> float:
-    """Seconds from the start of `t5xpg train` to the end of its first update. kept: a folder of compiled programs."""
+def measure_start() -> float:
+    """Seconds from the start of `t5xpg train` to the end of its first update."""
     with tempfile.TemporaryDirectory() as folder:
         reading, writing = os.pipe()
-        variables = {PHASES: str(writing), KEPT_PROGRAMS: str(kept or 0)}
         began = time.perf_counter()
-        with _training(Path(folder), variables, (writing,)):
+        with _training(Path(folder), {PHASES: str(writing)}, (writing,)):
             os.close(writing)
             stepping = False
             with os.fdopen(reading) as marks:

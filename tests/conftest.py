@@ -14,7 +14,7 @@ from t5xpg.data.text.wheels import DOCUMENTATION_WHEELS, download, wheels_direct
 from tests.workplace import EXPERIMENT, FAST_COMPILATION, Workplace, make_workplace
 
 pytest_plugins = ["tests.tiers"]
-PROGRAMS, REVISION = "T5XPG_COMPILE_CACHE", "T5XPG_REVISION"
+PROGRAMS, REVISION = "JAX_COMPILATION_CACHE_DIR", "T5XPG_REVISION"
 # What tests train is as if of a commit: only that is published, and a checkout that is worked in has changes.
 os.environ[REVISION] = "0123456789" * 4
 # A test that compares with transformers says in which Python.
@@ -45,6 +45,7 @@ def pytest_configure(config: pytest.Config) -> None:
         programs = tempfile.TemporaryDirectory(prefix="t5xpg-programs-", ignore_cleanup_errors=True)
         config.add_cleanup(programs.cleanup)
         os.environ[PROGRAMS] = programs.name
+        os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.3"
         download(DOCUMENTATION_WHEELS.values(), wheels_directory())
 
 

@@ -81,7 +81,6 @@ class Workplace:
 
     folder: Path
     fast_compilation: bool = True
-    programs: Path | None = None  # where compiled programs are kept; None: with those of the other tests
     variables: Mapping[str, str] = field(default_factory=dict)  # what else the programs find in their environment
 
     @property
@@ -97,8 +96,6 @@ class Workplace:
             "PYTHONPATH": str(self.folder),
             "PYTHONUNBUFFERED": "1",
         }
-        if self.programs:
-            own["T5XPG_COMPILE_CACHE"] = str(self.programs)
         if not self.fast_compilation:
             own["XLA_FLAGS"] = ""
         return {**os.environ, **own, **self.variables}

@@ -13,7 +13,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import t5xpg
 from t5xpg.base import paths
 from t5xpg.base.errors import UserError
 
@@ -30,7 +29,7 @@ def versions() -> dict[str, str | None]:
     They are read from the installed metadata: nothing is imported.
     """
     libraries = {name: version_of(*_DISTRIBUTIONS.get(name, (name,))) for name in _LIBRARIES}
-    return {"python": platform.python_version(), "t5xpg": t5xpg.__version__, **libraries}
+    return {"python": platform.python_version(), "t5xpg": version_of("t5xpg"), **libraries}
 
 
 def version_of(*distributions: str) -> str | None:
@@ -113,7 +112,7 @@ def git_state(folder: Path | None = None, read: Iterable[Path] | None = None) ->
     revision = os.environ.get("T5XPG_REVISION", "")
     if folder is None and re.fullmatch(r"[0-9a-f]{40}\+?", revision):
         return {"commit": revision.rstrip("+"), "clean": not revision.endswith("+")}
-    root = Path(t5xpg.__file__).resolve().parent.parent if folder is None else folder
+    root = paths.PACKAGE.parent if folder is None else folder
     if git("ls-files", "--error-unmatch", "t5xpg/__init__.py", folder=root) is None:
         return None
     commit = git("rev-parse", "HEAD", folder=root)

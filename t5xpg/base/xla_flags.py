@@ -60,11 +60,6 @@ def cpu_instructions() -> set[str]:
     return set(cpu_facts().get("flags", "").split())
 
 
-def uses_onednn() -> bool:
-    """True if XLA_FLAGS give products to oneDNN. XLA cannot store programs with such products (jaxlib 0.12.0.1)."""
-    return f"--{_ONEDNN}=true" in os.environ.get("XLA_FLAGS", "")
-
-
 def describe_products(dtype: str) -> str:
     """How products of this dtype are computed on this processor, and why: "bfloat16 by oneDNN (avx512_bf16)"."""
     from importlib import metadata  # not needed to start
@@ -73,7 +68,7 @@ def describe_products(dtype: str) -> str:
     row = next((instruction for instruction, _ in CPU_FLAGS if instruction in instructions), None)
     if dtype == "bfloat16" and instructions and "avx512_bf16" not in instructions:
         return "bfloat16, which this processor computes in float32: float32 is as fast (DTYPE = 'float32')"
-    if uses_onednn():
+    if f"--{_ONEDNN}=true" in os.environ.get("XLA_FLAGS", ""):
         return f"{dtype} by oneDNN" + (f" ({row})" if row else "")
     if row and (jaxlib := metadata.version("jaxlib")) not in CPU_JAXLIBS:
         return f"{dtype}, as jaxlib {jaxlib} computes them: which flags it gains by is not known"

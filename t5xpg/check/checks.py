@@ -13,7 +13,6 @@ from typing import cast
 
 from jax.sharding import AbstractMesh, Mesh
 
-from t5xpg import distributed
 from t5xpg.base import environment, paths, stores, xla_flags
 from t5xpg.base.errors import UserError
 from t5xpg.check import data_checks, finding, run_checks, start_checks
@@ -21,7 +20,7 @@ from t5xpg.check.finding import Finding, errors_as_problems, report
 from t5xpg.check.plan import memory
 from t5xpg.check.plan.devices import USABLE_MEMORY, Device
 from t5xpg.data.stream.client import DataService
-from t5xpg.distributed import hardware
+from t5xpg.distributed import hardware, make_mesh
 from t5xpg.experiment import assembly, config
 from t5xpg.experiment.config import LoadedConfig
 from t5xpg.experiment.experiment import Experiment
@@ -110,7 +109,7 @@ def _mesh(experiment: Experiment) -> tuple[Mesh, Finding]:
     """The mesh; if devices are missing, an abstract mesh of the same sizes, with which the checks go on."""
     mesh_config = experiment.mesh
     try:
-        mesh = distributed.make_mesh(mesh_config)
+        mesh = make_mesh(mesh_config)
     except (UserError, RuntimeError) as error:  # the latter from a backend that does not start
         shape = mesh_config.shape(mesh_config.devices or 1)
         abstract_mesh = AbstractMesh(tuple(shape.values()), tuple(shape))
@@ -140,7 +139,7 @@ def _model(experiment: Experiment, mesh: Mesh, quick: bool, device: Device | Non
         kind = type(experiment.adapter).__name__
         yield Finding("trained", f"{trained:,} parameters of {kind} ({trained / frozen:.2%}); {frozen:,} are frozen")
     abstract = assembly.abstract_state(experiment)
-    shardings = assembly.state_shardings(experiment, abstract, mesh)
+    shardings = assembly.shardings_of_state(experiment, abstract, mesh)
     if quick:
         step_memory = memory.state_and_gradients(experiment, abstract, shardings)
     else:

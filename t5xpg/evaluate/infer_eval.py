@@ -11,7 +11,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from t5xpg import distributed
 from t5xpg.base import metric_values
 from t5xpg.base.errors import UserError
 from t5xpg.base.progress import Progress
@@ -20,6 +19,7 @@ from t5xpg.data.batch import ENC_DEC, PREFIX_LM, Batch, inputs_and_targets, with
 from t5xpg.data.spec import unpacked
 from t5xpg.data.stream.remote_evaluator import EvaluatedTask, RemoteEvaluator, Trivial
 from t5xpg.data.vocab.vocabulary import Vocabulary
+from t5xpg.distributed import jit_eval_step
 from t5xpg.evaluate.consensus import rank_sequences
 from t5xpg.evaluate.prediction import decoding_settings, predict
 from t5xpg.experiment.assembly import Assembly
@@ -185,9 +185,7 @@ def model_outputs(built: Assembly, vocabulary: Vocabulary) -> ModelOutputs:
         return decoding.score(experiment.model, params, batch)
 
     def on_host(function: Callable[..., jax.Array], num_extra: int = 0) -> Callable[..., np.ndarray]:
-        compiled = distributed.jit_eval_step(
-            function, built.mesh, built.model_params_shardings, num_extra, experiment.mesh.rules
-        )
+        compiled = jit_eval_step(function, built.mesh, built.model_params_shardings, num_extra, experiment.mesh.rules)
 
         def call(params: Params, batch: Mapping[str, np.ndarray], *extra: np.ndarray) -> np.ndarray:
             return np.asarray(jax.device_get(compiled(params, built.on_devices(batch), *extra)))

@@ -12,12 +12,24 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.stages import Compiled, Traced
 
-from t5xpg import distributed
 from t5xpg.base.errors import UserError
 from t5xpg.data.batch import longest_array
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.vocab.vocabulary import Vocabulary
-from t5xpg.distributed import host_rows
+from t5xpg.distributed import (
+    batch_parts,
+    batch_sharding,
+    check_batch_size,
+    host_rows,
+    jit_create,
+    jit_eval_step,
+    jit_train_step,
+    make_mesh,
+    params_shardings,
+    replicated,
+    state_shardings,
+    with_shardings,
+)
 from t5xpg.distributed.host_rows import HostRows
 from t5xpg.experiment.experiment import Experiment
 from t5xpg.models import matmul
@@ -61,7 +73,7 @@ class Assembly:
     def state_of(self, params: Params) -> TrainState:
         """The state before the first update, made from `params`: the parameters of the experiment's `base_model`, on
         the mesh. The memory of `params` is reused (donated)."""
-        return distributed.jit_create(self._make_state, self._shardings_without_teacher, params)
+        return jit_create(self._make_state, self._shardings_without_teacher, params)
 
     def _make_state(self, params: Params) -> TrainState:
         model, optimizer, adapter = self.experiment.model, self.experiment.optimizer, self.experiment.adapter
@@ -90,7 +102,7 @@ class Assembly:
         if experiment.adapter is None:
             return self.shardings.params
         abstract = model.abstract_params()
-        return distributed.params_shardings(model.logical_axes(), abstract, self.mesh, experiment.mesh.rules)
+        return params_shardings(model.logical_axes(), abstract, self.mesh, experiment.mesh.rules)
 
     def model_params(self, trained: Params, frozen: Params | None) -> Params:
         """The model's parameters: `trained` (of a state or checkpoint), or an adapter's result from it and `frozen`."""
@@ -133,7 +145,7 @@ class Assembly:
                 token_bytes=token_bytes,
             )(state, batch)
 
-        jitted = distributed.jit_train_step(update, self.mesh, self.shardings, 1, experiment.mesh.rules)
+        jitted = jit_train_step(update, self.mesh, self.shardings, 1, experiment.mesh.rules)
         batch = abstract_batch(dataset or experiment.train_dataset)
         return jitted.trace(self.abstract_state, batch, self._abstract_token_bytes)
 
@@ -144,8 +156,8 @@ class Assembly:
         def measure(params: Params, batch: Batch, token_bytes: Any) -> Any:
             return step.make_eval_step(experiment.model, experiment.loss, token_bytes=token_bytes)(params, batch)
 
-        jitted = distributed.jit_eval_step(measure, self.mesh, self.model_params_shardings, 1, experiment.mesh.rules)
-        params = distributed.with_shardings(experiment.model.abstract_params(), self.model_params_shardings)
+        jitted = jit_eval_step(measure, self.mesh, self.model_params_shardings, 1, experiment.mesh.rules)
+        params = with_shardings(experiment.model.abstract_params(), self.model_params_shardings)
         batch = abstract_batch(experiment.eval_dataset)
         return matmul.compile_program(jitted.lower(params, batch, self._abstract_token_bytes))
 
@@ -157,7 +169,7 @@ class Assembly:
         check_vocabulary(vocabulary, self.experiment)
         counts = np.zeros(self._abstract_token_bytes.shape, np.int32)
         counts[: vocabulary.size] = vocabulary.token_bytes()
-        return self._on_mesh(counts, distributed.replicated(self.mesh))
+        return self._on_mesh(counts, replicated(self.mesh))
 
     @property
     def _abstract_token_bytes(self) -> jax.ShapeDtypeStruct:
@@ -166,7 +178,7 @@ class Assembly:
     @functools.cached_property
     def batch_sharding(self) -> NamedSharding:
         """The sharding of a batch: its rows are split over the devices."""
-        return distributed.batch_sharding(self.mesh)
+        return batch_sharding(self.mesh)
 
     def on_devices(self, batch: Mapping[str, np.ndarray]) -> dict[str, jax.Array]:
         """A whole batch, which every process has, as arrays on the mesh."""
@@ -210,12 +222,12 @@ def abstract_batch(dataset: DatasetConfig, rows: int | None = None) -> dict[str,
 
 def assemble(experiment: Experiment) -> Assembly:
     """An experiment on the available devices. Raises UserError where it does not fit them."""
-    mesh = distributed.make_mesh(experiment.mesh)
+    mesh = make_mesh(experiment.mesh)
     host_rows.require_devices_of_all(mesh, jax.process_count())
     check_batches(experiment, mesh)
     abstract = abstract_state(experiment)
-    shardings = state_shardings(experiment, abstract, mesh)
-    return Assembly(experiment, mesh, shardings, distributed.with_shardings(abstract, shardings))
+    shardings = shardings_of_state(experiment, abstract, mesh)
+    return Assembly(experiment, mesh, shardings, with_shardings(abstract, shardings))
 
 
 def abstract_state(experiment: Experiment) -> TrainState:
@@ -229,11 +241,11 @@ def abstract_state(experiment: Experiment) -> TrainState:
     )
 
 
-def state_shardings(experiment: Experiment, abstract: TrainState, mesh: Mesh) -> TrainState:
+def shardings_of_state(experiment: Experiment, abstract: TrainState, mesh: Mesh) -> TrainState:
     """A NamedSharding for every array of the experiment's state."""
     axes = trained_axes(experiment.model, experiment.adapter)
     frozen = None if experiment.frozen_model is None else experiment.frozen_model.logical_axes()
-    return distributed.state_shardings(axes, abstract, mesh, experiment.mesh.rules, frozen)
+    return state_shardings(axes, abstract, mesh, experiment.mesh.rules, frozen)
 
 
 def check_batches(experiment: Experiment, mesh: Mesh) -> None:
@@ -241,16 +253,16 @@ def check_batches(experiment: Experiment, mesh: Mesh) -> None:
     those of the evaluation over devices."""
     for length, bucket in experiment.train_dataset.buckets.items():
         try:
-            distributed.check_batch_size(bucket.batch_size, mesh, experiment.num_microbatches)
+            check_batch_size(bucket.batch_size, mesh, experiment.num_microbatches)
         except UserError as error:
             if bucket.batch_size == experiment.train_dataset.batch_size:
                 raise
             raise UserError(
                 f"LENGTH_BUCKETS: batches of {length} tokens have {bucket.batch_size} rows, which do not divide into "
-                f"{distributed.batch_parts(mesh)} data-parallel devices x {experiment.num_microbatches} microbatches. "
+                f"{batch_parts(mesh)} data-parallel devices x {experiment.num_microbatches} microbatches. "
                 "Choose another length in its place."
             ) from error
-    rows, devices = experiment.eval_dataset.batch_size, distributed.batch_parts(mesh)
+    rows, devices = experiment.eval_dataset.batch_size, batch_parts(mesh)
     if rows % devices:
         raise UserError(
             f"The batch of the evaluation, {rows} rows, does not divide into {devices} data-parallel devices: set "

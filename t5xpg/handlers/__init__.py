@@ -3,27 +3,19 @@
 A subpackage is imported only by the commands that need it, so that `t5xpg --help` takes a fraction of a second.
 """
 
-import contextlib
 from argparse import Namespace
 
 from t5xpg import arguments
 from t5xpg.base import stores
 from t5xpg.handlers import data_commands, run_commands, study_commands
 
-# Commands whose compiled programs are kept for the next time; training keeps its own.
-_EVALUATES = ("eval", "infer", "tune-decoding")
 _HANDLERS = {**data_commands.HANDLERS, **run_commands.HANDLERS, **study_commands.HANDLERS}
 
 
 def handle(options: Namespace) -> int:
     """Run the function of `options.command`; returns the exit code."""
     arguments.opened_runs.clear()
-    with contextlib.ExitStack() as stack:
-        if options.command in _EVALUATES:
-            from t5xpg.train import compile_cache  # loads JAX
-
-            stack.enter_context(compile_cache.kept_programs())
-        code = _HANDLERS[options.command](options) or 0
+    code = _HANDLERS[options.command](options) or 0
     for run in arguments.opened_runs if options.command != "train" else ():  # training pushes by itself
         stores.push(run)
     return code

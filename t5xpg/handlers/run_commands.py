@@ -75,8 +75,8 @@ def _plan(options: Namespace) -> int:
 
 
 def _train(options: Namespace) -> int:
-    from t5xpg import distributed
     from t5xpg.check import checks
+    from t5xpg.distributed import join
     from t5xpg.run.command_options import options_for
     from t5xpg.run.directory import RunDirectory
     from t5xpg.run.results import ended_early
@@ -91,7 +91,7 @@ def _train(options: Namespace) -> int:
     if options.initial:
         raise UserError("INITIAL=… is for ENGINE=t5x. Here INITIAL_CHECKPOINT names the run to start from.")
     recorded = arguments.path_of(options.recorded)
-    with distributed.join(processes) as group:
+    with join(processes) as group:
         checks.require(loaded, RunDirectory(path), data=recorded is None)
         code = train(loaded, path, recorded=recorded, profiled=options.profile, group=group)
     if code == 0 and group.first:

@@ -44,7 +44,7 @@ from t5xpg.run.checkpoint.initial_checkpoint import find_checkpoint
 from t5xpg.run.directory import RunDirectory, SharedRunDirectory, differing
 from t5xpg.run.metrics import Window
 from t5xpg.run.records import read_jsonl, to_json
-from t5xpg.train import compile_cache, initial_state
+from t5xpg.train import initial_state
 from t5xpg.train.loop import Run, RunState, loop
 from t5xpg.train.profile import Update, profiled_updates
 from t5xpg.train.progress_line import ProgressLine
@@ -228,21 +228,16 @@ def _open(start: _Start, profiled: bool, request: StopRequest) -> Iterator[tuple
     if step or built.devices["platform"] != "cpu":
         first_update.set()  # the start, if it is measured, is measured before the first update
     with contextlib.ExitStack() as stack:
-        # Processes wait for each other while they compile: all must compile, even where one has kept the program.
-        program_cache = compile_cache.kept_programs() if group.count == 1 else contextlib.nullcontext(lambda: None)
-        keep_programs = stack.enter_context(program_cache)
 
         def compile_eval_step() -> Any:
-            keep_programs()
             first_update.wait()
             return built.compile_eval_step()
 
         # A thread works while the data process loads TensorFlow.
-        initial, compiled_update, compiled_evaluation, _, thread_end = in_background(
+        initial, compiled_update, compiled_evaluation, thread_end = in_background(
             lambda: None if step else initial_state.begin(built),
             functools.partial(_compile_train_step, built),
             compile_eval_step,
-            keep_programs,
             malloc.release_unused,
         )
 

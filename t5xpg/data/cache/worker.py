@@ -65,8 +65,8 @@ def _plan(request: Mapping[str, Any], log: Callable[[str], None]) -> list[dict[s
     """The entries of the plan, one for each task. Raises one UserError for all caches that do not fit."""
     if request["runner"] == LOCAL:  # not with Beam: its runners may send stand-ins to other processes
         late_imports.import_libraries()
-    import t5xpg.data.tasks.registered  # noqa: F401
     from t5xpg.data.spec import DatasetConfig
+    from t5xpg.data.tasks import registered  # noqa: F401
     from t5xpg.data.tasks.providers import find_provider, import_modules, tasks_of
     from t5xpg.data.tasks.shared_cache import cached_task
 

@@ -69,8 +69,8 @@ class Answers:
         tf.config.set_visible_devices([], "GPU")
         tf.config.threading.set_intra_op_parallelism_threads(1)
         tf.config.threading.set_inter_op_parallelism_threads(2)
-        import t5xpg.data.stream.pipeline
-        import t5xpg.data.tasks.registered  # noqa: F401
+        from t5xpg.data.stream import pipeline  # noqa: F401
+        from t5xpg.data.tasks import registered  # noqa: F401
 
         self.calls: Mapping[str, Callable[..., dict[str, Any]]] = {
             "describe": self.describe,

@@ -6,9 +6,9 @@ import os
 
 import seqio
 
-import t5xpg.data.tasks.registered  # noqa: F401  (registers them, and says where caches lie)
 from t5xpg.base.paths import data_directory
 from t5xpg.data import objectives
+from t5xpg.data.tasks import registered  # noqa: F401  (registers them, and says where caches lie)
 from t5xpg.data.tasks.table import register_tasks
 from t5xpg.exchange.t5x.engine import MODULES, OBJECTIVE
 

@@ -27,7 +27,6 @@ from t5xpg.run.metrics import Window
 from t5xpg.run.records import to_json
 from t5xpg.study.run_batches import other_batches_error, read_sidecar, training_batches, training_batches_digest
 from t5xpg.study.runs import Run, outcome
-from t5xpg.train import compile_cache
 
 _FORMAT = 1
 
@@ -42,11 +41,7 @@ def compare(runs: Sequence[Run]) -> None:
     if not uncompared:
         return
     counts_by_data: dict[str, tuple[dict[str, Any], Vocabulary, Sequence[Batch]]] = {}
-    with (
-        Progress("compare", len(uncompared), "cells") as progress,
-        DataService() as service,
-        compile_cache.kept_programs(),
-    ):
+    with Progress("compare", len(uncompared), "cells") as progress, DataService() as service:
         for run in uncompared:
             experiment = run.experiment
             data = repr((experiment.train_dataset, experiment.eval_dataset, experiment.random_seed, outcome(run).step))

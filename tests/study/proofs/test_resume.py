@@ -15,6 +15,7 @@ from t5xpg.base.phases import PHASES
 from t5xpg.experiment import config
 from t5xpg.run.batch_trail import UNKNOWN
 from t5xpg.study.proofs.comparison import compare, compare_positions, first_difference, leftovers, read_checkpoint
+from tests.conftest import PROGRAMS
 from tests.refusals import assert_named
 from tests.workplace import Workplace, assert_same_run
 
@@ -27,7 +28,9 @@ STEPS = 12
 def proof(workplace: Workplace) -> tuple[Path, str]:
     """The folder of a proof with a kill in each phase, and what was printed."""
     folder = workplace.folder / "proof"
-    place = dataclasses.replace(workplace, programs=workplace.folder / "programs of the proof")  # none at first
+    place = dataclasses.replace(
+        workplace, variables={PROGRAMS: str(workplace.folder / "programs")}
+    )  # kills may tear some
     command = ("prove-resume", str(workplace.experiment), "--kills=5", f"--run={folder}")
     with place.start(*command) as prover:
         printed, _ = prover.communicate()  # eight starts: no limit of time would suit every machine
