@@ -5,7 +5,7 @@ import t5xpg
 
 model = t5xpg.load("demo")
 model.generate(["The <extra_id_0> ruined my sleep"], num_beams=4)
-run = t5xpg.experiment("demo").override(TRAIN_STEPS=200).train("mine")
+run = t5xpg.Experiment("demo").override(TRAIN_STEPS=200).train("mine")
 run.metrics
 ```
 """
@@ -13,10 +13,10 @@ run.metrics
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from t5xpg.api import Experiment, Model, Run, experiment, load
+    from t5xpg.api import Experiment, Model, Run, load
 
 __version__ = "0.1.0"
-__all__ = ["Experiment", "Model", "Run", "experiment", "load"]
+__all__ = ["Experiment", "Model", "Run", "load"]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""The Python interface, `t5xpg.load` and `t5xpg.experiment`: use a trained model, or train one, in one line each."""
+"""The Python interface, `t5xpg.load` and `t5xpg.Experiment`: use a trained model, or train one, in one line each."""
 
 import dataclasses
 import functools
@@ -195,11 +195,17 @@ class Run:
 
 @dataclass(frozen=True)
 class Experiment:
-    """An experiment with gin files that are read over its own, and overrides ("NAME=value") of macros or bindings."""
+    """An experiment: a folder of experiments/, an imported run, or a gin file. Raises UserError if there is none.
+
+    overrides: of macros or bindings ("NAME=value"). gin_files: files that are read over its own.
+    """
 
     name: str
     overrides: tuple[str, ...] = ()
     gin_files: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        config.find_experiment(self.name)
 
     def override(self, *gin_files: str, **macros: Any) -> "Experiment":
         """A copy with these gin files and these values of gin macros added: `override(TRAIN_STEPS=200)`."""
@@ -224,12 +230,6 @@ class Experiment:
         if train(loaded, path, command=command):
             raise KeyboardInterrupt
         return Run(path, self)
-
-
-def experiment(name: str) -> Experiment:
-    """An experiment by name (a folder of experiments/, or an imported run) or gin file. Raises UserError if absent."""
-    config.find_experiment(name)
-    return Experiment(name)
 
 
 def load(name: str, *, step: Step = None, experiment: str | None = None) -> Model:

@@ -27,24 +27,24 @@ def test_names_that_are_not_there() -> None:
     with pytest.raises(AttributeError, match="lode"):
         t5xpg.lode  # noqa: B018
     with refused("byt5_tinny", "byt5_tiny"):
-        t5xpg.experiment("byt5_tinny")
+        t5xpg.Experiment("byt5_tinny")
     with refused("'nothing'"):
         t5xpg.load("nothing")
 
 
 def test_overrides_are_those_of_gin() -> None:
-    changed = t5xpg.experiment("byt5_tiny").override(TRAIN_STEPS=7, LEARNING_RATE=np.float64(0.5))
+    changed = t5xpg.Experiment("byt5_tiny").override(TRAIN_STEPS=7, LEARNING_RATE=np.float64(0.5))
     changed = changed.override("gin/optimizers/adafactor.gin", RANDOM_SEED=3)
     assert (changed.load().experiment.total_steps, changed.load().experiment.random_seed) == (7, 3)
     assert type(changed.load().experiment.optimizer).__name__ == "Adafactor"
     with refused("TRAIN_STEPS"):
-        t5xpg.experiment("byt5_tiny").override(TRAIN_STEP=7).load()
+        t5xpg.Experiment("byt5_tiny").override(TRAIN_STEP=7).load()
 
 
 @pytest.mark.process
 def test_a_run_is_trained_and_asked(workplace: Workplace, monkeypatch: pytest.MonkeyPatch) -> None:
     workplace.enter(monkeypatch)
-    experiment = t5xpg.experiment(str(workplace.experiment)).override(
+    experiment = t5xpg.Experiment(str(workplace.experiment)).override(
         TRAIN_STEPS=2, WARMUP_STEPS=1, EVAL_PERIOD=1, EVAL_STEPS=None
     )
     run = experiment.train("asked")
