@@ -67,7 +67,7 @@ class Model:
         `generate`."""
         predictor = self._predictor(_decoding(**options))
         size, answers = predictor.batch_size, list[Answer]()
-        _check(predictor, texts)
+        _check_texts(predictor, texts)
         for start in range(0, len(texts), size):
             part = texts[start : start + size]
             answers += predictor.answers(predictor.encode(part, rows=size), first_row=start)[: len(part)]
@@ -113,7 +113,7 @@ class Model:
 
     def _inputs(self, texts: Sequence[str]) -> np.ndarray:
         """As `_tokens`. Raises UserError for a text that is longer than the inputs in training."""
-        _check(self._predictor(DecodingConfig()), texts)
+        _check_texts(self._predictor(DecodingConfig()), texts)
         return self._tokens(texts)
 
     def _tokens(self, texts: Sequence[str]) -> np.ndarray:
@@ -137,7 +137,7 @@ def _decoding(num_beams: int = 1, **options: Any) -> DecodingConfig:
     return DecodingConfig(**{**search, **options})
 
 
-def _check(predictor: Predictor, texts: Sequence[str]) -> None:
+def _check_texts(predictor: Predictor, texts: Sequence[str]) -> None:
     """Raise UserError for a single text in place of a list, and for texts that the model cannot read."""
     _require_list(texts)
     for number, text in enumerate(texts):

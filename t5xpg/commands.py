@@ -199,7 +199,7 @@ GROUPS: dict[str, tuple[Command, ...]] = {
             Option("EXP", "experiment", "NAME", "its name", make_default="my_experiment"),
             Option("TASK", "--task", "NAME", "the task or mixture", default="pydocs_span_corruption"),
             Option("MODEL", "--model", "NAME", "a file of gin/models", default="byt5_tiny"),
-            Option("OPTIMIZER", "--optimizer", "NAME", "a file of gin/optimizers", default="muon"),
+            Option("OPTIMIZER", "--optimizer", "NAME", "a file of gin/optimizers (default: muon or muon_tiny)"),
         ),
         _command("check", "say everything that can be known before training", *_EXPERIMENT, _LOGGER, *_MESH, _JSON),
         _command(

@@ -53,7 +53,7 @@ def _text(state: data_state.DataState, dataset: DatasetConfig) -> Iterator[Findi
 
 def _task_of_table(
     state: data_state.DataState,
-    row: task_names.Row,
+    row: task_names.KnownTask,
     dataset: DatasetConfig,
     experiment: Experiment,
     service: Service | None,
@@ -74,7 +74,7 @@ def _task_of_table(
 
 
 def _table_text(
-    state: data_state.DataState, row: task_names.Row, dataset: DatasetConfig, documents: Mapping[str, int | None]
+    state: data_state.DataState, row: task_names.KnownTask, dataset: DatasetConfig, documents: Mapping[str, int | None]
 ) -> Iterator[Finding]:
     """The finding on the text of a split; raises UserError where the task has not what the stream takes."""
     dataset.check_task(row.name, row.features, documents)
@@ -87,7 +87,7 @@ def _table_text(
         yield _readable(row.name, dataset, "cached" if dataset.use_cached else "not cached", count)
 
 
-def _documents(state: data_state.DataState, row: task_names.Row) -> Mapping[str, int | None]:
+def _documents(state: data_state.DataState, row: task_names.KnownTask) -> Mapping[str, int | None]:
     """The splits of a task, with the number of their documents, or None if it is not known."""
     if row.dataset is None and row.supervised is not None:
         return dict.fromkeys(TFDS_TASKS[row.supervised.kind].splits)

@@ -23,7 +23,7 @@ from t5xpg.exchange.huggingface.params import module_names
 from t5xpg.exchange.huggingface.tokenizer_files import write_tokenizer
 from t5xpg.exchange.huggingface.transformers_check import (
     NOT_CHECKED,
-    Comparison,
+    LogitComparison,
     check_in_transformers,
     python_with_torch,
 )
@@ -68,7 +68,7 @@ def export(loaded: LoadedConfig, path: Path, output: Path | None = None) -> Path
         raise UserError(f"FORMAT={FOLDER} is for runs with LoRA: {loaded.name} has none (gin/adapters/lora.gin).")
     experiment, directory = to_transformers.open_run(loaded, path)
     target = directory.path / FOLDER if output is None else output
-    to_transformers.check_target(target, to_transformers.has_card(target, CONFIG))
+    to_transformers.require_replaceable(target, to_transformers.has_card(target, CONFIG))
     built = assembly.assemble(experiment)
     with Checkpointer(directory.checkpoints, experiment.checkpoints, read_only=True) as checkpointer:
         step = checkpointer.latest()
@@ -141,7 +141,7 @@ def in_peft(
 
 def _check(
     folder: Path, experiment: Experiment, base: Params, whole: Params, vocabulary: Vocabulary
-) -> Comparison | None:
+) -> LogitComparison | None:
     """Compare the base model with the folder's LoRA in peft and our merged model; None where peft is not installed."""
     python = python_with_torch()
     if python is None or subprocess.run([python, "-c", "import peft"], capture_output=True, check=False).returncode:

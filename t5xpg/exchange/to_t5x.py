@@ -12,7 +12,7 @@ from t5xpg.evaluate.trained_model import parameters_and_vocabulary
 from t5xpg.exchange.formats.t5x_writer import write_checkpoint
 from t5xpg.exchange.t5x.adafactor import SLOTS, new_param_states, param_states
 from t5xpg.exchange.t5x.networks import RECORD, SCALABLE, in_t5x, model_gin, network_of, record_of
-from t5xpg.exchange.to_transformers import check_target, open_run
+from t5xpg.exchange.to_transformers import open_run, require_replaceable
 from t5xpg.experiment import assembly
 from t5xpg.experiment.config import LoadedConfig
 from t5xpg.experiment.experiment import Experiment
@@ -35,7 +35,7 @@ def export(loaded: LoadedConfig, path: Path, output: Path | None = None) -> Path
     """
     experiment, directory = open_run(loaded, path)
     target = (directory.path / FOLDER if output is None else output).absolute()
-    check_target(target, all((target / name).is_file() for name in (RECORD, MODEL_FILE)), "an export for T5X")
+    require_replaceable(target, all((target / name).is_file() for name in (RECORD, MODEL_FILE)), "an export for T5X")
     if any(target.rglob("events.out*")):
         raise UserError(f"OUTPUT={target} is a folder in which T5X has trained. Name another one.")
     network = network_of(experiment.model)

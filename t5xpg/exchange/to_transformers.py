@@ -16,7 +16,7 @@ from t5xpg.exchange.huggingface.architectures import SEQ2SEQ, in_transformers
 from t5xpg.exchange.huggingface.generation_config import differences, generation_config
 from t5xpg.exchange.huggingface.model_card import MARK, model_card
 from t5xpg.exchange.huggingface.tokenizer_files import check_tokenizer, write_tokenizer
-from t5xpg.exchange.huggingface.transformers_check import NOT_CHECKED, Comparison, check_in_transformers
+from t5xpg.exchange.huggingface.transformers_check import NOT_CHECKED, LogitComparison, check_in_transformers
 from t5xpg.experiment import assembly
 from t5xpg.experiment.config import LoadedConfig
 from t5xpg.experiment.experiment import Experiment
@@ -37,7 +37,7 @@ def open_run(loaded: LoadedConfig, path: Path) -> tuple[Experiment, RunDirectory
     return experiment, directory
 
 
-def export(loaded: LoadedConfig, path: Path, output: Path | None = None) -> tuple[Path, Comparison | None]:
+def export(loaded: LoadedConfig, path: Path, output: Path | None = None) -> tuple[Path, LogitComparison | None]:
     """Write the last checkpoint of the run at `path` for transformers; if that is installed, compare its outputs.
 
     output: the folder, which appears whole or not at all; one that an earlier export wrote is replaced. Returns the
@@ -46,7 +46,7 @@ def export(loaded: LoadedConfig, path: Path, output: Path | None = None) -> tupl
     """
     experiment, directory = open_run(loaded, path)
     target = directory.path / FOLDER if output is None else output
-    check_target(target, has_card(target, "config.json"))
+    require_replaceable(target, has_card(target, "config.json"))
     built = assembly.assemble(experiment)
     params, vocabulary, step = parameters_and_vocabulary(directory, experiment, built)
     converter = experiment.eval_dataset.converter
@@ -128,7 +128,7 @@ def has_card(folder: Path, config: str) -> bool:
     return (folder / config).is_file() and card.is_file() and MARK in card.read_text(encoding="utf-8", errors="replace")
 
 
-def check_target(target: Path, is_export: bool, what: str = "an export") -> None:
+def require_replaceable(target: Path, is_export: bool, what: str = "an export") -> None:
     """Raise UserError for a folder that holds anything else than an export: replacing the folder would delete it.
 
     is_export: True if the folder has the files by which an export is known. what: the export's name in the message.

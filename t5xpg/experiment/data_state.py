@@ -33,7 +33,7 @@ def _with_records(folder: Path) -> Path:
     return folder
 
 
-def pull_for_task(row: task_names.Row | None) -> None:
+def pull_for_task(row: task_names.KnownTask | None) -> None:
     """Pull the cache of a task of the table; all caches and texts for a user's task or mixture, which may read any."""
     if row is None:
         for folder in (paths.cache_directory(), paths.data_directory()):
@@ -53,7 +53,7 @@ class DataState:
     what to type.
     """
 
-    row: task_names.Row | None
+    row: task_names.KnownTask | None
     data: tuple[Data, ...]
     vocabularies: tuple[Vocabulary, ...]
     manifests: Mapping[str, Manifest]
@@ -123,7 +123,7 @@ def state_of(config: DatasetConfig, needs: Sequence[Need] = (), *, compare: bool
     )
 
 
-def _cache_record(row: task_names.Row, vocabulary: Ids, manifest: Manifest) -> Record | None:
+def _cache_record(row: task_names.KnownTask, vocabulary: Ids, manifest: Manifest) -> Record | None:
     """The record of the cache of a task that reads an export; None where it has to be made. vocabulary: that of the
     task which is cached. Raises UserError for a cache that was made from another text, vocabulary or code."""
     described = {name: value for name, value in vocabulary.to_json().items() if name != "model_file"}
@@ -153,7 +153,7 @@ def cached_as(config: DatasetConfig) -> str:
     return config.mixture_or_task_name if row is None or others_may_cache(row) else row.cached_as
 
 
-def others_may_cache(row: task_names.Row | None) -> bool:
+def others_may_cache(row: task_names.KnownTask | None) -> bool:
     """True if a cache that others made with SeqIO may be used: not for tasks of the table that read an export."""
     return row is None or row.dataset is None
 
@@ -176,12 +176,12 @@ def _collecting(problems: list[str]) -> Iterator[None]:
         problems.append(str(error))
 
 
-def row_of(task: str, needs: Sequence[Need] = ()) -> task_names.Row | None:
+def row_of(task: str, needs: Sequence[Need] = ()) -> task_names.KnownTask | None:
     """The row of a task in the table; None for tasks of users."""
     return known_tasks(needs).get(task)
 
 
-def known_tasks(needs: Sequence[Need] = ()) -> dict[str, task_names.Row]:
+def known_tasks(needs: Sequence[Need] = ()) -> dict[str, task_names.KnownTask]:
     """The tasks of the table by name, with those of exports and vocabularies of `needs` that do not exist yet."""
     folder = data_folder()
     existing = find_vocabularies(folder)

@@ -13,7 +13,7 @@ from t5xpg.base.errors import UserError, nearest
 from t5xpg.experiment.gin_building import type_problem
 from t5xpg.experiment.gin_graph import unknown_macro, unused_macro
 from t5xpg.experiment.gin_reading import NAME, find_gin_file, literal, shortened
-from t5xpg.experiment.gin_statements import BoundValue, Import, Reference, macros_in, statements, value_as_written
+from t5xpg.experiment.gin_statements import BoundValue, GinReference, Import, macros_in, statements, value_as_written
 
 _KINDS = {"int": int, "float": float, "str": str, "bool": bool, "None": types.NoneType}
 
@@ -39,7 +39,7 @@ def mistakes(file: Path, gin_files: Sequence[str], overrides: Sequence[str]) -> 
         if "." not in name and name not in known and NAME.fullmatch(name):
             found.append(f"{place}: {unknown_macro(name, known)}")
         for one in bound:
-            if one.selector and repr(one.value) == f"%{name}" and not isinstance(value, Reference):
+            if one.selector and repr(one.value) == f"%{name}" and not isinstance(value, GinReference):
                 owner, hint = one.selector.rpartition(".")[2], _hints(hints, one.selector).get(one.parameter, Any)
                 found += filter(None, [type_problem(f"{name} ({owner}.{one.parameter})", value, hint, f" ({place})")])
         selector, _, parameter = name.rpartition("/")[2].rpartition(".")

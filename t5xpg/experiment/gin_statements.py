@@ -25,7 +25,7 @@ def parse(text: str, delegate: config_parser.ParserDelegate, source: str) -> Ite
 
 
 @dataclass(frozen=True)
-class Reference:
+class GinReference:
     """A reference in a value, as written: "@scope/module.Class()", or a macro, "%NAME"."""
 
     text: str
@@ -103,13 +103,13 @@ def statements(
 
 
 class AsWritten(config_parser.ParserDelegate):
-    """Makes a `Reference` of every reference and macro in a value."""
+    """Makes a `GinReference` of every reference and macro in a value."""
 
-    def configurable_reference(self, scoped_selector: str, evaluate: bool) -> Reference:
-        return Reference(f"@{scoped_selector}{'()' if evaluate else ''}")
+    def configurable_reference(self, scoped_selector: str, evaluate: bool) -> GinReference:
+        return GinReference(f"@{scoped_selector}{'()' if evaluate else ''}")
 
-    def macro(self, macro_name: str) -> Reference:
-        return Reference(f"%{macro_name}")
+    def macro(self, macro_name: str) -> GinReference:
+        return GinReference(f"%{macro_name}")
 
 
 def value_as_written(text: str) -> Any:
@@ -123,5 +123,5 @@ def macros_in(value: Any) -> Iterator[str]:
     if isinstance(value, dict | list | tuple):
         for one in [*value, *value.values()] if isinstance(value, dict) else value:
             yield from macros_in(one)
-    elif isinstance(value, Reference) and value.text.startswith("%"):
+    elif isinstance(value, GinReference) and value.text.startswith("%"):
         yield value.text[1:]

@@ -7,27 +7,27 @@ A key is a parameter of T5X: its scope, the class or function without its module
 from collections.abc import Mapping
 from typing import Any
 
-from t5xpg.experiment.gin_statements import Reference
+from t5xpg.experiment.gin_statements import GinReference
 
 CONVERT = " It is T5X's: `make convert-gin FILE=…` makes an experiment of T5X's gin files."
 SCHEDULER = "create_learning_rate_scheduler"
 
 # What T5X's own files of runs say.
 _DATASET: Mapping[str, Any] = {
-    "mixture_or_task_name": Reference("%MIXTURE_OR_TASK_NAME"),
-    "task_feature_lengths": Reference("%TASK_FEATURE_LENGTHS"),
-    "batch_size": Reference("%BATCH_SIZE"),
-    "use_cached": Reference("%USE_CACHED_TASKS"),
+    "mixture_or_task_name": GinReference("%MIXTURE_OR_TASK_NAME"),
+    "task_feature_lengths": GinReference("%TASK_FEATURE_LENGTHS"),
+    "batch_size": GinReference("%BATCH_SIZE"),
+    "use_cached": GinReference("%USE_CACHED_TASKS"),
     "pack": True,
-    "module": Reference("%MIXTURE_OR_TASK_MODULE"),
+    "module": GinReference("%MIXTURE_OR_TASK_MODULE"),
 }
 _PRETRAIN: Mapping[str, Any] = {
     "BATCH_SIZE": 128, "USE_CACHED_TASKS": True, "MIXTURE_OR_TASK_MODULE": None, "SHUFFLE_TRAIN_EXAMPLES": True,
-    "RANDOM_SEED": None, "TRAIN_STEPS_RELATIVE": None, "train.total_steps": Reference("%TRAIN_STEPS"),
-    "train.relative_steps": Reference("%TRAIN_STEPS_RELATIVE"), "train.eval_steps": 20, "train.eval_period": 1000,
-    "train.random_seed": Reference("%RANDOM_SEED"), "train.infer_eval_dataset_cfg": None,
+    "RANDOM_SEED": None, "TRAIN_STEPS_RELATIVE": None, "train.total_steps": GinReference("%TRAIN_STEPS"),
+    "train.relative_steps": GinReference("%TRAIN_STEPS_RELATIVE"), "train.eval_steps": 20, "train.eval_period": 1000,
+    "train.random_seed": GinReference("%RANDOM_SEED"), "train.infer_eval_dataset_cfg": None,
     **{f"{scope}/DatasetConfig.{name}": _DATASET[name] for scope in ("train", "train_eval") for name in _DATASET},
-    "train/DatasetConfig.split": "train", "train/DatasetConfig.shuffle": Reference("%SHUFFLE_TRAIN_EXAMPLES"),
+    "train/DatasetConfig.split": "train", "train/DatasetConfig.shuffle": GinReference("%SHUFFLE_TRAIN_EXAMPLES"),
     "train_eval/DatasetConfig.split": "validation", "SaveCheckpointConfig.period": 1000,
     "SaveCheckpointConfig.keep": None, "Trainer.num_microbatches": None,
     f"{SCHEDULER}.factors": "constant * rsqrt_decay", f"{SCHEDULER}.base_learning_rate": 1.0,
@@ -36,10 +36,10 @@ _PRETRAIN: Mapping[str, Any] = {
 _FINETUNE: Mapping[str, Any] = {
     **{name: value for name, value in _PRETRAIN.items() if name != "SHUFFLE_TRAIN_EXAMPLES"},
     "DROPOUT_RATE": 0.1, "EVAL_STEPS": 20, "EVAL_PERIOD": 1000, "EVALUATOR_NUM_EXAMPLES": None,
-    "Evaluator.num_examples": Reference("%EVALUATOR_NUM_EXAMPLES"), "train.eval_steps": Reference("%EVAL_STEPS"),
-    "train.eval_period": Reference("%EVAL_PERIOD"),
-    "train.infer_eval_dataset_cfg": Reference("@infer_eval/utils.DatasetConfig()"),
-    "train/DatasetConfig.shuffle": True, "RestoreCheckpointConfig.path": Reference("%INITIAL_CHECKPOINT_PATH"),
+    "Evaluator.num_examples": GinReference("%EVALUATOR_NUM_EXAMPLES"), "train.eval_steps": GinReference("%EVAL_STEPS"),
+    "train.eval_period": GinReference("%EVAL_PERIOD"),
+    "train.infer_eval_dataset_cfg": GinReference("@infer_eval/utils.DatasetConfig()"),
+    "train/DatasetConfig.shuffle": True, "RestoreCheckpointConfig.path": GinReference("%INITIAL_CHECKPOINT_PATH"),
     "SaveCheckpointConfig.period": 5000, f"{SCHEDULER}.factors": "constant",
     f"{SCHEDULER}.base_learning_rate": 0.001, f"{SCHEDULER}.warmup_steps": 1000,
 }  # fmt: skip
@@ -47,12 +47,13 @@ RUNS = {"pretrain": _PRETRAIN, "finetune": _FINETUNE}
 # What its files of models say.
 _MODEL: Mapping[str, Any] = {
     "Z_LOSS": 0.0001, "LABEL_SMOOTHING": 0.0, "LOSS_NORMALIZING_FACTOR": None,
-    "DROPOUT_RATE": Reference("%gin.REQUIRED"), "MODEL": Reference("@models.EncoderDecoderModel()"),
-    "OPTIMIZER": Reference("@adafactor.Adafactor()"), "EncoderDecoderModel.optimizer_def": Reference("%OPTIMIZER"),
-    "EncoderDecoderModel.z_loss": Reference("%Z_LOSS"),
-    "EncoderDecoderModel.label_smoothing": Reference("%LABEL_SMOOTHING"),
-    "EncoderDecoderModel.loss_normalizing_factor": Reference("%LOSS_NORMALIZING_FACTOR"),
-    "T5Config.dtype": "bfloat16", "T5Config.dropout_rate": Reference("%DROPOUT_RATE"),
+    "DROPOUT_RATE": GinReference("%gin.REQUIRED"), "MODEL": GinReference("@models.EncoderDecoderModel()"),
+    "OPTIMIZER": GinReference("@adafactor.Adafactor()"),
+    "EncoderDecoderModel.optimizer_def": GinReference("%OPTIMIZER"),
+    "EncoderDecoderModel.z_loss": GinReference("%Z_LOSS"),
+    "EncoderDecoderModel.label_smoothing": GinReference("%LABEL_SMOOTHING"),
+    "EncoderDecoderModel.loss_normalizing_factor": GinReference("%LOSS_NORMALIZING_FACTOR"),
+    "T5Config.dtype": "bfloat16", "T5Config.dropout_rate": GinReference("%DROPOUT_RATE"),
     "T5Config.mlp_activations": ("gelu", "linear"), "T5Config.logits_via_embedding": False,
 }  # fmt: skip
 _SCALABLE = {"T5Config.scan_layers": True, "T5Config.remat_policy": "minimal"}
@@ -196,11 +197,11 @@ STANDARD: Mapping[str, tuple[str, ...]] = {
 }  # fmt: skip
 
 PARTITIONERS = ("PjitPartitioner", "ModelBasedPjitPartitioner")
-_ROOT = {"SCHEDULE": Reference("@schedules.InverseSquareRoot()")}
+_ROOT = {"SCHEDULE": GinReference("@schedules.InverseSquareRoot()")}
 _CONSTANT = {
-    "SCHEDULE": Reference("@schedules.Constant()"),
-    "schedules.Constant.value": Reference("%LEARNING_RATE"),
-    "schedules.Constant.warmup_steps": Reference("%WARMUP_STEPS"),
+    "SCHEDULE": GinReference("@schedules.Constant()"),
+    "schedules.Constant.value": GinReference("%LEARNING_RATE"),
+    "schedules.Constant.warmup_steps": GinReference("%WARMUP_STEPS"),
 }
 FACTORS: Mapping[str, dict[str, Any]] = {  # T5X's factors of the learning rate, and what they are here
     "constant * rsqrt_decay": _ROOT,
@@ -221,7 +222,7 @@ _READERS = {
     value.text[1:]: key
     for table in (_MODEL, _FINETUNE, _PRETRAIN)
     for key, value in reversed([*table.items()])
-    if isinstance(value, Reference) and value.text[0] == "%"
+    if isinstance(value, GinReference) and value.text[0] == "%"
 }
 
 

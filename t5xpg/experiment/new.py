@@ -11,7 +11,7 @@ from t5xpg.base.files import directory_atomically, write_text
 from t5xpg.base.paths import shown
 from t5xpg.data.objectives import LanguageModel, MaskedLM
 from t5xpg.data.stream.client import DataService
-from t5xpg.data.tasks.task_names import Row
+from t5xpg.data.tasks.task_names import KnownTask
 from t5xpg.data.text.labelled import ENDING
 from t5xpg.experiment import config, data_state
 from t5xpg.experiment.experiment import Experiment
@@ -57,18 +57,19 @@ _ROWS_MULTIPLE = 128
 _LONGEST = 1024  # tokens of a feature, unless it is asked for
 
 
-def write(name: str, task: str, model: str, optimizer: str) -> Path:
+def write(name: str, task: str, model: str, optimizer: str | None = None) -> Path:
     """Write experiments/<name>/ with a gin file that can be loaded, and a page; returns the gin file.
 
-    model, optimizer: files of gin/models and gin/optimizers. The model gets the task's number of ids, and a supervised
-    task whose text is here the lengths of its examples. The folder appears whole or not at all. Raises UserError for a
-    name that is taken or invalid, and for missing files.
+    model, optimizer: files of gin/models and gin/optimizers (None: Muon with rates for the model). The model gets the
+    task's number of ids, and a supervised task whose text is here the lengths of its examples. The folder appears whole
+    or not at all. Raises UserError for a name that is taken or invalid, and for missing files.
     """
     if not name.isidentifier():
         raise UserError(f"EXP={name}: expected letters, digits and underscores, as in my_experiment.")
     folder = paths.EXPERIMENTS / name
     if folder.exists():
         raise UserError(f"{shown(folder)} is there already. Give the new experiment another name: EXP=…")
+    optimizer = optimizer or ("muon_tiny" if model.endswith("_tiny") else "muon")
     for kind, chosen in (("models", model), ("optimizers", optimizer)):
         known = [file.stem for file in (paths.GIN / kind).glob("*.gin")]
         if chosen not in known:
@@ -94,7 +95,7 @@ def write(name: str, task: str, model: str, optimizer: str) -> Path:
     return file
 
 
-def _measured_lengths(row: Row, experiment: Experiment) -> dict[str, int]:
+def _measured_lengths(row: KnownTask, experiment: Experiment) -> dict[str, int]:
     """The longest features of the first examples of a supervised task, as `make check` measures them, up to the next
     multiple of 8, and at most 1,024; none where its text or vocabulary is not here."""
     datasets = [
@@ -112,7 +113,7 @@ def _include(kind: str, fragment: str) -> str:
     return f"include 'gin/{kind}/{fragment}.gin'\n" if fragment else ""
 
 
-def _for_objective(row: Row | None) -> dict[str, str]:
+def _for_objective(row: KnownTask | None) -> dict[str, str]:
     """The architecture for the objective of a task, and lengths that it fits into."""
     lengths, architecture = {"inputs": 256, "targets": 64}, ""
     for part in row.parts if row is not None else ():

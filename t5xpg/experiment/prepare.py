@@ -82,7 +82,7 @@ def prepare(config: DatasetConfig, needs: Sequence[Need] = ()) -> DataIdentity:
     return DataIdentity({"task": task, **({"sources": sources} if sources else {})}, cache_identity or None)
 
 
-def identity_of_text(row: task_names.Row, manifest: Manifest) -> dict[str, Any]:
+def identity_of_text(row: task_names.KnownTask, manifest: Manifest) -> dict[str, Any]:
     """The identity of the text of a task of the table: its dataset, and the digests of the splits."""
     return {"task": row.name, "dataset": row.dataset, "sha256": manifest.identity}
 

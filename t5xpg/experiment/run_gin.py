@@ -9,7 +9,7 @@ from typing import Any
 from t5xpg.base import paths
 from t5xpg.base.errors import UserError
 from t5xpg.experiment.gin_reading import find_gin_file
-from t5xpg.experiment.gin_statements import BoundValue, Import, Reference, statements
+from t5xpg.experiment.gin_statements import BoundValue, GinReference, Import, statements
 
 _REMEDY = (
     "A run is read as data, and this would run code that no gin file of gin/ or experiments/ names. If it is yours, "
@@ -82,5 +82,5 @@ def _references(value: Any) -> Iterable[str]:
     if isinstance(value, dict | list | tuple):
         for one in [*value, *value.values()] if isinstance(value, dict) else value:
             yield from _references(one)
-    elif isinstance(value, Reference) and value.text.startswith("@"):
+    elif isinstance(value, GinReference) and value.text.startswith("@"):
         yield value.text[1:].removesuffix("()")

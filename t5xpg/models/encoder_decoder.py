@@ -69,7 +69,7 @@ class EncoderDecoderModel(Model):
         return Outputs(states, functools.partial(modules.decoder.to_logits, embed))
 
     def for_decoding(self, feature_converter: str) -> EncoderDecoderModel:
-        """Itself."""
+        """Itself: an encoder-decoder decodes as it was trained."""
         return self
 
     def encode(self, params: Params, encoder_input_tokens: jax.Array) -> jax.Array:

@@ -199,7 +199,10 @@ def require_fit(saved_step: SavedStep, experiment: Experiment, abstract: TrainSt
 def _require_arrays(
     saved_step: SavedStep, model: Model, expected_trees: Mapping[str, Any], initial: InitialCheckpoint | None = None
 ) -> dict[str, Any]:
-    """`require_fit`, for `model`, of the items "params" and perhaps "optimizer". initial: None for a teacher."""
+    """Raise UserError where the arrays of a checkpoint, or settings of its model, are not those that are expected.
+
+    expected_trees: by item, "params" and perhaps "optimizer". initial: None for a teacher. Returns as `require_fit`.
+    """
     folder = saved_step.folder()
     try:
         meta = read_json(folder / "meta" / "metadata")
@@ -220,7 +223,6 @@ def _require_arrays(
             f"The checkpoint {shown(folder)} holds {meta[ADAPTER]} parameters alone. `make export` of its run writes "
             "the whole model, and `make import` of that makes a run to start from."
         )
-    adapts = initial is not None and initial.adapt_decoder
     other_settings = _other_settings(meta, model, initial)
     misfits = {item: items.array_differences(expected[item], stored[item]) for item in stored}
     if not other_settings and not any(misfits.values()):
@@ -231,11 +233,7 @@ def _require_arrays(
         shown_lines = differences[: _SHOWN[item]]
         lines += [f"  {item}/{line}" for line in shown_lines]
         lines += [f"  and {len(differences) - len(shown_lines)} more"] if len(differences) > len(shown_lines) else []
-    advice = _advice(model, stored["params"])
-    reads = ("encoder/", "/encoder_decoder_attention/")
-    is_decoder = not any(part in f"/{name}" for name in stored["params"] for part in reads)
-    if type(model) is EncoderDecoderModel and is_decoder and initial is not None and not adapts:
-        advice.append("It is of a decoder alone: ADAPT_DECODER=True begins an encoder-decoder with it.")
+    advice = _advice(model, stored["params"], initial)
     if misfits.get("optimizer") and not misfits["params"]:
         advice.append("The optimiser is another one: RESET_OPTIMIZER=True begins with a new one.")
     raise UserError("\n".join([*lines, *(advice or ["Use the model that it was trained with."])]))
@@ -265,8 +263,13 @@ def _other_settings(meta: Mapping[str, Any], model: Model, initial: InitialCheck
     ]
 
 
-def _advice(model: Model, stored: Mapping[str, str]) -> list[str]:
-    """The advice for a checkpoint whose token embeddings have another number of rows."""
+def _advice(model: Model, stored: Mapping[str, str], initial: InitialCheckpoint | None) -> list[str]:
+    """The advice for the parameters of a checkpoint of a decoder alone, or with another number of token embeddings."""
+    reads = ("encoder/", "/encoder_decoder_attention/")
+    is_decoder = not any(part in f"/{name}" for name in stored for part in reads)
+    advice = []
+    if type(model) is EncoderDecoderModel and is_decoder and initial is not None and not initial.adapt_decoder:
+        advice.append("It is of a decoder alone: ADAPT_DECODER=True begins an encoder-decoder with it.")
     tables = {
         "/".join(map(str, (entry.key for entry in path)))
         for path, axes in jax.tree_util.tree_leaves_with_path(
@@ -276,10 +279,11 @@ def _advice(model: Model, stored: Mapping[str, str]) -> list[str]:
     }
     sizes = {int(stored[name].partition("[")[2].partition(",")[0]) for name in tables if name in stored}
     vocab_size = model.config.vocab_size
-    if len(sizes) != 1 or sizes == {vocab_size}:
-        return []
-    (size,) = sizes
-    return [f"It has {size} embeddings and the model {vocab_size}: set VOCAB_SIZE={size} and VOCAB_SIZE_MULTIPLE=1."]
+    if len(sizes) == 1 and sizes != {vocab_size}:
+        size = sizes.pop()
+        remedy = f"set VOCAB_SIZE={size} and VOCAB_SIZE_MULTIPLE=1"
+        advice.append(f"It has {size} embeddings and the model {vocab_size}: {remedy}.")
+    return advice
 
 
 def _require_learning(experiment: Experiment, step: int) -> None:

@@ -57,7 +57,7 @@ class RunState:
 
 
 @dataclass(frozen=True)
-class Run:
+class TrainingRun:
     """The fixed parts of a run in one process, made when the run is opened. What changes is in a `RunState` and in the
     position of the stream.
 
@@ -81,7 +81,7 @@ class Run:
     first_update: threading.Event
 
 
-def loop(run: Run, state: RunState, stop: Stop, end: int) -> None:
+def loop(run: TrainingRun, state: RunState, stop: Stop, end: int) -> None:
     """Update `state` until the step `end`, or until `stop` requests an end; then the state has been saved.
 
     The metrics of an update are read one update late, so that the device never waits for the host. After an update
@@ -118,7 +118,7 @@ def loop(run: Run, state: RunState, stop: Stop, end: int) -> None:
             ended = _after_update(run, state, stop, end, count_pending)
 
 
-def _after_update(run: Run, state: RunState, stop: Stop, end: int, count_pending: Callable[[], None]) -> bool:
+def _after_update(run: TrainingRun, state: RunState, stop: Stop, end: int, count_pending: Callable[[], None]) -> bool:
     """Evaluate, measure predictions and save, as far as they are due after the update `state.step`; returns True if it
     was the last one. count_pending: reads the metrics of the update."""
     experiment, step, period = run.experiment, state.step, run.experiment.infer_eval_period
@@ -148,7 +148,7 @@ def _after_update(run: Run, state: RunState, stop: Stop, end: int, count_pending
     return stopping or last
 
 
-def _count(run: Run, state: RunState, metrics: Mapping[str, Any]) -> None:
+def _count(run: TrainingRun, state: RunState, metrics: Mapping[str, Any]) -> None:
     """Add the metrics of the update `state.step` to the window, and report a window that is complete.
 
     An update that is not finite has changed nothing and is left out. Raises UserError if there were too many of them.
@@ -164,7 +164,7 @@ def _count(run: Run, state: RunState, metrics: Mapping[str, Any]) -> None:
         _report(run, state)
 
 
-def _skip_update(run: Run, state: RunState, problem: nonfinite.NonFinite, metrics: Mapping[str, Any]) -> None:
+def _skip_update(run: TrainingRun, state: RunState, problem: nonfinite.NonFinite, metrics: Mapping[str, Any]) -> None:
     """Keep the batch of an update that is not finite; raise UserError if there were too many of them."""
     folder, allowed = shown(run.records.keep_nonfinite(problem, metrics)), run.experiment.skip_nonfinite
     if state.skipped >= allowed:
@@ -177,13 +177,13 @@ def _skip_update(run: Run, state: RunState, problem: nonfinite.NonFinite, metric
     )
 
 
-def _report(run: Run, state: RunState) -> None:
+def _report(run: TrainingRun, state: RunState) -> None:
     """Record the means of the window that ends here, and begin another."""
     run.records.training(state.step, state.window, run.progress.report(state.window))
     state.window = Window()
 
 
-def evaluate(run: Run, state: RunState, step: int, params: Params) -> None:
+def evaluate(run: TrainingRun, state: RunState, step: int, params: Params) -> None:
     """Measure the validation split with the parameters after `step` updates, and every task of a mixture by itself."""
     with run.progress.paused(), phases.phase("evaluate", step):
         summary = run.measurements.loss(params)
@@ -200,7 +200,7 @@ def evaluate(run: Run, state: RunState, step: int, params: Params) -> None:
         run.progress.print(f"step {step:,}: validation loss by task: {losses}")
 
 
-def predict(run: Run, state: RunState) -> None:
+def predict(run: TrainingRun, state: RunState) -> None:
     """Measure the metrics of the tasks on the state's predictions."""
     began = time.perf_counter()
     with run.progress.paused(), phases.phase("evaluate", state.step):
@@ -216,7 +216,7 @@ def predict(run: Run, state: RunState) -> None:
         run.progress.print(f"step {state.step:,}: {task_metrics}")
 
 
-def save(run: Run, state: RunState, *, resume_only: bool) -> None:
+def save(run: TrainingRun, state: RunState, *, resume_only: bool) -> None:
     """Write a checkpoint in the background. resume_only: it only serves to resume, as the process ends here.
 
     Raises UserError if a parameter is not finite: an update can overflow though its gradient did not.

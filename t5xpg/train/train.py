@@ -45,7 +45,7 @@ from t5xpg.run.directory import RunDirectory, SharedRunDirectory, differing
 from t5xpg.run.metrics import Window
 from t5xpg.run.records import read_jsonl, to_json
 from t5xpg.train import initial_state
-from t5xpg.train.loop import Run, RunState, loop
+from t5xpg.train.loop import RunState, TrainingRun, loop
 from t5xpg.train.profile import Update, profiled_updates
 from t5xpg.train.progress_line import ProgressLine
 from t5xpg.train.run_records import RunRecords, record_start
@@ -212,7 +212,7 @@ def _check_fits(service: DataService | RecordedData, experiment: Experiment) -> 
 
 
 @contextlib.contextmanager
-def _open(start: _Start, profiled: bool, request: StopRequest) -> Iterator[tuple[Run, RunState]]:
+def _open(start: _Start, profiled: bool, request: StopRequest) -> Iterator[tuple[TrainingRun, RunState]]:
     """Print the run's header, open the data, compile, make or restore the state; close all at the end of the block.
 
     Until the run is open, a request to stop ends the block at once: everything needed is on disk. Several processes
@@ -281,7 +281,7 @@ def _open(start: _Start, profiled: bool, request: StopRequest) -> Iterator[tuple
         if profiled:
             update = stack.enter_context(profiled_updates(update, start.directory.profile, progress.print))
         records = stack.enter_context(RunRecords(start.directory, start.loaded, built, group, step, progress.print))
-        run = Run(
+        run = TrainingRun(
             experiment=experiment,
             stream=stream,
             position=lambda: shared_position(stream.state(), start.directory.hosts, group),

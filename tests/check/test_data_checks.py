@@ -175,7 +175,7 @@ class Service:
     """The data process's answers, in this one."""
 
     def describe(self, dataset: DatasetConfig) -> TaskDescription:
-        found = worker.Answers.describe(object.__new__(worker.Answers), dataset.to_json())
+        found = worker.Calls.describe(object.__new__(worker.Calls), dataset.to_json())
         return TaskDescription.from_json(found, Vocabulary.from_json(found["vocabulary"]))
 
     def fits(self, dataset: DatasetConfig) -> list[LengthFit]:

@@ -14,7 +14,7 @@ import zstandard
 
 from t5xpg.base.errors import UserError, nearest
 from t5xpg.data.text import local_files
-from t5xpg.data.text.lines import LeftOut, bounded_lines
+from t5xpg.data.text.lines import LeftOutRows, bounded_lines
 from t5xpg.data.text.local_records import records
 from tests.refusals import program_refused, refused
 from tests.workplace import FINE_TUNING, contents
@@ -217,7 +217,7 @@ def test_a_line_without_end_is_not_held_in_memory(tmp_path: Path, monkeypatch: p
     file.write_bytes(b"ab\n" + b"x" * 9 + b"\ncd")
     with refused("a.txt:2", "64 MiB"):
         list(records((file,)))
-    left_out = LeftOut(skip_malformed=True)
+    left_out = LeftOutRows(skip_malformed=True)
     assert list(records((file,), left_out=left_out)) == [("ab",), ("cd",)]
     assert "1 malformed" in left_out.summary()
 

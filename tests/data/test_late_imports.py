@@ -11,9 +11,9 @@ import sys
 import t5xpg.data.metrics
 
 assert not {"numpy", "sklearn", "sacrebleu", "rouge_score", "nltk", "seqio", "tensorflow", "jax"} & set(sys.modules)
-from t5xpg.data.stream.worker import Answers
+from t5xpg.data.stream.worker import Calls
 
-Answers()
+Calls()
 for name in ("keras", "sklearn", "nltk", "matplotlib", "sacrebleu", "tensorflow_text", "pyglove", "jax", "flax",
              "tensorflow_datasets", "tensorflow._api.v2.compat.v1", "requests", "h5py"):
     assert name not in sys.modules, name

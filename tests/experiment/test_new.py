@@ -38,7 +38,7 @@ def test_it_has_what_was_asked_for(experiments: Path) -> None:
 def test_tasks_with_targets_of_their_own_get_no_objective(experiments: Path) -> None:
     supervised = ["tickets_classify", "mine_translate_en_de_mine_unigram_8000", "squad"]
     for number, task in enumerate([*supervised, "pydocs_span_corruption_byt5", "classify"]):
-        new.write(f"mine_{number}", task, "byt5_tiny", "muon")
+        new.write(f"mine_{number}", task, "byt5_tiny")
         found = config.load(f"mine_{number}").experiment.train_dataset.objective
         assert (found is None) == (task in supervised), task
 
@@ -55,7 +55,7 @@ def test_tasks_with_targets_of_their_own_get_no_objective(experiments: Path) -> 
     ],
 )
 def test_the_objective_is_that_of_the_task_and_fits(experiments: Path, task: str, objective: str, model: str) -> None:
-    new.write("mine", task, "byt5_tiny", "muon")
+    new.write("mine", task, "byt5_tiny")
     found, row = config.load("mine").experiment, data_state.row_of(task)
     assert type(found.train_dataset.objective).__name__ == objective
     assert type(found.model).__name__ == model
@@ -66,10 +66,10 @@ def test_the_objective_is_that_of_the_task_and_fits(experiments: Path, task: str
 
 
 def test_an_unknown_task_is_named(experiments: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    new.write("mine", "pydocs_span_coruption", "byt5_tiny", "muon")
+    new.write("mine", "pydocs_span_coruption", "byt5_tiny")
     said = capsys.readouterr().out
     assert_named(said, ["Did you mean pydocs_span_corruption", "MODULE_IMPORT"])
-    new.write("known", "pydocs_span_corruption", "byt5_tiny", "muon")
+    new.write("known", "pydocs_span_corruption", "byt5_tiny")
     assert "warning" not in capsys.readouterr().out
 
 

@@ -90,7 +90,7 @@ def data_process_in_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
     def answer(connection: Connection) -> None:
         with connection, contextlib.suppress(EOFError):
             connection.recv()  # where modules are
-            answers = worker.Answers()
+            answers = worker.Calls()
             while True:
                 call, values = connection.recv()
                 connection.send(answers.calls[call](**values))
@@ -124,7 +124,7 @@ def test_a_batch_crosses_few_files_in_one_direction(own_place: Path, monkeypatch
     place = HostRows.of_all(4).to_global_arrays
     sharding = batch_sharding(make_mesh(MeshConfig()))
     way = Way()
-    monkeypatch.setattr(worker.Answers, "call_opened", way.followed(worker.Answers.call_opened))
+    monkeypatch.setattr(worker.Calls, "call_opened", way.followed(worker.Calls.call_opened))
     monkeypatch.setattr(Stream, "_read", way.followed(Stream._read))
     with DataService() as service:
         stream = service.open(config)

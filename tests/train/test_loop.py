@@ -17,7 +17,7 @@ import pytest
 from t5xpg.optim.state import TrainState
 from t5xpg.run.best import Best, BestMetric
 from t5xpg.run.metrics import Window
-from t5xpg.train.loop import Run, RunState, loop
+from t5xpg.train.loop import RunState, TrainingRun, loop
 from tests.refusals import refused
 
 TOTAL = 7
@@ -115,7 +115,7 @@ class Noted:
             ),
             "progress": MagicMock(updated=lambda *_: self.events.append(("update",))),
         }
-        run = Run(
+        run = TrainingRun(
             stream=stream,  # type: ignore[arg-type]
             position=dict, place=place, train_step=train_step, meta={}, first_update=first_update, **stands_for,
         )  # fmt: skip

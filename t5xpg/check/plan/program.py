@@ -165,6 +165,7 @@ def read_program(text: str) -> Program:
 
 
 def _instruction(name: str, text: str, root: bool) -> Instruction:
+    """The instruction of a line of HLO. text: what follows its name, "f32[2,3] add(%a, %b), metadata={…}"."""
     end = _closing(text, 0) + 1 if text.startswith("(") else text.index(" ")
     kind, rest = text[:end], text[end:].strip()
     opening = rest.index("(")

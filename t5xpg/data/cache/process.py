@@ -84,6 +84,7 @@ class CacheProcess:
             yield message
 
     def _keep_log(self) -> None:
+        """Move the output so far beside the caches, where it stays and grows."""
         with contextlib.suppress(OSError):  # it keeps its place
             os.replace(self._output, self._log_file)
             self._output = self._log_file

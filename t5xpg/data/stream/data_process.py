@@ -1,6 +1,6 @@
 """The data process as a child of this one. No TensorFlow here.
 
-The first message has the entries of `sys.path`. Each of the others is a request: the name of a call (`worker.Answers`)
+The first message has the entries of `sys.path`. Each of the others is a request: the name of a call (`worker.Calls`)
 and its arguments. Each request has one answer, in order.
 """
 

@@ -41,10 +41,10 @@ def main() -> None:
     requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
     threading.Thread(target=_read_requests, args=(connection, requests, folder), daemon=True).start()
     sys.path += [entry for entry in requests.get() if entry not in sys.path]
-    answers: Answers | None = None
+    answers: Calls | None = None
     failure: dict[str, Any] = {}
     try:
-        answers = Answers()
+        answers = Calls()
     except Exception as error:  # TensorFlow or a task cannot be imported: the answer to every request
         failure = _failure(error)
     while True:
@@ -59,7 +59,7 @@ def main() -> None:
             connection.send(reply)
 
 
-class Answers:
+class Calls:
     """The requests, one method each, by name in `calls`. opened: the number of a stream or evaluator."""
 
     def __init__(self) -> None:

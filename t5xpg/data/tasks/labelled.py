@@ -14,13 +14,15 @@ from t5xpg.data import metrics
 from t5xpg.data.preprocessors import parse_records
 from t5xpg.data.tasks.seqio_vocabularies import to_seqio
 from t5xpg.data.tasks.shared_cache import register
-from t5xpg.data.tasks.task_names import Row
+from t5xpg.data.tasks.task_names import KnownTask
 from t5xpg.data.text.labelled import TFDS_TASKS, TRANSLATE
 
 Step = Callable[..., tf.data.Dataset]
 
 
-def register_records(row: Row, source: seqio.DataSource, fields: Sequence[str], several_answers: bool = False) -> None:
+def register_records(
+    row: KnownTask, source: seqio.DataSource, fields: Sequence[str], several_answers: bool = False
+) -> None:
     """Register a supervised task of an export of records with such fields. several_answers: see `manifest.Manifest`."""
     assert row.supervised is not None
     answers = {"answers": row.supervised.targets} if several_answers else {}
@@ -33,7 +35,7 @@ def register_records(row: Row, source: seqio.DataSource, fields: Sequence[str], 
     _register(row, source, [parse, step], one_or_several if several_answers else None)
 
 
-def register_tfds(rows: Sequence[Row]) -> None:
+def register_tfds(rows: Sequence[KnownTask]) -> None:
     """Register the tasks over TensorFlow Datasets, which are read when they are used."""
     for row in rows:
         assert row.supervised is not None
@@ -44,7 +46,7 @@ def register_tfds(rows: Sequence[Row]) -> None:
 
 
 def _register(
-    row: Row, source: seqio.DataSource, steps: Sequence[Step], postprocess: Callable[..., Any] | None = None
+    row: KnownTask, source: seqio.DataSource, steps: Sequence[Step], postprocess: Callable[..., Any] | None = None
 ) -> None:
     assert row.supervised is not None
     feature = seqio.Feature(to_seqio(row.vocabulary), add_eos=True)

@@ -16,12 +16,12 @@ from t5xpg.data.tasks.labelled import register_records, register_tfds
 from t5xpg.data.tasks.seqio_vocabularies import to_seqio
 from t5xpg.data.tasks.shared_cache import register
 from t5xpg.data.tasks.steps import output_features
-from t5xpg.data.tasks.task_names import Row, known_tasks
+from t5xpg.data.tasks.task_names import KnownTask, known_tasks
 from t5xpg.data.text.datasets import built_in
 from t5xpg.data.text.manifest import SPLITS, Manifest, find_manifests, read_manifest
 
 # What was registered last under each name.
-ROWS: dict[str, Row] = {}
+ROWS: dict[str, KnownTask] = {}
 
 
 def completed_line(text: str, **_: Any) -> str:
@@ -53,7 +53,7 @@ def register_tasks(data_dir: Path, objective: Objective | None = None) -> list[s
     return list(rows)
 
 
-def _register_task(row: Row, source: seqio.DataSource, objective: Objective | None) -> None:
+def _register_task(row: KnownTask, source: seqio.DataSource, objective: Objective | None) -> None:
     (part,) = row.parts
     if objective is None or objective.name != part.objective.name or part.mode is not None:
         objective = part.objective

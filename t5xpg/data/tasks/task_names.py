@@ -105,7 +105,7 @@ NOT_CACHED = "is not cached"
 
 
 @dataclass(frozen=True)
-class Row:
+class KnownTask:
     """What the table has under one name: a task, or a mixture of several.
 
     parts: what it makes of text; none for a supervised task. dataset: the export that it reads; None for TensorFlow
@@ -153,9 +153,11 @@ class Row:
         return tuple(part.name for part in self.parts) or (self.name,)
 
 
-def rows(dataset: str, entries: Sequence[NamedVocabulary] = VOCABULARIES, fields: Sequence[str] = TEXT) -> list[Row]:
+def rows(
+    dataset: str, entries: Sequence[NamedVocabulary] = VOCABULARIES, fields: Sequence[str] = TEXT
+) -> list[KnownTask]:
     """All that the table has of a dataset; the tasks of a mixture before it. fields: see `manifest.Manifest`."""
-    found: list[Row] = []
+    found: list[KnownTask] = []
     if tuple(fields) != TEXT:
         for ending, supervised in supervised_tasks(fields).items():
             found += _supervised(f"{dataset}_{ending}", supervised, entries, dataset)
@@ -164,25 +166,27 @@ def rows(dataset: str, entries: Sequence[NamedVocabulary] = VOCABULARIES, fields
         cached_as = task_name(dataset, SPAN_CORRUPTION, _suffix_of_tokens(entry, entries))
         for objective in entry.objectives:
             name = task_name(dataset, objective, entry.suffix)
-            found.append(Row(name, entry.vocabulary, _parts(dataset, objective, entry), cached_as, dataset=dataset))
+            found.append(
+                KnownTask(name, entry.vocabulary, _parts(dataset, objective, entry), cached_as, dataset=dataset)
+            )
     return found
 
 
-def tfds_rows(entries: Sequence[NamedVocabulary] = VOCABULARIES) -> list[Row]:
+def tfds_rows(entries: Sequence[NamedVocabulary] = VOCABULARIES) -> list[KnownTask]:
     """All that the table has of TensorFlow Datasets."""
     return [row for name, task in TFDS_TASKS.items() for row in _supervised(name, task.supervised, entries)]
 
 
 def known_tasks(
     data_dir: Path, fields: Mapping[str, Sequence[str]] | None = None, planned: Sequence[NamedVocabulary] = ()
-) -> dict[str, Row]:
+) -> dict[str, KnownTask]:
     """All tasks of the table by name: those of exports and vocabularies below `data_dir`, of datasets that are known by
     name, and of TensorFlow Datasets. fields, planned: exports and vocabularies that are to be made."""
     entries = (*vocabularies(data_dir), *planned)
     known = dataset_fields(data_dir, fields or {})
     # `a_prefix_lm` is of the dataset `a`, not `a_prefix`
     listed = [row for dataset in sorted(known, key=len) for row in rows(dataset, entries, known[dataset])]
-    found: dict[str, Row] = {}
+    found: dict[str, KnownTask] = {}
     for row in [*listed, *tfds_rows(entries)]:
         found.setdefault(row.name, row)
     return found
@@ -202,10 +206,10 @@ def dataset_fields(data_dir: Path, planned: Mapping[str, Sequence[str]]) -> dict
 
 def _supervised(
     name: str, supervised: Supervised, entries: Sequence[NamedVocabulary], dataset: str | None = None
-) -> list[Row]:
+) -> list[KnownTask]:
     """A supervised task with every vocabulary."""
     return [
-        Row(
+        KnownTask(
             name=task_name(name, "", entry.suffix),
             vocabulary=entry.vocabulary,
             parts=(),

@@ -13,7 +13,7 @@ from t5xpg.base.errors import UserError, nearest
 from t5xpg.base.files import directory_atomically, json_object_if_any, remove_abandoned, room_for
 from t5xpg.data.text.datasets import Dataset, built_in
 from t5xpg.data.text.labelled import TEXT
-from t5xpg.data.text.lines import LeftOut
+from t5xpg.data.text.lines import LeftOutRows
 from t5xpg.data.text.manifest import (
     MANIFEST,
     SPLITS,
@@ -58,7 +58,7 @@ def export_dataset(
     """
     if on_bad_line != "error" and files is None:
         raise UserError(f"ON_BAD_LINE={on_bad_line} is for the lines of FILES=…: {name} is not made of any.")
-    left_out = LeftOut(skip_malformed=on_bad_line == "skip")
+    left_out = LeftOutRows(skip_malformed=on_bad_line == "skip")
     dataset = _dataset(name, files, fields, hub, left_out, min_characters)
     _check_limits(name, dataset, limit, max_bytes)
     folder = _destination(data_dir, name)
@@ -145,7 +145,7 @@ def check_source(name: str, *, limit: int | None, max_bytes: int | None, **sourc
 
     source: its `files`, `fields`, `hub` and `min_characters`.
     """
-    _check_limits(name, _dataset(name, left_out=LeftOut(), **source), limit, max_bytes)
+    _check_limits(name, _dataset(name, left_out=LeftOutRows(), **source), limit, max_bytes)
 
 
 def _dataset(
@@ -153,7 +153,7 @@ def _dataset(
     files: Mapping[str | None, list[Path]] | None,
     fields: Mapping[str, str] | None,
     hub: HuggingFace | None,
-    left_out: LeftOut,
+    left_out: LeftOutRows,
     min_characters: int | None,
 ) -> Dataset:
     if not _NAME.fullmatch(name) or len(name) > _LONGEST_NAME:

@@ -36,7 +36,7 @@ class Answers(str):
 MALFORMED, EMPTY = "malformed", "empty"  # reasons to leave a row out
 
 
-class LeftOut:
+class LeftOutRows:
     """The rows that an export leaves out, counted by reason, and what was wrong with the first malformed ones.
 
     skip_malformed: True if malformed rows are left out; otherwise they are errors.

@@ -15,7 +15,7 @@ from t5xpg.data.text.lines import (
     LONGEST_LINE,
     Answers,
     BadLineError,
-    LeftOut,
+    LeftOutRows,
     json_object,
     text_in,
     text_of_line,
@@ -58,7 +58,11 @@ def parts_of(paths: Sequence[Path], fields: Sequence[str]) -> list[Part]:
 
 
 def records(
-    part: Part, fields: Sequence[str] = TEXT, left_out: LeftOut | None = None, answer: str = "", several: bool = False
+    part: Part,
+    fields: Sequence[str] = TEXT,
+    left_out: LeftOutRows | None = None,
+    answer: str = "",
+    several: bool = False,
 ) -> Iterator[Record]:
     """Yields the texts of `fields` (their names in the files), record by record. answer: the field whose values may be
     numbers in JSON and parquet, and, with `several`, lists of answers that are equally right.
@@ -71,7 +75,7 @@ def records(
     records with only some fields empty, are left out or raise UserError naming file and line, as `left_out` says; it
     counts all of them. A file that cannot be read on, and parallel files of different lengths, raise UserError.
     """
-    left_out = LeftOut() if left_out is None else left_out
+    left_out = LeftOutRows() if left_out is None else left_out
     text_of = functools.partial(_answer, several=several)
     items, parse = _items_and_parser(part, fields, {name: text_of if name == answer else text_in for name in fields})
     for item in items:
@@ -97,7 +101,7 @@ def _items_and_parser(
             tuple(text_of_line(*line) for line in lines), [where for _, where in lines]
         )
     if form == PARQUET:
-        return parquet_rows(part[0], fields), lambda row: _cells(row, texts)
+        return parquet_rows(part[0], fields), lambda row: _record_of_row(row, texts)
     if form in JSON_LINES:
         example = "{" + ", ".join(f'"{field}": "…"' for field in fields) + "}"
         return numbered_lines(part[0]), lambda line: _object(line, texts, example)
@@ -156,7 +160,9 @@ def _object(line: Line, texts: Mapping[str, Callable[..., str]], example: str) -
     )
 
 
-def _cells(row: tuple[Sequence[Any] | None, str], texts: Mapping[str, Callable[..., str]]) -> Record | None:
+def _record_of_row(row: tuple[Sequence[Any] | None, str], texts: Mapping[str, Callable[..., str]]) -> Record | None:
+    """The record of a row of parquet: its values, None where they are too long, and where it stands. Raises
+    BadLineError."""
     values, where = row
     if values is None:
         raise BadLineError(f"{where} is longer than {LONGEST_LINE >> 20} MiB. Expected a document a row.")

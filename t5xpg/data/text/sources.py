@@ -7,7 +7,7 @@ from typing import Any, Protocol, TypeAlias
 
 from t5xpg.base.files import sha256_of_file
 from t5xpg.data.text.labelled import LABELLED, PAIRS, TEXT
-from t5xpg.data.text.lines import LeftOut
+from t5xpg.data.text.lines import LeftOutRows
 from t5xpg.data.text.local_records import parts_of, records
 from t5xpg.data.text.manifest import split_order
 from t5xpg.data.text.wheels import SourceFile, Wheel, source_files, wheels_directory
@@ -42,7 +42,7 @@ class LocalFiles:
     export to name in the files."""
 
     files: Mapping[str | None, list[Path]]
-    left_out: LeftOut
+    left_out: LeftOutRows
     fields: Mapping[str, str]
 
     def describe(self) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from t5xpg.base.errors import UserError
 from t5xpg.base.progress import Progress
 from t5xpg.data.text.held_out import HeldOut, TooFewError, content_hash
 from t5xpg.data.text.labelled import TEXT, question_of
-from t5xpg.data.text.lines import EMPTY, SURROGATE, Answers, LeftOut
+from t5xpg.data.text.lines import EMPTY, SURROGATE, Answers, LeftOutRows
 from t5xpg.data.text.manifest import (
     SPLITS,
     Manifest,
@@ -26,7 +26,7 @@ from t5xpg.data.text.manifest import (
 from t5xpg.data.text.sources import Row, Rows, Source
 
 
-def write_splits(requested: Manifest, source: Source, folder: Path, left_out: LeftOut) -> Manifest:
+def write_splits(requested: Manifest, source: Source, folder: Path, left_out: LeftOutRows) -> Manifest:
     """Write the files of the splits of the `requested` export. Returns its manifest with their records.
 
     left_out: counts the rows that are not written: empty ones, texts shorter than the filter's min_characters, the one
@@ -82,7 +82,7 @@ def write_splits(requested: Manifest, source: Source, folder: Path, left_out: Le
     return dataclasses.replace(requested, rows_read=read, splits=in_order, several_answers=several)
 
 
-def _num_read(splits: dict[str, SplitRecord], left_out: LeftOut) -> int:
+def _num_read(splits: dict[str, SplitRecord], left_out: LeftOutRows) -> int:
     return sum(record.documents for record in splits.values()) + left_out.counts.total()
 
 

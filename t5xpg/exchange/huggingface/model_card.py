@@ -10,7 +10,7 @@ from t5xpg.data.vocab.sentinels import blanks_of
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.exchange.huggingface.architectures import SEQ2SEQ, Exported
 from t5xpg.exchange.huggingface.tokenizer_files import tokenizer_type
-from t5xpg.exchange.huggingface.transformers_check import Comparison
+from t5xpg.exchange.huggingface.transformers_check import LogitComparison
 from t5xpg.models.config import T5Config
 from t5xpg.run.results_page import sections
 
@@ -46,7 +46,7 @@ def model_card(
     results: Mapping[str, Any] | None,
     imported: Mapping[str, Any] | None,
     notes: Sequence[str] = (),
-    comparison: Comparison | None = None,
+    comparison: LogitComparison | None = None,
 ) -> str:
     """The card. results: those of results.json, or None; imported: where the run was imported from, or None."""
     (architecture,) = exported.config["architectures"]

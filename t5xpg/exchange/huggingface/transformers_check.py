@@ -39,7 +39,7 @@ _ROWS, _SOURCE, _TARGET, _ANSWER = 4, 48, 24, 24  # what is compared: rows, and 
 
 
 @dataclass(frozen=True)
-class Comparison:
+class LogitComparison:
     """A description of the comparison, the largest difference between two logits, and the largest logit."""
 
     text: str
@@ -80,7 +80,7 @@ def check_in_transformers(
     params: Any,
     vocabulary: Vocabulary,
     adapter: Path | None = None,
-) -> Comparison | None:
+) -> LogitComparison | None:
     """Compare logits, greedy answers and ids of texts; None where transformers is not installed.
 
     exported: how transformers loads the folder. converter: None leaves out answers and texts, for folders of others,
@@ -126,7 +126,7 @@ def check_in_transformers(
             f"it, name a Python that has that one: {PYTHON_VARIABLE}=/path/to/python; 0 leaves out the comparison."
         )
     same += [f"the ids of {len(texts)} texts are the same"] if texts else []
-    return Comparison(f"{program}: {', '.join(same)}", difference, largest)
+    return LogitComparison(f"{program}: {', '.join(same)}", difference, largest)
 
 
 def _sequences(vocabulary: Vocabulary) -> tuple[np.ndarray, np.ndarray]:

@@ -20,7 +20,7 @@ from t5xpg.base.files import write_text
 from t5xpg.exchange.import_folders import run_name
 from t5xpg.experiment import config
 from t5xpg.experiment import gin_t5x as tables
-from t5xpg.experiment.gin_statements import BoundValue, Import, Include, Reference, statements
+from t5xpg.experiment.gin_statements import BoundValue, GinReference, Import, Include, statements
 
 _MODEL_FILE = re.compile(r"(?:^|/)t5x/(?:\w+/)*(t5_1_1|byt5)/(\w+)\.gin$")
 _RUN_FILE = re.compile(r"(?:^|/)t5x/configs/runs/(\w+)\.gin$")
@@ -155,7 +155,7 @@ class _Conversion:
         """The key that has the value of a parameter: its own, or that of the macro it names."""
         for _ in range(10):  # a macro may name another macro
             value = self._values.get(key)
-            if not isinstance(value, Reference) or value.text[0] != "%" or value.text[1:] not in self._values:
+            if not isinstance(value, GinReference) or value.text[0] != "%" or value.text[1:] not in self._values:
                 break
             key = value.text[1:]
         return key
@@ -168,7 +168,7 @@ class _Conversion:
         if kind in tables.PARTITIONERS and parameter in ("num_partitions", "model_parallel_submesh"):
             self._partition(key, value)
         elif key == "train.infer_eval_dataset_cfg":
-            self._ours["INFER_EVAL_PERIOD"] = None if value is None else Reference("%EVAL_PERIOD")
+            self._ours["INFER_EVAL_PERIOD"] = None if value is None else GinReference("%EVAL_PERIOD")
         elif key in tables.INFER_EVAL:
             self._infer_eval(key, value)
         elif kind == tables.SCHEDULER or key in _STARTS:
@@ -210,7 +210,7 @@ class _Conversion:
 
     def _add_module(self, key: str, value: Any) -> None:
         """Add a module that registers tasks."""
-        if isinstance(value, Reference):
+        if isinstance(value, GinReference):
             self._refuse(key, _NOT_KNOWN)
         elif isinstance(value, str) and value not in self._modules:
             self._modules.append(value)
@@ -221,7 +221,7 @@ class _Conversion:
 
     def _set(self, key: str, name: str, value: Any) -> None:
         """Set one of our parameters or macros, or list why not."""
-        if isinstance(value, Reference):
+        if isinstance(value, GinReference):
             if value.text != "%gin.REQUIRED":
                 self._refuse(key, _NOT_KNOWN)
             return
@@ -327,7 +327,7 @@ class _Conversion:
         ours = self._values_not_in(files)
         bindings = {name: value for name, value in ours.items() if "." in name}
         modules = {tables.IMPORTS[name.rpartition("/")[2].partition(".")[0]] for name in bindings}
-        if isinstance(ours.get("SCHEDULE"), Reference):
+        if isinstance(ours.get("SCHEDULE"), GinReference):
             modules.add(tables.IMPORTS["schedules"])
         head = [f"# {self._file.name} of T5X, by `t5xpg convert-gin`."]
         head += [f"# Not carried over: {one}" for one in self._converted.unsupported]

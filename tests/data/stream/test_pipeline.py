@@ -144,7 +144,7 @@ def test_the_tasks_of_a_mixture_share_one_vocabulary(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(worker, "_find_provider", lambda given: (config("two"), mixture))
     answers: Any = None
     with refused("inputs of one", "inputs of other", "vocabulary"):
-        worker.Answers.describe(answers, config("two").to_json())
+        worker.Calls.describe(answers, config("two").to_json())
 
 
 def test_the_position_needs_room(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from t5xpg.data.text import export as export_module
 from t5xpg.data.text import package_documents
 from t5xpg.data.text.datasets import Dataset, built_in
 from t5xpg.data.text.export import export_dataset
-from t5xpg.data.text.lines import LeftOut
+from t5xpg.data.text.lines import LeftOutRows
 from t5xpg.data.text.local_files import parse_files
 from t5xpg.data.text.manifest import Manifest, find_manifests, read_manifest
 from t5xpg.data.text.sources import LocalFiles, Rows
@@ -199,7 +199,7 @@ def test_the_digests_are_the_same_everywhere(export: Export, names: list[str], m
 
 def test_another_digest_than_the_expected_one_is_an_error(export: Export, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("a.txt").write_text(row(1))
-    source = LocalFiles({"train": [Path("a.txt")]}, LeftOut(), {"text": "text"})
+    source = LocalFiles({"train": [Path("a.txt")]}, LeftOutRows(), {"text": "text"})
     monkeypatch.setattr(export_module, "built_in", lambda: {"mine": Dataset(source, sha256={"train": "0" * 64})})
     with refused("text of mine", "every machine"):
         export()

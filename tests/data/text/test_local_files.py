@@ -16,7 +16,7 @@ import zstandard
 from t5xpg.data.text import local_files, local_records
 from t5xpg.data.text.export import export_dataset
 from t5xpg.data.text.labelled import parse_fields
-from t5xpg.data.text.lines import Answers, LeftOut
+from t5xpg.data.text.lines import Answers, LeftOutRows
 from t5xpg.data.text.local_files import parse_files
 from t5xpg.data.text.local_records import parts_of, records
 from t5xpg.data.text.manifest import Manifest, canonical_record, read_manifest
@@ -178,7 +178,7 @@ def test_parquet_with_columns_of_one_name_or_long_texts(tmp_path: Path, monkeypa
 _POOLS: list[Any] = []  # one has to stay as long as anything that was taken from it
 
 
-def most_memory_for_texts(path: Path, left_out: LeftOut, expected: list[str]) -> int:
+def most_memory_for_texts(path: Path, left_out: LeftOutRows, expected: list[str]) -> int:
     """Bytes that Arrow held at most while the texts of a file were read; asserts that they are `expected`."""
     usual = pyarrow.default_memory_pool()
     _POOLS.append(pyarrow.proxy_memory_pool(usual))
@@ -200,7 +200,7 @@ def test_long_rows_of_parquet_are_not_held_together(
     for module in (local_files, local_records):
         monkeypatch.setattr(module, "LONGEST_LINE", million // 10)
     monkeypatch.setattr(local_files, "_BATCH", 3 * million)
-    left_out = LeftOut(skip_malformed=True)
+    left_out = LeftOutRows(skip_malformed=True)
     assert most_memory_for_texts(path, left_out, ["short"]) < 15 * million
     assert left_out.counts == {"malformed": 50}
 
@@ -210,13 +210,13 @@ def test_a_long_row_of_parquet_alone_is_not_read(tmp_path: Path, monkeypatch: py
     pyarrow.parquet.write_table(pyarrow.table({"text": ["a", "x" * 10**7, "b"]}), path, row_group_size=1)
     for module in (local_files, local_records):
         monkeypatch.setattr(module, "LONGEST_LINE", 2 * 10**6)
-    left_out = LeftOut(skip_malformed=True)
+    left_out = LeftOutRows(skip_malformed=True)
     assert most_memory_for_texts(path, left_out, ["a", "b"]) < 10**7
     assert left_out.counts == {"malformed": 1}
 
 
 def test_rows_of_parquet_without_a_text_are_left_out(tmp_path: Path) -> None:
-    path, left_out = tmp_path / "a.parquet", LeftOut(skip_malformed=True)
+    path, left_out = tmp_path / "a.parquet", LeftOutRows(skip_malformed=True)
     path.write_bytes(parquet(en=["a", "b", ""], de=["b", None, "c"]))
     assert list(records((path,), FIELDS, left_out)) == [("a", "b")]
     assert left_out.counts == {"malformed": 2}

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from t5xpg.data.text.lines import LeftOut
+from t5xpg.data.text.lines import LeftOutRows
 from t5xpg.data.text.local_files import parse_files
 from t5xpg.data.text.manifest import (
     Manifest,
@@ -93,7 +93,7 @@ def test_the_command_makes_the_same_export_again(tmp_path: Path) -> None:
         path.write_text(path.name)
     exports: list[dict[str | None, list[Path]]] = [{"train": paths[:2], "test": paths[2:]}, {None: paths}]
     for files in exports:
-        source = LocalFiles(files, LeftOut(), {"text": "text"}).describe()
+        source = LocalFiles(files, LeftOutRows(), {"text": "text"}).describe()
         manifest = dataclasses.replace(MANIFEST, source=source, limit=7)
         words = shlex.split(manifest.command(force=True))
         assert words[:3] == ["make", "data", "DATASET=mine"]

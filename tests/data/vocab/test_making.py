@@ -52,7 +52,7 @@ class Making:
         self.said.clear()
         return make("mine", *given, data_dir=self.data_dir, log=self.said.append, **options)
 
-    def row(self, task: str = TASK) -> task_names.Row:
+    def row(self, task: str = TASK) -> task_names.KnownTask:
         return known_tasks(self.data_dir)[task]
 
 

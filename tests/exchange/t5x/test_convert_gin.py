@@ -14,7 +14,7 @@ from t5xpg.exchange.t5x.convert_gin import Converted, convert
 from t5xpg.experiment import config
 from t5xpg.experiment import gin_t5x as tables
 from t5xpg.experiment.experiment import Experiment
-from t5xpg.experiment.gin_statements import Reference
+from t5xpg.experiment.gin_statements import GinReference
 from t5xpg.models.config import T5Config
 from t5xpg.models.positions import Buckets
 from t5xpg.optim.optimizers import Adafactor
@@ -356,7 +356,7 @@ def test_models_of_t5x_are_those_of_the_table() -> None:
         folder, family, size = name.removesuffix(".gin").split("/")
         found = tables.model(family, size, scalable=folder == "scalable_t5")
         assert found is not None
-        assert found[1]["T5Config.dropout_rate"] == Reference("%DROPOUT_RATE")
+        assert found[1]["T5Config.dropout_rate"] == GinReference("%DROPOUT_RATE")
         said = {key: value for key, value in found[1].items() if key.startswith("T5Config.")} | replaced
         theirs = {key: tuple(value["tuple"]) if key == "mlp_activations" else value for key, value in values.items()}
         assert said == {f"T5Config.{key}": value for key, value in theirs.items()}, name
