@@ -31,7 +31,7 @@ from t5xpg.exchange.t5x.engine_gin import experiment_gin
 from t5xpg.exchange.t5x.networks import in_t5x
 from t5xpg.experiment import assembly, config
 from t5xpg.experiment.identity import data_config
-from t5xpg.experiment.prepare import prepare
+from t5xpg.experiment.recipe import Recipe
 
 THEIRS = Path(__file__).with_name("in_t5x.py")
 STEPS, TOLERANCE = 10, 1e-4
@@ -54,7 +54,7 @@ def compare(
     """
     loaded = config.load(experiment, [*USUAL, *overrides], ["gin/optimizers/adafactor.gin"])
     given = loaded.experiment
-    prepare(given.train_dataset)
+    Recipe.of(given.train_dataset).make()
     built = assembly.assemble(given)
     compiled = built.compile_train_step()
     state = built.new_state()

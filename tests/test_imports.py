@@ -198,7 +198,7 @@ def test_what_a_fresh_process_loads() -> None:
     groups = [
         # help and mistakes need no library
         (["t5xpg.cli"], ("numpy", "jax", "gin", "tensorflow", "seqio", "tensorboardX", "google.protobuf")),
-        (["t5xpg.experiment.prepare"], ("jax", "flax", "optax", "orbax", "tensorflow")),
+        (["t5xpg.experiment.recipe"], ("jax", "flax", "optax", "orbax", "tensorflow")),
         (sorted(NO_JAX), (*TENSORFLOW, "jax", "flax", "optax", "orbax")),
         (TRAINS, (*TENSORFLOW, "keras", "torch", "clu", "flax.training.checkpoints", "apache_beam", "matplotlib")),
     ]

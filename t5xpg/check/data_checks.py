@@ -18,81 +18,89 @@ from t5xpg.data.text.manifest import SPLITS, find_manifests, read_manifest
 from t5xpg.data.vocab.record import REPORT, come_back
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.evaluate.measurements import no_metrics
-from t5xpg.experiment import assembly, data_state
+from t5xpg.experiment import assembly
 from t5xpg.experiment.experiment import Experiment
+from t5xpg.experiment.known_tasks import objective_fragment, unknown_task
 from t5xpg.experiment.needs import PlannedIds
+from t5xpg.experiment.recipe import Recipe
 
 Service: TypeAlias = Callable[[], DataService]  # starts TensorFlow at the first call
 
 
 def data_findings(dataset: DatasetConfig, experiment: Experiment, service: Service | None) -> Iterator[Finding]:
     """The findings about a stream. service: None to leave out those with TensorFlow, such as all of users' tasks."""
-    state = data_state.state_of(dataset, experiment.needs, compare=service is not None)
-    if state.row is not None:
-        yield from _task_of_table(state, state.row, dataset, experiment, service)
+    recipe = Recipe.of(dataset, experiment.needs)
+    if recipe.task is not None:
+        yield from _task_of_table(recipe, recipe.task, dataset, experiment, service)
     elif not dataset.module_import:
-        yield Finding("data", data_state.unknown_task(dataset.mixture_or_task_name), problem=True)
-    elif not state.ready:
-        yield from _text(state, dataset)
+        yield Finding("data", unknown_task(dataset.mixture_or_task_name), problem=True)
+    elif not recipe.ready:
+        yield from _text(recipe, dataset)
     elif service is not None:
-        yield from errors_as_problems("data", _users_task(dataset, experiment, service()))
+        yield from errors_as_problems("data", _users_task(recipe, experiment, service()))
 
 
-def _text(state: data_state.DataState, dataset: DatasetConfig) -> Iterator[Finding]:
+def _text(recipe: Recipe, dataset: DatasetConfig) -> Iterator[Finding]:
     """The findings on missing and unusable text, vocabulary and cache."""
-    for problem in state.problems:
+    for problem in recipe.problems:
         yield Finding("data", problem, problem=True)
-    if state.missing and not state.problems:
-        commands = ", ".join(state.missing)
-        if state.row is not None and state.row.supervised is not None and state.row.dataset is None:
-            source = TFDS_TASKS[state.row.supervised.kind].dataset
+    if recipe.missing and not recipe.problems:
+        commands = ", ".join(recipe.missing)
+        if recipe.task is not None and recipe.task.supervised is not None and recipe.task.dataset is None:
+            source = TFDS_TASKS[recipe.task.supervised.kind].dataset
             commands += f", of {source} of TensorFlow Datasets, fetched if it is not here"
         stream = f"{dataset.mixture_or_task_name}, {dataset.split}"
         yield Finding("data", f"{stream}: `make train` makes first what is missing: {commands}")
 
 
 def _task_of_table(
-    state: data_state.DataState,
+    recipe: Recipe,
     row: task_names.KnownTask,
     dataset: DatasetConfig,
     experiment: Experiment,
     service: Service | None,
 ) -> Iterator[Finding]:
-    documents = _documents(state, row)
+    documents = _documents(recipe, row)
     count = documents.get(dataset.split)
-    yield from errors_as_problems("data", _table_text(state, row, dataset, documents))
+    yield from errors_as_problems("data", _table_text(recipe, row, dataset, documents, service))
     yield from _metrics(dataset, experiment, has_metrics=row.has_metrics or bool(dataset.metrics))
     yield from errors_as_problems("ids", _vocabulary(row.vocabulary, experiment))
     if row.supervised is not None and dataset.objective is not None:
         yield _other_objective(row.name, "inputs and targets already", "none", dataset.objective)
-    uncached = [command for command in state.missing if not command.startswith("make cache")]
-    if row.supervised is not None and (count or state.ready) and service and not state.problems and not uncached:
-        readable = dataclasses.replace(dataset, objective=None, use_cached=dataset.use_cached and state.ready)
+    uncached = [command for command in recipe.missing if not command.startswith("make cache")]
+    if row.supervised is not None and (count or recipe.ready) and service and not recipe.problems and not uncached:
+        readable = dataclasses.replace(dataset, objective=None, use_cached=dataset.use_cached and recipe.ready)
         yield from errors_as_problems("data", _fits(service(), readable, experiment))
     for part in row.parts:
         yield from _lengths(part, row.vocabulary, dataset, "" if len(row.parts) == 1 else f"{part.name}: ")
 
 
 def _table_text(
-    state: data_state.DataState, row: task_names.KnownTask, dataset: DatasetConfig, documents: Mapping[str, int | None]
+    recipe: Recipe,
+    row: task_names.KnownTask,
+    dataset: DatasetConfig,
+    documents: Mapping[str, int | None],
+    service: Service | None,
 ) -> Iterator[Finding]:
     """The finding on the text of a split; raises UserError where the task has not what the stream takes."""
     dataset.check_task(row.name, row.features, documents)
     count = documents[dataset.split]
     if count == 0:
         raise UserError(f"The split {dataset.split!r} of {row.dataset} is empty: nothing can be read from it.")
-    if not state.ready:
-        yield from _text(state, dataset)
+    if not recipe.ready:
+        yield from _text(recipe, dataset)
     else:
+        if service is not None and recipe.others_may_cache and dataset.use_cached:
+            recipe.compare_caches()
         yield _readable(row.name, dataset, "cached" if dataset.use_cached else "not cached", count)
 
 
-def _documents(state: data_state.DataState, row: task_names.KnownTask) -> Mapping[str, int | None]:
+def _documents(recipe: Recipe, row: task_names.KnownTask) -> Mapping[str, int | None]:
     """The splits of a task, with the number of their documents, or None if it is not known."""
     if row.dataset is None and row.supervised is not None:
         return dict.fromkeys(TFDS_TASKS[row.supervised.kind].splits)
     folder = find_manifests(paths.data_directory()).get(str(row.dataset))
-    if folder is None or state.problems:
+    if folder is None or recipe.problems:
         return dict.fromkeys(SPLITS)
     return {split: record.documents for split, record in read_manifest(folder).splits.items()}
 
@@ -106,7 +114,7 @@ def _lengths(part: task_names.Part, vocabulary: Vocabulary, dataset: DatasetConf
     """The findings on the lengths of a task's features. prefix: the beginning of the text."""
     objective, lengths = dataset.objective or part.objective, dataset.task_feature_lengths
     if (own := part.objective.name) != objective.name:
-        yield _other_objective(part.name, own, data_state.objective_fragment(part), objective)
+        yield _other_objective(part.name, own, objective_fragment(part), objective)
         return
     problems = objective.problems(part.name, lengths, vocabulary, part.reserved)
     for problem in problems:
@@ -134,12 +142,13 @@ def _other_objective(task: str, has: str, fragment: str, objective: objectives.O
     return Finding("spans", text, problem=True)
 
 
-def _users_task(dataset: DatasetConfig, experiment: Experiment, service: DataService) -> Iterator[Finding]:
+def _users_task(recipe: Recipe, experiment: Experiment, service: DataService) -> Iterator[Finding]:
     """The findings of the data process on a task or mixture that a user's module registers."""
+    dataset = recipe.config
     description, readable = describe(service, dataset)
     assembly.check_vocabulary(description.vocabulary, experiment)
     if description.cached:
-        data_state.compare_caches(dataset)
+        recipe.compare_caches()
     yield from _fits(service, readable, experiment)
     cached = "cached" if description.cached else "not cached"
     if dataset.use_cached and not description.cached:

@@ -23,8 +23,9 @@ from t5xpg.data.objectives import LanguageModel, MaskedLM
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.stream.client import DataService
 from t5xpg.data.vocab.vocabulary import Vocabulary
-from t5xpg.experiment import data_state, prepare
+from t5xpg.experiment.known_tasks import known_task
 from t5xpg.experiment.needs import Need
+from t5xpg.experiment.recipe import Recipe
 from t5xpg.models.attention.biases import AttentionPattern
 
 LENGTH = 64  # of each feature, without an experiment
@@ -36,7 +37,7 @@ Row = Mapping[str, np.ndarray]  # a batch of one example
 
 def dataset_of_task(task: str) -> DatasetConfig:
     """The dataset of a task without an experiment."""
-    row = data_state.row_of(task)
+    row = known_task(task)
     objective = None if row is None else row.objective
     if isinstance(objective, LanguageModel):
         return DatasetConfig(task, {"targets": LENGTH}, feature_converter=LM)
@@ -62,7 +63,7 @@ def show(
         config, batch_size=count, num_virtual_shards=1, num_epochs=1, length_buckets=None, **replacements
     )
     with contextlib.redirect_stdout(sys.stderr):
-        prepare.prepare(config, needs)
+        Recipe.of(config, needs).make()
     with DataService() as service:
         vocabulary = service.describe(config).vocabulary
         batch = next(service.open(config, prefetch=1), None)

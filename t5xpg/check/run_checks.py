@@ -8,9 +8,10 @@ from t5xpg.base import paths
 from t5xpg.base.errors import UserError
 from t5xpg.check.finding import Finding
 from t5xpg.data.text.manifest import read_manifest
-from t5xpg.experiment import data_state, prepare
 from t5xpg.experiment.config import LoadedConfig
 from t5xpg.experiment.identity import run_identity, without_free_settings
+from t5xpg.experiment.known_tasks import known_task
+from t5xpg.experiment.recipe import identity_of_text
 from t5xpg.run.checkpoint.folders import last_meta, saved_steps
 from t5xpg.run.directory import RunDirectory, run_differences
 
@@ -46,11 +47,11 @@ def _identity(loaded: LoadedConfig, data: bool) -> dict[str, Any]:
     """The identity of the run, as far as it is known before the data is prepared."""
     experiment = loaded.experiment
     identity = run_identity(experiment, None)
-    row = data_state.row_of(experiment.train_dataset.mixture_or_task_name, experiment.needs)
+    row = known_task(experiment.train_dataset.mixture_or_task_name, experiment.needs)
     if data and row is not None and row.dataset is not None:
         with contextlib.suppress(UserError):  # not exported yet, or `data_checks` reports it
             manifest = read_manifest(paths.data_directory() / row.dataset)
-            identity["data"] = prepare.identity_of_text(row, manifest)
+            identity["data"] = identity_of_text(row, manifest)
     return identity
 
 

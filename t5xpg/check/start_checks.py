@@ -11,10 +11,11 @@ from t5xpg.check.finding import Finding, errors_as_problems
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.evaluate.measurements import require_selection
 from t5xpg.evaluate.trained_model import INITIAL
-from t5xpg.experiment import assembly, data_state
+from t5xpg.experiment import assembly
 from t5xpg.experiment.config import LoadedConfig
 from t5xpg.experiment.experiment import Experiment
 from t5xpg.experiment.needs import PlannedIds
+from t5xpg.experiment.recipe import Recipe
 from t5xpg.models import adaptation
 from t5xpg.models.distillation import Teacher
 from t5xpg.run.best import BestMetric, validation_names
@@ -80,8 +81,8 @@ def _task(experiment: Experiment, trained_with: Mapping[str, Any] | None, servic
     selection = experiment.selection
     of_metrics = selection is not None and not selection.of_validation
     dataset = (experiment.of_metrics if of_metrics else experiment).eval_dataset
-    state = data_state.state_of(dataset, experiment.needs)
-    row = state.row
+    recipe = Recipe.of(dataset, experiment.needs)
+    row = recipe.task
     if row is not None and trained_with is not None and not isinstance(row.vocabulary, PlannedIds):
         yield from _vocabulary(row.vocabulary, trained_with, experiment)
         trained_with = None
@@ -90,7 +91,7 @@ def _task(experiment: Experiment, trained_with: Mapping[str, Any] | None, servic
         names = validation_names(parts if len(parts) > 1 else [])
         yield from errors_as_problems("best", _best(selection, functools.partial(selection.require, names)))
         selection = None
-    if service is None or (trained_with is None and selection is None) or not state.ready:
+    if service is None or (trained_with is None and selection is None) or not recipe.ready:
         return
     try:
         description, readable = describe(service(), dataset)

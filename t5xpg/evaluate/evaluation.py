@@ -31,9 +31,11 @@ from t5xpg.evaluate.trained_model import (
     checkpoint_facts,
     parameters_and_vocabulary,
 )
-from t5xpg.experiment import assembly, data_state, prepare
+from t5xpg.experiment import assembly
 from t5xpg.experiment.config import LoadedConfig
 from t5xpg.experiment.identity import data_config
+from t5xpg.experiment.known_tasks import known_task
+from t5xpg.experiment.recipe import DataIdentity, Recipe
 from t5xpg.run import metrics
 from t5xpg.run.directory import RunDirectory, differing, short
 from t5xpg.run.evaluations import PREDICTED, PREDICTIONS, RECORD, Evaluation, checkpoint_text, find, folder_name
@@ -191,16 +193,16 @@ def with_task(config: DatasetConfig, task: str) -> DatasetConfig:
     return replace_fields(config, f"TASK={task}", mixture_or_task_name=task, objective=None, metrics=())
 
 
-def check_and_prepare(loaded: LoadedConfig, directory: RunDirectory, config: DatasetConfig) -> prepare.DataIdentity:
+def check_and_prepare(loaded: LoadedConfig, directory: RunDirectory, config: DatasetConfig) -> DataIdentity:
     """The identity of the data that the evaluation reads; makes what is missing. Raises UserError, before that where it
     can, if the model, the vocabulary or the text of the run's own task are not the run's."""
     experiment, identity = loaded.experiment, directory.read()["identity"]
     check_same_model(directory, experiment)
     # the ids of a task of the table are known before anything is made; others are known to the data process
-    row, recorded = data_state.row_of(config.mixture_or_task_name), identity.get("vocabulary")
+    row, recorded = known_task(config.mixture_or_task_name), identity.get("vocabulary")
     if row is not None and recorded is not None:
         check_same_vocabulary(row.vocabulary, recorded, directory)
-    source = prepare.prepare(config, experiment.needs)
+    source = Recipe.of(config, experiment.needs).make()
     is_trained_on = config.mixture_or_task_name == experiment.train_dataset.mixture_or_task_name
     if (
         is_trained_on

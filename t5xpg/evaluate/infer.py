@@ -16,8 +16,9 @@ from t5xpg.evaluate.infer_resume import open_partial
 from t5xpg.evaluate.infer_sources import Input, Inputs, file_source, json_line, open_split, read_rows, split_config
 from t5xpg.evaluate.predictor import Answer, Predictor
 from t5xpg.evaluate.trained_model import Step
-from t5xpg.experiment import data_state, prepare
 from t5xpg.experiment.config import LoadedConfig
+from t5xpg.experiment.known_tasks import known_task
+from t5xpg.experiment.recipe import Recipe
 from t5xpg.run.directory import RunDirectory
 
 
@@ -69,7 +70,7 @@ def _filled(text: str, prediction: str) -> str:
 
 def prompt_of(loaded: LoadedConfig, task: str) -> str:
     """The text that a task puts in front of its inputs. Raises UserError if there is none, or if it is not known."""
-    row = data_state.row_of(task, loaded.experiment.needs)
+    row = known_task(task, loaded.experiment.needs)
     if row is None:
         raise UserError(f"TASK={task} is no task of the table: write its prompt yourself, as its inputs have it.")
     if not row.prompt:
@@ -107,7 +108,7 @@ def predict_split(loaded: LoadedConfig, path: Path, split: str, target: Path | N
     directory.read()
     config = split_config(loaded, split)
     with contextlib.redirect_stdout(sys.stderr):  # the standard output may be for the records
-        data = prepare.prepare(config, loaded.experiment.needs)
+        data = Recipe.of(config, loaded.experiment.needs).make()
     predictor, _ = Predictor.from_run(loaded, path, step)
     with open_split(config, directory, data, predictor) as source:
         _predict(predictor, source, target)

@@ -22,9 +22,10 @@ from t5xpg.data.text.manifest import find_manifests, split_path
 from t5xpg.data.vocab.sentinels import blanks_of
 from t5xpg.evaluate.predictor import Predictor
 from t5xpg.evaluate.trained_model import check_same_vocabulary
-from t5xpg.experiment import data_state, prepare
 from t5xpg.experiment.config import LoadedConfig
 from t5xpg.experiment.identity import data_config
+from t5xpg.experiment.known_tasks import known_task
+from t5xpg.experiment.recipe import DataIdentity
 from t5xpg.run.directory import RunDirectory
 from t5xpg.run.records import to_json
 
@@ -119,7 +120,7 @@ def _rows(batch: Mapping[str, np.ndarray], stream: Stream, predictor: Predictor,
 
 @contextlib.contextmanager
 def open_split(
-    config: DatasetConfig, directory: RunDirectory, data: prepare.DataIdentity, predictor: Predictor
+    config: DatasetConfig, directory: RunDirectory, data: DataIdentity, predictor: Predictor
 ) -> Iterator[Inputs]:
     """A split as a source, read by the data process. config: of `split_config`. data: the identity of its data.
 
@@ -152,7 +153,7 @@ def replace_fields(config: DatasetConfig, option: str, **changes: Any) -> Datase
 def in_source_order(config: DatasetConfig) -> DatasetConfig:
     """The dataset without its cache, if it is a supervised task of an export that is here: its examples then come in
     the order of the rows of their file. A cache has an order of its own."""
-    row = data_state.row_of(config.mixture_or_task_name)
+    row = known_task(config.mixture_or_task_name)
     folder = find_manifests(data_directory()).get(row.dataset or "") if row and row.supervised else None
     if folder is None or not split_path(folder, config.split).is_file():
         return config

@@ -13,7 +13,7 @@ from t5xpg.experiment.experiment import Experiment
 from t5xpg.models.config import BEYOND_T5
 
 if TYPE_CHECKING:
-    from t5xpg.experiment.prepare import DataIdentity
+    from t5xpg.experiment.recipe import DataIdentity
 
 # Settings that may differ between two starts of one run: its devices, length, checkpoints, loggers and predictions.
 # The checkpoint that a run starts from is identified by its digest, not by its name.
@@ -47,7 +47,7 @@ _NONE = object()
 def run_identity(experiment: Experiment, source: "DataIdentity | None") -> dict[str, Any]:
     """The identity of a run; a start with another identity is refused.
 
-    source: the identity of the data, from `prepare.prepare`; None if it is not known yet: it is left out.
+    source: the identity of the data, from `Recipe.make`; None if it is not known yet: it is left out.
     """
     identity = {"seed": experiment.random_seed, "settings": identity_settings(experiment)}
     return identity if source is None else {**identity, "data": source.data, "cache": source.cache}

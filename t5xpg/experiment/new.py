@@ -13,8 +13,10 @@ from t5xpg.data.objectives import LanguageModel, MaskedLM
 from t5xpg.data.stream.client import DataService
 from t5xpg.data.tasks.task_names import KnownTask
 from t5xpg.data.text.labelled import ENDING
-from t5xpg.experiment import config, data_state
+from t5xpg.experiment import config
 from t5xpg.experiment.experiment import Experiment
+from t5xpg.experiment.known_tasks import known_task, objective_fragment, unknown_task
+from t5xpg.experiment.recipe import Recipe
 from t5xpg.run.report import NOT_ANSWERED
 
 _GIN = """\
@@ -75,7 +77,7 @@ def write(name: str, task: str, model: str, optimizer: str | None = None) -> Pat
         if chosen not in known:
             raise UserError(f"There is no gin/{kind}/{chosen}.gin.{nearest(chosen, known)}")
     with directory_atomically(folder) as new:
-        row, file = data_state.row_of(task), new / f"{name}.gin"
+        row, file = known_task(task), new / f"{name}.gin"
         values = {"name": name, "task": task, "model": model, "optimizer": optimizer, "vocab_size": ""}
         values |= {"objective": _include("objectives", _objective_fragment(task)), **_for_objective(row)}
         write_text(file, _GIN.format(**values))
@@ -89,7 +91,7 @@ def write(name: str, task: str, model: str, optimizer: str | None = None) -> Pat
                 values["lengths"] = str(lengths)
             write_text(file, _GIN.format(**values))
     if row is None:
-        print(f"warning: {data_state.unknown_task(task)}")
+        print(f"warning: {unknown_task(task)}")
     file = folder / f"{name}.gin"
     print(f"{shown(file)}: change what differs, then make check EXP={name}", flush=True)
     return file
@@ -101,7 +103,7 @@ def _measured_lengths(row: KnownTask, experiment: Experiment) -> dict[str, int]:
     datasets = [
         dataclasses.replace(one, use_cached=False) for one in (experiment.train_dataset, experiment.eval_dataset)
     ]
-    if row.supervised is None or row.dataset is None or not data_state.state_of(datasets[0]).ready:
+    if row.supervised is None or row.dataset is None or not Recipe.of(datasets[0]).ready:
         return {}
     with contextlib.suppress(UserError), DataService() as service:  # a text without one of the splits
         longest = [fit.longest for dataset in datasets for fit in service.fits(dataset)]
@@ -129,6 +131,6 @@ def _for_objective(row: KnownTask | None) -> dict[str, str]:
 def _objective_fragment(task: str) -> str:
     """The file of gin/objectives that a task needs after gin/runs/pretrain.gin; "" for span corruption, and where the
     task is not known. Its name tells where its text or its vocabulary is missing."""
-    if (row := data_state.row_of(task)) is None:
+    if (row := known_task(task)) is None:
         return "none" if re.search(rf"_({ENDING.pattern})(_|$)", task) else ""
-    return data_state.objective_fragment(row.parts[0]) if row.parts else "none"
+    return objective_fragment(row.parts[0]) if row.parts else "none"

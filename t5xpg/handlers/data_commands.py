@@ -12,11 +12,11 @@ from t5xpg.base.errors import UserError
 def _data(options: Namespace) -> None:
     from t5xpg.data.text import labelled, local_files
     from t5xpg.data.text.sources import HuggingFace
-    from t5xpg.experiment import prepare
+    from t5xpg.experiment import making
 
     if options.hub is None and (options.config or options.revision):
         raise UserError("CONFIG=… and REVISION=… are of the dataset that HUB=… names.")
-    prepare.export_dataset(
+    making.export_dataset(
         options.dataset,
         files=local_files.parse_files(options.files) if options.files else None,
         fields=labelled.parse_fields(options.fields) if options.fields else None,
@@ -31,7 +31,7 @@ def _vocab(options: Namespace) -> None:
     from t5xpg.data.text import labelled
     from t5xpg.data.text.manifest import read_manifest
     from t5xpg.data.vocab.training import SampleSize, VocabularySettings
-    from t5xpg.experiment import prepare
+    from t5xpg.experiment import making
 
     names = "size", "model", "character_coverage", "byte_fallback", "normalization", "seed", "sample"
     trained_with = arguments.given_values(options, *names)
@@ -41,14 +41,14 @@ def _vocab(options: Namespace) -> None:
         if not options.name:
             raise UserError("TOKENIZER=… needs a VOCAB=…: what the vocabulary is called in the names of tasks.")
         copied = arguments.values(options, "name", "extra_ids", "eos_token", "pad_token", "force")
-        record = prepare.copy_vocabulary(options.dataset, Path(options.tokenizer), **copied)
+        record = making.copy_vocabulary(options.dataset, Path(options.tokenizer), **copied)
     else:
         if options.eos_token or options.pad_token:
             raise UserError("EOS_TOKEN and PAD_TOKEN are of a tokenizer that is copied: name its file with TOKENIZER=…")
         if options.sample:
             trained_with["sample"] = SampleSize.parse(options.sample)
         settings = VocabularySettings(**trained_with, **arguments.given_values(options, "extra_ids"))
-        record = prepare.train_vocabulary(options.dataset, settings, **arguments.values(options, "name", "force"))
+        record = making.train_vocabulary(options.dataset, settings, **arguments.values(options, "name", "force"))
     fields = read_manifest(paths.data_directory() / record.dataset).fields
     kinds = [*labelled.supervised_tasks(fields), task_names.SPAN_CORRUPTION]
     task = task_names.task_name(record.dataset, kinds[0], f"{record.dataset}_{record.name}")
@@ -57,7 +57,7 @@ def _vocab(options: Namespace) -> None:
 
 def _tokens(options: Namespace) -> None:
     from t5xpg.data.vocab.token_listing import listing
-    from t5xpg.experiment.data_state import vocabulary_of
+    from t5xpg.experiment.known_tasks import vocabulary_of
 
     if options.text is not None and options.ids is not None:
         raise UserError("Give one of TEXT='The <extra_id_0> sat' and IDS=383,105,1.")
@@ -66,9 +66,9 @@ def _tokens(options: Namespace) -> None:
 
 
 def _cache(options: Namespace) -> None:
-    from t5xpg.experiment import prepare
+    from t5xpg.experiment import making
 
-    prepare.cache(
+    making.cache(
         options.task,
         runner=options.runner,
         beam_options=arguments.words(options.beam_options, "BEAM_OPTIONS"),

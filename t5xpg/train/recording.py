@@ -28,10 +28,10 @@ from t5xpg.data.recording.reader import RecordedData
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.stream.client import DataService, Stream, TaskDescription
 from t5xpg.evaluate.validation import task_configs
-from t5xpg.experiment import prepare
 from t5xpg.experiment.config import LoadedConfig
 from t5xpg.experiment.experiment import Experiment
 from t5xpg.experiment.identity import data_config
+from t5xpg.experiment.recipe import make_all
 from t5xpg.run.directory import differing
 from t5xpg.run.records import to_json
 
@@ -55,7 +55,7 @@ def record(loaded: LoadedConfig, *, steps: int, output: Path, force: bool = Fals
     remove_abandoned(output.parent)
     experiment = loaded.experiment
     require_one_shape(experiment.train_dataset)
-    data = prepare.prepare_all([experiment.train_dataset, experiment.eval_dataset], experiment.needs)
+    data = make_all([experiment.train_dataset, experiment.eval_dataset], experiment.needs)
     with DataService() as service:
         streams: dict[str, Stream] = {}
         records: dict[str, StreamRecord] = {}

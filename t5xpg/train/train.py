@@ -32,11 +32,13 @@ from t5xpg.distributed import ALONE, Group
 from t5xpg.distributed.data_position import shared_position
 from t5xpg.evaluate.measurements import measurements, require_metrics, require_selection
 from t5xpg.evaluate.trained_model import ADAPTER, INITIAL, TEACHER, Origin, frozen_parameters
-from t5xpg.experiment import assembly, data_state, prepare
+from t5xpg.experiment import assembly
 from t5xpg.experiment.assembly import Assembly
 from t5xpg.experiment.config import LoadedConfig, settings
 from t5xpg.experiment.experiment import Experiment
 from t5xpg.experiment.identity import data_config, run_identity, vocabulary_identity
+from t5xpg.experiment.known_tasks import known_task
+from t5xpg.experiment.recipe import DataIdentity, make_all
 from t5xpg.run.best import Best
 from t5xpg.run.checkpoint.checkpointer import Checkpointer
 from t5xpg.run.checkpoint.folders import DIGESTS
@@ -61,7 +63,7 @@ class _Start:
     loaded: LoadedConfig
     directory: RunDirectory
     identity: dict[str, Any]
-    source: prepare.DataIdentity
+    source: DataIdentity
     checkpointer: Checkpointer
     service: DataService | RecordedData
     group: Group
@@ -99,7 +101,7 @@ def train(
         with contextlib.ExitStack() as stack:
             # Prepare: the text, vocabulary and cache that the run reads, or a recording of its batches.
             recording = None if recorded is None else stack.enter_context(_recording(recorded, experiment, end))
-            source = _prepare_data(experiment, group) if recording is None else prepare.DataIdentity(**recording.source)
+            source = _prepare_data(experiment, group) if recording is None else DataIdentity(**recording.source)
 
             # Check: the directory is new, or holds this very run; all processes were given the same.
             identity = run_identity(experiment, source)
@@ -155,12 +157,12 @@ def _recording(folder: Path, experiment: Experiment, end: int) -> Iterator[Recor
         yield recording
 
 
-def _prepare_data(experiment: Experiment, group: Group) -> prepare.DataIdentity:
+def _prepare_data(experiment: Experiment, group: Group) -> DataIdentity:
     """The identity of the data; makes what is missing. If processes share the folders, the first one makes it."""
     if group.first:
-        identity = prepare.prepare_all(experiment.datasets, experiment.needs)
+        identity = make_all(experiment.datasets, experiment.needs)
     group.barrier("data")
-    return identity if group.first else prepare.prepare_all(experiment.datasets, experiment.needs)
+    return identity if group.first else make_all(experiment.datasets, experiment.needs)
 
 
 # --- check ---
@@ -197,7 +199,7 @@ def _check_fits(service: DataService | RecordedData, experiment: Experiment) -> 
     if not isinstance(service, DataService):
         return  # the batches of a recording are fixed
     for dataset in experiment.datasets:
-        row = data_state.row_of(dataset.mixture_or_task_name, experiment.needs)
+        row = known_task(dataset.mixture_or_task_name, experiment.needs)
         if row is not None and row.supervised is None:
             continue  # pretraining divides long texts
         fits = service.fits(dataset)

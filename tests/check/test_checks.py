@@ -15,9 +15,10 @@ from t5xpg.data.stream.length_fit import LengthFit
 from t5xpg.data.text.export import export_dataset
 from t5xpg.data.text.manifest import read_manifest
 from t5xpg.data.vocab.vocabulary import Vocabulary
-from t5xpg.experiment import assembly, config, data_state
+from t5xpg.experiment import assembly, config
 from t5xpg.experiment.identity import run_identity
-from t5xpg.experiment.prepare import DataIdentity, identity_of_text
+from t5xpg.experiment.known_tasks import known_task
+from t5xpg.experiment.recipe import DataIdentity, identity_of_text
 from t5xpg.run.checkpoint.checkpointer import CheckpointConfig, Checkpointer
 from t5xpg.run.checkpoint.initial_checkpoint import InitialCheckpoint
 from t5xpg.run.directory import RunDirectory
@@ -121,7 +122,7 @@ def start_a_run(place: Path) -> RunDirectory:
     loaded = config.load(str(place / "small.gin"))
     directory = RunDirectory(place / "runs" / "small")
     directory.path.mkdir(parents=True)
-    row = data_state.row_of("small_span_corruption")
+    row = known_task("small_span_corruption")
     assert row is not None
     source = DataIdentity(identity_of_text(row, read_manifest(place / "data" / "small")))
     directory.start("small", run_identity(loaded.experiment, source), step=0, command="train")

@@ -10,7 +10,7 @@ import pytest
 from t5xpg import commands
 from t5xpg.base import paths
 from t5xpg.data.text.sources import HuggingFace
-from t5xpg.experiment import config, prepare
+from t5xpg.experiment import config, making
 from tests.refusals import assert_named
 from tests.small_tokenizers import sentencepiece_model
 from tests.workplace import REPOSITORY, Workplace, make_hub, sentences
@@ -30,9 +30,9 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         for name, value in environment.items():
             patch.setenv(name, value)
         hub = HuggingFace(str(c4), "en", None, streamed=True)
-        prepare.export_dataset("c4", hub=hub, max_bytes=20_000)
-        prepare.copy_vocabulary("c4", Path(model), name="t5")
-        prepare.export_dataset("wikitext", files={"train": [folder / "wiki.txt"], "validation": [folder / "wiki.txt"]})
+        making.export_dataset("c4", hub=hub, max_bytes=20_000)
+        making.copy_vocabulary("c4", Path(model), name="t5")
+        making.export_dataset("wikitext", files={"train": [folder / "wiki.txt"], "validation": [folder / "wiki.txt"]})
     return environment
 
 

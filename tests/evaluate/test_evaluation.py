@@ -18,7 +18,8 @@ from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.evaluate import evaluation, samples, tuning
 from t5xpg.evaluate.evaluation import is_up_to_date
 from t5xpg.evaluate.trained_model import check_same_vocabulary, checkpoints_in_mean, chosen_step
-from t5xpg.experiment import prepare
+from t5xpg.experiment import making
+from t5xpg.experiment.recipe import DataIdentity, Recipe
 from t5xpg.models.decoding import DecodingConfig
 from t5xpg.run.best import BestMetric
 from t5xpg.run.directory import RunDirectory
@@ -287,27 +288,27 @@ def test_a_cache_that_others_made_is_left_as_it_is(
     text.unlink()
     before = {path.name: path.stat().st_size for path in folder.iterdir()}
     try:
-        source = prepare.prepare(DatasetConfig("user_repeat", {}, module_import=("user_tasks",)))
+        source = Recipe.of(DatasetConfig("user_repeat", {}, module_import=("user_tasks",))).make()
     finally:
         text.write_bytes(content)
         after = {path.name: path.stat().st_size for path in folder.iterdir()}
         files = {name: sha256_of_file(folder / name) for name in before if not name.startswith(".")}
         (folder / "t5xpg_identity.json").write_bytes(identity)
     assert after == before
-    assert source == prepare.DataIdentity({"task": "user_repeat"}, {"task": "user_repeat", "files": files})
+    assert source == DataIdentity({"task": "user_repeat"}, {"task": "user_repeat", "files": files})
     assert "is not compared with its text" in capsys.readouterr().out
 
 
 def test_text_that_a_mixture_lacks_is_exported_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("T5XPG_DATA_DIR", str(tmp_path))
-    missing = prepare.caching.MissingTextError("The text is not there.", ["pydocs", "wikitext"])
+    missing = making.caching.MissingTextError("The text is not there.", ["pydocs", "wikitext"])
     export = Mock(return_value=Mock(identity={}))
-    monkeypatch.setattr(prepare.caching, "cache_task", Mock(side_effect=[missing, {"task": "blend"}, missing, missing]))
-    monkeypatch.setattr(prepare.export, "export_dataset", export)
-    assert prepare.cache("blend", log=lambda line: None) == {"task": "blend"}
+    monkeypatch.setattr(making.caching, "cache_task", Mock(side_effect=[missing, {"task": "blend"}, missing, missing]))
+    monkeypatch.setattr(making.export, "export_dataset", export)
+    assert making.cache("blend", log=lambda line: None) == {"task": "blend"}
     assert [call.args[0] for call in export.call_args_list] == ["pydocs", "wikitext"]
     with refused("The text is not there."):
-        prepare.cache("never", log=lambda line: None)
+        making.cache("never", log=lambda line: None)
 
 
 def test_another_vocabulary_is_refused(own_place: Path) -> None:

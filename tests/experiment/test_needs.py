@@ -15,8 +15,9 @@ from t5xpg.check import checks
 from t5xpg.check.plan import devices
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.vocab.record import find_vocabularies, read_record
-from t5xpg.experiment import config, data_state, needs, prepare
+from t5xpg.experiment import config, making, needs
 from t5xpg.experiment.identity import identity_settings
+from t5xpg.experiment.recipe import Recipe
 from tests.experiment.test_config import write_gin
 from tests.refusals import assert_named, refused
 from tests.workplace import sentences
@@ -110,8 +111,8 @@ def write_files(place: Path) -> None:
 def refusal(stream: DatasetConfig, *needed: needs.Need) -> str:
     """What `prepare` refuses, which is the only problem that `make check` finds."""
     with pytest.raises(UserError) as error:
-        prepare.prepare(stream, needed)
-    assert data_state.state_of(stream, needed, compare=True).problems == (str(error.value),)
+        Recipe.of(stream, needed).make()
+    assert Recipe.of(stream, needed).problems == (str(error.value),)
     return str(error.value)
 
 
@@ -129,32 +130,32 @@ def test_files_and_a_vocabulary_become_what_the_task_reads(place: Path, capsys: 
         ["make data DATASET=pairs FIELDS=en,de FILES=", "make vocab DATASET=pairs SIZE=60, make cache", "at most 160"],
     )
     needed = config.load(file, [TASK]).experiment.needs
-    found = prepare.prepare(STREAM, needed)
+    found = Recipe.of(STREAM, needed).make()
     assert (found.data["dataset"], set(found.data["sha256"])) == ("pairs", {"train", "validation"})
     assert list(find_vocabularies(place / "data")) == ["pairs_unigram_60"]
-    assert data_state.state_of(STREAM, needed).ready
-    assert prepare.prepare(STREAM) == found, "what is there needs not be stated"
+    assert Recipe.of(STREAM, needed).ready
+    assert Recipe.of(STREAM).make() == found, "what is there needs not be stated"
     # of another task nothing of it is asked
-    assert not data_state.state_of(DatasetConfig("pydocs_lm", {}), needed).vocabularies
+    assert not Recipe.of(DatasetConfig("pydocs_lm", {}), needed).vocabularies
 
 
 def test_a_vocabulary_of_other_settings_is_refused(place: Path) -> None:
     write_files(place)
-    prepare.prepare(STREAM, (OF_PAIRS, PIECES))
+    Recipe.of(STREAM, (OF_PAIRS, PIECES)).make()
     said = refusal(STREAM, OF_PAIRS, dataclasses.replace(PIECES, character_coverage=1.0))
     assert_named(said, ["0.9995", "CHARACTER_COVERAGE=1.0 FORCE=1"])
 
 
 def test_another_text_is_refused(place: Path) -> None:
     write_files(place)
-    sha256 = prepare.prepare(STREAM, (OF_PAIRS, PIECES)).data["sha256"]
-    assert data_state.state_of(STREAM, (dataclasses.replace(OF_PAIRS, sha256=sha256), PIECES)).ready
+    sha256 = Recipe.of(STREAM, (OF_PAIRS, PIECES)).make().data["sha256"]
+    assert Recipe.of(STREAM, (dataclasses.replace(OF_PAIRS, sha256=sha256), PIECES)).ready
     other = dataclasses.replace(OF_PAIRS, sha256={**sha256, "validation": "0" * 64}, published="a page")
     named = ["validation", "000000000000…", "a page", "make data DATASET=pairs ", "--gin.needs.Data.sha256=None"]
     assert_named(refusal(STREAM, other, PIECES), named)
     shutil.rmtree(place / "data")
     with refused("validation"):
-        prepare.prepare(STREAM, (other, PIECES))
+        Recipe.of(STREAM, (other, PIECES)).make()
 
 
 def test_commands_are_typed_as_they_are_written() -> None:
@@ -168,14 +169,14 @@ def test_a_copied_vocabulary_waits_for_its_file(place: Path) -> None:
     write_files(place)
     vocabulary = needs.Vocabulary("mine", tokenizer="their.model", name="theirs")
     stream = DatasetConfig("mine_lm_mine_theirs", {"targets": 64}, use_cached=False)
-    state = data_state.state_of(stream, (MINE, vocabulary))
+    state = Recipe.of(stream, (MINE, vocabulary))
     assert state.missing == (MINE.command, "make vocab DATASET=mine TOKENIZER=their.model VOCAB=theirs")
     assert_named(state.problems[0], ["mine_theirs", "their.model"])
-    prepare.prepare(DatasetConfig("mine_lm", {"targets": 64}, use_cached=False), (MINE,))
-    prepare.train_vocabulary("mine", needs.Vocabulary("mine", 60).settings)
+    Recipe.of(DatasetConfig("mine_lm", {"targets": 64}, use_cached=False), (MINE,)).make()
+    making.train_vocabulary("mine", needs.Vocabulary("mine", 60).settings)
     (place / "data" / "mine" / "vocabularies" / "unigram_60" / "sentencepiece.model").rename(place / "their.model")
-    assert data_state.state_of(stream, (MINE, vocabulary)).row.vocabulary.size <= 160
-    prepare.prepare(stream, (MINE, vocabulary))
+    assert Recipe.of(stream, (MINE, vocabulary)).task.vocabulary.size <= 160
+    Recipe.of(stream, (MINE, vocabulary)).make()
     record = read_record(find_vocabularies(place / "data")["mine_theirs"])
     assert record.source["kind"] == "file"
 
@@ -203,7 +204,7 @@ def test_a_stale_cache_is_one_for_the_check_too(place: Path) -> None:
     """A cache whose files and text are as they were, of a task that was another one."""
     write_files(place)
     stream = DatasetConfig("mine_span_corruption", {"inputs": 64, "targets": 32})
-    prepare.prepare(stream, (MINE,))
+    Recipe.of(stream, (MINE,)).make()
     identity = place / "cache" / "mine_span_corruption" / "t5xpg_identity.json"
     record = read_json(identity)
     record["definition"]["features"]["targets"]["vocabulary"]["extra_ids"] = 7

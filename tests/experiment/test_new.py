@@ -13,7 +13,8 @@ from t5xpg.data.tasks.table import register_tasks
 from t5xpg.data.text.export import export_dataset
 from t5xpg.data.vocab.making import train_vocabulary
 from t5xpg.data.vocab.training import VocabularySettings
-from t5xpg.experiment import config, data_state, new
+from t5xpg.experiment import config, new
+from t5xpg.experiment.known_tasks import known_task
 from tests.refusals import assert_named, refused
 from tests.workplace import sentences
 
@@ -56,7 +57,7 @@ def test_tasks_with_targets_of_their_own_get_no_objective(experiments: Path) -> 
 )
 def test_the_objective_is_that_of_the_task_and_fits(experiments: Path, task: str, objective: str, model: str) -> None:
     new.write("mine", task, "byt5_tiny")
-    found, row = config.load("mine").experiment, data_state.row_of(task)
+    found, row = config.load("mine").experiment, known_task(task)
     assert type(found.train_dataset.objective).__name__ == objective
     assert type(found.model).__name__ == model
     assert row is not None
@@ -108,7 +109,7 @@ def test_ids_and_lengths_are_those_of_the_task(experiments: Path, monkeypatch: p
     export_dataset("pairs", data_dir=data, files=files, fields={"inputs": "inputs", "targets": "targets"})
     train_vocabulary("pairs", VocabularySettings(size=90, model="bpe"), data_dir=data)
     new.write("mine", "pairs_text_to_text_pairs_bpe_90", "t5_1_1_tiny", "adafactor")
-    found, row = config.load("mine").experiment, data_state.row_of("pairs_text_to_text_pairs_bpe_90")
+    found, row = config.load("mine").experiment, known_task("pairs_text_to_text_pairs_bpe_90")
     assert row is not None
     assert f"VOCAB_SIZE = {row.vocabulary.size}\n" in (experiments / "mine" / "mine.gin").read_text()
     assert row.vocabulary.size <= found.model.config.vocab_size < row.vocabulary.size + 128

@@ -18,8 +18,8 @@ from t5xpg.data.recording.reader import RecordedData
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.stream.client import DataService
 from t5xpg.experiment import config
-from t5xpg.experiment import prepare as preparation
 from t5xpg.experiment.identity import data_config
+from t5xpg.experiment.recipe import DataIdentity
 from t5xpg.run.batch_trail import read_trail
 from t5xpg.run.best import BestMetric
 from t5xpg.train import recording
@@ -114,7 +114,7 @@ def experiment(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def record(experiment: Path, monkeypatch: pytest.MonkeyPatch) -> Record:
     """Records made-up batches: there is neither text nor a data process."""
-    monkeypatch.setattr(preparation, "prepare", lambda dataset, needed: preparation.DataIdentity({"task": "small"}))
+    monkeypatch.setattr(recording, "make_all", lambda datasets, needed: DataIdentity({"task": "small"}))
     service = SimpleNamespace(describe=lambda dataset: DESCRIPTION, open=MadeUpStream)
     monkeypatch.setattr(recording, "DataService", lambda: contextlib.nullcontext(service))
 

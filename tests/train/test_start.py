@@ -16,7 +16,7 @@ import pytest
 from t5xpg.distributed import ALONE
 from t5xpg.distributed.group import Group
 from t5xpg.experiment import config
-from t5xpg.experiment.prepare import DataIdentity
+from t5xpg.experiment.recipe import DataIdentity
 from t5xpg.run.checkpoint.initial_checkpoint import InitialCheckpoint
 from t5xpg.train import train
 from t5xpg.train.train import require_same, require_same_start

@@ -46,7 +46,7 @@ class StreamRecord:
 
 @dataclass(frozen=True)
 class Recording:
-    """The contents of manifest.json. source: what `experiment.prepare` knew of the data. files: "bytes" and "sha256" of
+    """The contents of manifest.json. source: what `experiment.recipe` knew of the data. files: "bytes" and "sha256" of
     each. gin: the overrides that were typed."""
 
     experiment: str  # as it is typed

@@ -30,7 +30,7 @@ class RecordedData(Closing):
         self.folder = folder
         self.recording = read_recording(folder)
         self.recording.check_files(folder)
-        # what `experiment.prepare` knew of the data that was recorded: "data", "cache" and "manifest"
+        # what `experiment.recipe` knew of the data that was recorded: "data", "cache" and "manifest"
         self.source = dict(self.recording.source)
         self._streams: list[RecordedStream] = []
         self._readers: dict[str, StreamReader] = {}

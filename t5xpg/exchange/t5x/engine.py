@@ -18,8 +18,9 @@ from t5xpg.base.paths import shown
 from t5xpg.data import objectives
 from t5xpg.exchange.t5x.engine_gin import experiment_gin
 from t5xpg.exchange.t5x.networks import RECORD, record_of
-from t5xpg.experiment import data_state, prepare
 from t5xpg.experiment.config import LoadedConfig
+from t5xpg.experiment.known_tasks import known_task
+from t5xpg.experiment.recipe import make_all
 
 # Variables for T5X's process, which `engine_tasks` reads.
 OBJECTIVE = "T5XPG_ENGINE_OBJECTIVE"  # the objective whose numbers replace those of the task table, as JSON
@@ -61,7 +62,7 @@ def train(loaded: LoadedConfig, folder: Path, initial: str | None = None) -> Non
     folder = folder.absolute()
     gin = experiment_gin(experiment, loaded.name, folder, None if initial is None else Path(initial).resolve())
     _check_folder(folder, gin)
-    prepare.prepare_all([experiment.train_dataset, experiment.eval_dataset], experiment.needs)
+    make_all([experiment.train_dataset, experiment.eval_dataset], experiment.needs)
     with locks.hold(folder / ".lock", doing=f"training in {folder}", instead="Wait for it, or stop it."):
         _train(python, loaded, folder, gin)
 
@@ -69,7 +70,7 @@ def train(loaded: LoadedConfig, folder: Path, initial: str | None = None) -> Non
 def _train(python: str, loaded: LoadedConfig, folder: Path, gin: str) -> None:
     experiment = loaded.experiment
     write_text(folder / _GIN_FILE, gin)
-    if (row := data_state.row_of(experiment.train_dataset.mixture_or_task_name)) is not None:
+    if (row := known_task(experiment.train_dataset.mixture_or_task_name)) is not None:
         write_json(folder / RECORD, record_of(experiment.model.config, row.vocabulary))
     command = [
         python, "-m", "t5x.train", f"--gin_search_paths={paths.REPOSITORY}", f"--gin_file={folder / _GIN_FILE}",

@@ -12,7 +12,8 @@ from t5xpg.check import checks
 from t5xpg.check.finding import Finding, report
 from t5xpg.data.vocab.record import find_vocabularies
 from t5xpg.data.vocab.sentinels import NAMED_TOKENS
-from t5xpg.experiment import data_state, prepare
+from t5xpg.experiment import making
+from t5xpg.experiment.recipe import Recipe
 from t5xpg.run.report import Board, Page
 from t5xpg.study.matrix import unigrams
 from t5xpg.study.matrix.board import collect, with_published
@@ -74,13 +75,13 @@ class Matrix(Study):
         for name, entry in self.plan.vocabularies.items():
             if entry.train is not None:  # silent where it exists: nothing is new then
                 log = (lambda line: None) if self._has_vocabulary(name) else print
-                prepare.train_vocabulary(self.plan.dataset, entry.train.settings, name=entry.train.name, log=log)
+                making.train_vocabulary(self.plan.dataset, entry.train.settings, name=entry.train.name, log=log)
         stage_runs = [run for run in self.runs() if fnmatchcase(run.name, cells or "*")]
         for run in stage_runs:  # before the runs, one after another: runs side by side would be in each other's way
             needs = run.experiment.needs
             for dataset in (run.experiment.train_dataset, run.experiment.eval_dataset):
-                if not data_state.state_of(dataset, needs).ready:
-                    prepare.prepare(dataset, needs)
+                if not Recipe.of(dataset, needs).ready:
+                    Recipe.of(dataset, needs).make()
         yield stage_runs
         unigrams.compare([run for run in stage_runs if not outcome(run).diverged])
 

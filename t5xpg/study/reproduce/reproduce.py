@@ -13,9 +13,10 @@ from t5xpg.base.files import json_object_if_any, remove, sha256_of_file, write_j
 from t5xpg.base.markdown import aligned
 from t5xpg.base.paths import shown
 from t5xpg.evaluate import evaluation
-from t5xpg.experiment import assembly, config, prepare
+from t5xpg.experiment import assembly, config
 from t5xpg.experiment.config import LoadedConfig
 from t5xpg.experiment.identity import run_identity
+from t5xpg.experiment.recipe import Recipe
 from t5xpg.models.decoding.config import METHODS, DecodingConfig
 from t5xpg.run.command_options import overrides_of
 from t5xpg.run.directory import RunDirectory
@@ -145,7 +146,7 @@ def _with_decoding(evaluated: Results, loaded: LoadedConfig) -> LoadedConfig:
 def _identity(loaded: LoadedConfig, directory: RunDirectory) -> dict[str, Any]:
     """The run's identity, as far as it is known before the run starts; exports and caches what is missing."""
     experiment = loaded.experiment
-    own_identity = run_identity(experiment, prepare.prepare(experiment.train_dataset, experiment.needs))
+    own_identity = run_identity(experiment, Recipe.of(experiment.train_dataset, experiment.needs).make())
     # a run that continues needs no initial checkpoint
     has_origin = experiment.initial is not None or experiment.teacher is not None
     if has_origin and not any(directory.checkpoints.glob("[0-9]*")):

@@ -8,8 +8,8 @@ from typing import Annotated
 from pydantic import Field
 
 from t5xpg.experiment.config import settings
-from t5xpg.experiment.data_state import row_of
 from t5xpg.experiment.experiment import Experiment
+from t5xpg.experiment.known_tasks import known_task
 from t5xpg.study.plan_file import Plan
 
 P = 0.01  # the probability that an entry counts whose expected loss is just the target
@@ -64,7 +64,10 @@ def rule_violations(entry: Experiment, rules: Experiment) -> Iterator[str]:
     train = entry.train_dataset
     text, trained_on = (
         row and row.dataset
-        for row in (row_of(rules.eval_dataset.mixture_or_task_name), row_of(train.mixture_or_task_name, entry.needs))
+        for row in (
+            known_task(rules.eval_dataset.mixture_or_task_name),
+            known_task(train.mixture_or_task_name, entry.needs),
+        )
     )
     if (train.split, trained_on) != ("train", text):
         yield f"it trains on {train.split} of {train.mixture_or_task_name}, and may on train of {text} alone"

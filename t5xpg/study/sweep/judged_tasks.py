@@ -11,8 +11,8 @@ from t5xpg.base.errors import UserError
 from t5xpg.data.stream.client import DataService
 from t5xpg.evaluate import evaluation
 from t5xpg.evaluate.trained_model import vocabulary_differences
-from t5xpg.experiment import data_state, prepare
 from t5xpg.experiment.experiment import Experiment
+from t5xpg.experiment.recipe import Recipe
 from t5xpg.run.evaluations import find
 from t5xpg.study.run_batches import count_text, text_bytes
 from t5xpg.study.runs import Run, outcome
@@ -32,9 +32,9 @@ def require_tasks(runs: Sequence[Run], tasks: Sequence[str]) -> None:
     judged = [(name, evaluation.with_task(one.eval_dataset, task)) for name, one in trained.items() for task in tasks]
     for name, dataset in (*((name, one.train_dataset) for name, one in trained.items()), *judged):
         needs = trained[name].needs
-        state = data_state.state_of(dataset, needs)
-        if not state.ready or state.row is None:
-            prepare.prepare(dataset, needs)
+        recipe = Recipe.of(dataset, needs)
+        if not recipe.ready or recipe.task is None:
+            Recipe.of(dataset, needs).make()
     with DataService() as service:
         for name, dataset in judged:
             expected = service.describe(trained[name].train_dataset).vocabulary.to_json()

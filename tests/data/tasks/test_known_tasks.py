@@ -8,7 +8,7 @@ from t5xpg.data.objectives import PrefixLM, SpanCorruption
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.stream.client import DataService
 from t5xpg.data.vocab.training import VocabularySettings
-from t5xpg.experiment.prepare import export_dataset, train_vocabulary
+from t5xpg.experiment.making import export_dataset, train_vocabulary
 from tests.refusals import refused
 from tests.workplace import sentences
 

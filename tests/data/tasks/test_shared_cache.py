@@ -14,7 +14,7 @@ from t5xpg.data.tasks.shared_cache import SharedCacheTask, cached_task
 from t5xpg.data.tasks.table import register_tasks
 from t5xpg.data.tasks.task_names import UL2, rows
 from t5xpg.data.text.export import export_dataset
-from t5xpg.experiment import data_state
+from t5xpg.experiment.recipe import Recipe
 
 LENGTHS = {"inputs": 64, "targets": 64}
 
@@ -36,7 +36,7 @@ def test_a_mixture_is_cached_once(folder: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(paths, "data_directory", lambda: folder / "data")
     monkeypatch.setattr(paths, "cache_directory", lambda: folder / "cache")
     config = DatasetConfig("mine_ul2", LENGTHS)
-    assert data_state.state_of(config).missing == ("make cache TASK=mine_ul2",)
+    assert Recipe.of(config).missing == ("make cache TASK=mine_ul2",)
     said: list[str] = []
     where = {"cache_dir": folder / "cache", "data_dir": folder / "data", "log": said.append}
     identity = cache_task("mine_ul2", **where)
@@ -45,7 +45,7 @@ def test_a_mixture_is_cached_once(folder: Path, monkeypatch: pytest.MonkeyPatch)
     assert cache_task("mine_ul2", **where) == identity
     folders = [path.name for path in (folder / "cache").iterdir() if path.is_dir() and not path.name.startswith(".")]
     assert folders == ["mine_span_corruption"]
-    assert all(data_state.state_of(DatasetConfig(row.name, LENGTHS)).ready for row in rows("mine"))
+    assert all(Recipe.of(DatasetConfig(row.name, LENGTHS)).ready for row in rows("mine"))
     earlier = seqio.utils.get_global_cache_dirs()
     seqio.set_global_cache_dirs([str(folder / "cache")])
     try:

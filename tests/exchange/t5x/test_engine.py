@@ -15,7 +15,7 @@ from t5xpg.cli import main
 from t5xpg.data.objectives import SpanCorruption
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.exchange.t5x import engine
-from t5xpg.experiment import config, prepare
+from t5xpg.experiment import config
 from tests.refusals import refused
 from tests.workplace import Workplace, run_python
 
@@ -46,7 +46,7 @@ def t5x(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (package / "train.py").write_text(PROGRAM)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "lib"))
     monkeypatch.setenv("T5X_PYTHON", sys.executable)
-    monkeypatch.setattr(prepare, "prepare_all", lambda datasets, needed: None)
+    monkeypatch.setattr(engine, "make_all", lambda datasets, needed: None)
     return tmp_path / "run"
 
 

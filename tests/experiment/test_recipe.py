@@ -16,7 +16,8 @@ from t5xpg.data.cache import digest_memory
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.text.datasets import built_in
 from t5xpg.data.text.manifest import read_manifest, write_manifest
-from t5xpg.experiment import data_state, prepare
+from t5xpg.experiment import making, recipe
+from t5xpg.experiment.recipe import DataIdentity, Recipe, make_all
 from tests.refusals import assert_named, refused
 from tests.workplace import sentences
 
@@ -79,7 +80,7 @@ def exported(place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def export(place: Path, **options: Any) -> None:
     given: dict[str | None, list[Path]] = {split: [place / f"{split}.txt"] for split in ("train", "validation")}
-    prepare.export_dataset("small", files=given, log=lambda line: None, force=True, **options)
+    making.export_dataset("small", files=given, log=lambda line: None, force=True, **options)
 
 
 @pytest.fixture
@@ -90,40 +91,40 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Mock:
 
 
 @pytest.fixture(scope="module")
-def cached(place: Path) -> Iterator[prepare.DataIdentity]:
+def cached(place: Path) -> Iterator[DataIdentity]:
     """What `prepare` gives for the mixture, whose tasks nobody had cached."""
     with pytest.MonkeyPatch.context() as patch:
         set_environment(place, patch)
         export(place)
-        yield prepare.prepare(MIX)
+        yield Recipe.of(MIX).make()
 
 
 @pytest.mark.process
 def test_what_is_missing_is_made_once(
-    place: Path, cached: prepare.DataIdentity, started: Mock, capsys: pytest.CaptureFixture[str]
+    place: Path, cached: DataIdentity, started: Mock, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cached.cache is not None
     assert set(cached.cache) == set(cached.data["sources"]) == {"prepared_own", "small_span_corruption"}
     capsys.readouterr()
-    assert prepare.prepare(MIX) == cached
+    assert Recipe.of(MIX).make() == cached
     assert (started.call_count, capsys.readouterr().out) == (1, "")  # which knows the user's tasks
     # what the mixture has cached of the table is not cached again
-    source = prepare.prepare(SMALL)
+    source = Recipe.of(SMALL).make()
     assert source.cache == cached.cache["small_span_corruption"]
-    assert prepare.prepare_all([SMALL, SMALL]) == source
+    assert make_all([SMALL, SMALL]) == source
     # nor is the cache looked at again for another objective over it
     lm = DatasetConfig("small_lm", {})
-    assert prepare.prepare(lm).cache == {"small_span_corruption": source.cache}
-    assert data_state.state_of(lm, compare=True).ready
+    assert Recipe.of(lm).make().cache == {"small_span_corruption": source.cache}
+    assert Recipe.of(lm).ready
     assert started.call_count == 1  # tasks of the table are known without
-    assert data_state.state_of(SMALL, compare=True).ready
+    assert Recipe.of(SMALL).ready
     assert {path.name for path in (place / "cache").iterdir()} == {
         digest_memory.FOLDER, "prepared_own", "small_span_corruption", "prepared_mix.log",
     }  # fmt: skip
 
 
 @pytest.mark.process
-def test_a_cache_of_something_else_is_refused(place: Path, exported: Path, cached: prepare.DataIdentity) -> None:
+def test_a_cache_of_something_else_is_refused(place: Path, exported: Path, cached: DataIdentity) -> None:
     settings = place / "settings.json"
     kept = settings.read_text()
     settings.write_text(json.dumps({"length": 51, "extra_ids": 125}))
@@ -131,16 +132,16 @@ def test_a_cache_of_something_else_is_refused(place: Path, exported: Path, cache
     (place / "train.txt").write_text(sentences(61, seed=61))
     try:
         export(place)
-        assert len(data_state.state_of(SMALL).problems) == 1
+        assert len(Recipe.of(SMALL).problems) == 1
         with pytest.raises(UserError) as error:
-            prepare.prepare(MIX)
+            Recipe.of(MIX).make()
     finally:
         settings.write_text(kept)
         (place / "train.txt").write_text(sentences(60, seed=60))
         export(place)
     commands = [f"make cache TASK={task} MODULE" for task in ("prepared_own", "small_span_corruption")]
     assert_named(str(error.value), ["length", "50", "51", "the split train", *commands])
-    assert prepare.prepare(MIX) == cached
+    assert Recipe.of(MIX).make() == cached
 
 
 @pytest.mark.parametrize("change", ["edited", "cut off", "gone"])
@@ -152,11 +153,11 @@ def test_a_text_that_was_changed_is_refused(exported: Path, change: str) -> None
     else:
         path.write_bytes(content[: len(content) // 2] if change == "cut off" else content.replace(b"dog", b"cow"))
     with pytest.raises(UserError) as error:
-        prepare.prepare(DatasetConfig("small_span_corruption", {}, use_cached=False))
+        Recipe.of(DatasetConfig("small_span_corruption", {}, use_cached=False)).make()
     assert_named(str(error.value), ["train.jsonl", "make data DATASET=small FILES="])
-    assert data_state.state_of(SMALL).problems == (str(error.value),)
+    assert Recipe.of(SMALL).problems == (str(error.value),)
     with refused(str(error.value)):
-        prepare.cache("small_span_corruption")
+        making.cache("small_span_corruption")
     export(exported.parents[1])
     assert path.read_bytes() == content
 
@@ -166,7 +167,7 @@ def test_a_part_of_a_text_is_used_and_said(
 ) -> None:
     def said() -> str:
         capsys.readouterr()
-        prepare.prepare(DatasetConfig("small_span_corruption", {}, use_cached=False))
+        Recipe.of(DatasetConfig("small_span_corruption", {}, use_cached=False)).make()
         return capsys.readouterr().out
 
     assert said() == ""
@@ -174,7 +175,7 @@ def test_a_part_of_a_text_is_used_and_said(
     assert_named(said(), ["LIMIT=5", "make data DATASET=small FILES="])
     export(place)
     # a name of the table
-    monkeypatch.setattr(prepare, "built_in", lambda: {**built_in(), "small": built_in()["wikitext"]})
+    monkeypatch.setattr(recipe, "built_in", lambda: {**built_in(), "small": built_in()["wikitext"]})
     manifest = read_manifest(exported)
     assert "files that were given" in said()
     write_manifest(exported, dataclasses.replace(manifest, source={"kind": "hugging face"}))
@@ -187,12 +188,12 @@ def test_a_part_of_a_text_is_used_and_said(
 def test_a_runner_that_is_none_is_said_before_the_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("T5XPG_DATA_DIR", str(tmp_path))
     with refused("Did you mean SparkRunner"):
-        prepare.cache("pydocs_span_corruption", runner="SparkRuner")
+        making.cache("pydocs_span_corruption", runner="SparkRuner")
     assert not list(tmp_path.iterdir())
 
 
 def test_tasks_of_users_may_read_any_text_of_a_store(monkeypatch: pytest.MonkeyPatch) -> None:
     pulled: list[Path] = []
     monkeypatch.setattr(stores, "pull_all", lambda folder, wanted=None: pulled.append(folder))
-    data_state.pull_for_task(None)
+    making.pull_for_task(None)
     assert pulled == [paths.cache_directory(), paths.data_directory()]
