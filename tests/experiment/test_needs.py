@@ -109,7 +109,7 @@ def write_files(place: Path) -> None:
 
 
 def refusal(stream: DatasetConfig, *needed: needs.Need) -> str:
-    """What `prepare` refuses, which is the only problem that `make check` finds."""
+    """What `Recipe.make` refuses, which is the only problem that `make check` finds."""
     with pytest.raises(UserError) as error:
         Recipe.of(stream, needed).make()
     assert Recipe.of(stream, needed).problems == (str(error.value),)
