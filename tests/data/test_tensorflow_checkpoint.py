@@ -6,18 +6,12 @@ Its numbers are compared with T5X's reading in tests/exchange/t5x/test_params.py
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from t5xpg.data.tensorflow_checkpoint import TensorFlowCheckpoint
 from tests.refusals import refused
 from tests.t5x_goldens import unpack
 
 PREFIX = "model.ckpt-5"
-
-
-@pytest.fixture
-def prefix(tmp_path: Path) -> Path:
-    return unpack("mesh_tensorflow", tmp_path) / PREFIX
 
 
 def change(file: Path, at: int) -> None:
@@ -38,7 +32,8 @@ def test_texts_are_refused(tmp_path: Path) -> None:
         found.read("name")
 
 
-def test_damage_is_said(prefix: Path) -> None:
+def test_damage_is_said(tmp_path: Path) -> None:
+    prefix = unpack("mesh_tensorflow", tmp_path) / PREFIX
     index, data = prefix.with_name(f"{PREFIX}.index"), prefix.with_name(f"{PREFIX}.data-00000-of-00001")
     change(data, 100)
     found = TensorFlowCheckpoint(prefix)

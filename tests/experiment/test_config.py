@@ -331,7 +331,6 @@ def test_the_embedding_is_rounded_up(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 # What is laid over an experiment (gin files end in .gin) and what its one message names.
 MISTAKES = {
-    "experiment.Experiment.eval_perod=4": "Did you mean eval_period",
     "losses.LossConfigg.z_loss=1": "Did you mean LossConfig",
     "loses.LossConfig.z_loss=1": "Did you mean losses",
     "OPTIMIZER=@optimizers.Adafacto()": "Did you mean Adafactor",
@@ -374,7 +373,6 @@ OF_FINE_TUNING = {
 }
 # Behind the experiment's own lines. What a file that cannot be read would have said is not missed beside.
 OF_FILES = {
-    "TRAIN_STEP = 3": "Did you mean TRAIN_STEPS",
     "BATCH_SIZE = (((": "an_experiment.gin, line",
     "include 'gin/models/byt5_tinny.gin'": "byt5_tiny.gin",
     "include '{file}'": "itself",

@@ -82,13 +82,6 @@ def export(place: Path, **options: Any) -> None:
     prepare.export_dataset("small", files=given, log=lambda line: None, force=True, **options)
 
 
-@pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch) -> Mock:
-    noted = Mock(wraps=subprocess.Popen)
-    monkeypatch.setattr(subprocess, "Popen", noted)
-    return noted
-
-
 @pytest.fixture(scope="module")
 def cached(place: Path) -> Iterator[prepare.DataIdentity]:
     """What `prepare` gives for the mixture, whose tasks nobody had cached."""
@@ -100,8 +93,9 @@ def cached(place: Path) -> Iterator[prepare.DataIdentity]:
 
 @pytest.mark.process
 def test_what_is_missing_is_made_once(
-    place: Path, cached: prepare.DataIdentity, started: Mock, capsys: pytest.CaptureFixture[str]
+    place: Path, cached: prepare.DataIdentity, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setattr(subprocess, "Popen", started := Mock(wraps=subprocess.Popen))
     assert cached.cache is not None
     assert set(cached.cache) == set(cached.data["sources"]) == {"prepared_own", "small_span_corruption"}
     capsys.readouterr()
