@@ -126,14 +126,13 @@ def test_a_cache_of_something_else_is_refused(place: Path, exported: Path, cache
     try:
         export(place)
         assert len(data_state.state_of(SMALL).problems) == 1
-        with pytest.raises(UserError) as error:
+        commands = [f"make cache TASK={task} MODULE" for task in ("prepared_own", "small_span_corruption")]
+        with refused("length", "50", "51", "the split train", *commands):
             prepare.prepare(MIX)
     finally:
         settings.write_text(kept)
         (place / "train.txt").write_text(sentences(60, seed=60))
         export(place)
-    commands = [f"make cache TASK={task} MODULE" for task in ("prepared_own", "small_span_corruption")]
-    assert_named(str(error.value), ["length", "50", "51", "the split train", *commands])
     assert prepare.prepare(MIX) == cached
 
 
