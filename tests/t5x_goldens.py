@@ -4,6 +4,7 @@ import hashlib
 import json
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from safetensors.numpy import load_file
@@ -11,6 +12,9 @@ from safetensors.numpy import load_file
 FOLDER = Path(__file__).parent / "goldens" / "t5x"
 CONTENTS: dict[str, dict[str, str]] = json.loads((FOLDER / "contents.json").read_text(encoding="utf-8"))
 CASES = sorted(CONTENTS)
+SIZES: dict[str, Any] = {
+    "emb_dim": 16, "num_heads": 3, "head_dim": 6, "mlp_dim": 24, "num_encoder_layers": 3, "num_decoder_layers": 2,
+}  # fmt: skip
 
 
 def unpack(case: str, folder: Path) -> Path:

@@ -36,18 +36,11 @@ def test_metrics_are_those_of_the_official_scripts(
     assert metric(answers, predictions) == pytest.approx(expected, abs=1e-9)
 
 
-def test_known_answers() -> None:
-    """By hand, as the scripts of SQuAD 2.0 and TriviaQA count them."""
-    assert metrics.squad([["Denver Broncos", "The Broncos"]], ["the Denver Broncos!"]) == {"em": 100.0, "f1": 100.0}
-    assert metrics.squad(["Santa Clara, California"], ["in Santa Clara"]) == pytest.approx({"em": 0.0, "f1": 200 / 3})
-    # one word twice counts once where the reference has it once
-    assert metrics.squad(["paris"], ["Paris paris"]) == pytest.approx({"em": 0.0, "f1": 200 / 3})
+def test_answers_of_which_nothing_is_left() -> None:
+    """Of empty texts, as the scripts of SQuAD 2.0 and TriviaQA count them."""
     # no answer: nothing is to be predicted; answers of which nothing is left do not count beside others
     assert metrics.squad(["", ""], ["", "Paris"]) == {"em": 50.0, "f1": 50.0}
     assert metrics.squad([["The", "Paris"]], ["a"]) == {"em": 0.0, "f1": 0.0}
-    assert metrics.trivia_qa([["Sun-Moon", "Sol"]], ["the sun moon"]) == {"em": 100.0, "f1": 100.0}
-    assert metrics.trivia_qa(["\u2018Sun\u2019"], ["sun"]) == {"em": 100.0, "f1": 100.0}
-    assert metrics.squad(["Sun-Moon"], ["the sun moon"]) == {"em": 0.0, "f1": 0.0}
     # texts of which nothing is left have no word in common
     assert metrics.trivia_qa(["The", "Sun"], ["a", "sun"]) == {"em": 100.0, "f1": 50.0}
 

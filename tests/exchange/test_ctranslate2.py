@@ -13,7 +13,7 @@ import pytest
 
 from t5xpg.evaluate.trained_model import parameters_and_vocabulary
 from t5xpg.exchange import to_transformers
-from t5xpg.exchange.huggingface.transformers_check import PYTHON_VARIABLE, run_with
+from t5xpg.exchange.huggingface.transformers_check import run_with
 from t5xpg.exchange.importing import import_checkpoint
 from t5xpg.experiment import config
 from t5xpg.experiment.assembly import assemble
@@ -40,8 +40,7 @@ print(json.dumps([tokenizer.convert_tokens_to_ids(answer.hypotheses[0]) for answ
 @pytest.mark.process
 @pytest.mark.skipif(not PEERS.is_file(), reason="make bench-peers installs CTranslate2")
 @pytest.mark.parametrize("name", ["t5", "t5_1_1"])
-def test_greedy_answers(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    monkeypatch.setenv(PYTHON_VARIABLE, "0")
+def test_greedy_answers(runs: Path, tmp_path: Path, name: str) -> None:
     import_checkpoint(str(FAMILIES / name), runs)
     loaded = config.load(name)
     folder = to_transformers.export(loaded, runs / name, None)[0]

@@ -37,9 +37,9 @@ def folder(tmp_path: Path) -> Path:
     return Path(shutil.copytree(FAMILIES / SOURCE, tmp_path / "given"))
 
 
-def change(folder: Path, name: str = "config.json", **values: Any) -> None:
-    said = json.loads((folder / name).read_text())
-    (folder / name).write_text(json.dumps({**said, **values}))
+def change(folder: Path, **values: Any) -> None:
+    said = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**said, **values}))
 
 
 def read(run: Path) -> tuple[config.LoadedConfig, Any, Any]:

@@ -15,7 +15,6 @@ from t5xpg.evaluate.trained_model import ADAPTER, INITIAL, parameters_and_vocabu
 from t5xpg.exchange import to_peft, to_transformers
 from t5xpg.exchange.huggingface.model_card import MARK
 from t5xpg.exchange.huggingface.params import module_names
-from t5xpg.exchange.huggingface.transformers_check import PYTHON_VARIABLE
 from t5xpg.exchange.importing import import_checkpoint
 from t5xpg.experiment import assembly, config
 from t5xpg.experiment.config import LoadedConfig, settings
@@ -66,12 +65,11 @@ def lora_run(runs: Path, name: str, *overrides: str) -> tuple[LoadedConfig, Path
 
 
 @pytest.fixture
-def run(runs: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setenv(PYTHON_VARIABLE, "0")
+def run(runs: Path) -> Any:
     return lora_run(runs, "byt5")
 
 
-def test_peft_finds_each_module_with_its_matrices(run: Any, runs: Path) -> None:
+def test_peft_finds_each_module_with_its_matrices(run: Any) -> None:
     loaded, path = run
     folder = to_peft.export(loaded, path)
     found = json.loads((folder / "adapter_config.json").read_text())
@@ -144,8 +142,7 @@ def test_a_base_that_was_trained_on_is_another(run: Any, monkeypatch: pytest.Mon
         to_peft.export(*run)
 
 
-def test_tables_cannot_be_adapted_in_peft(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(PYTHON_VARIABLE, "0")
+def test_tables_cannot_be_adapted_in_peft(runs: Path) -> None:
     loaded, path = lora_run(runs, "byt5", "LORA_KERNELS=('token_embedder/embedding',)")
     with refused("token_embedder/embedding", "FORMAT=hf"):
         to_peft.export(loaded, path)

@@ -6,7 +6,6 @@ That T5X restores what is written is tried with T5X itself by `python -m benchma
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
@@ -33,11 +32,7 @@ from t5xpg.models.shared_encoder_decoder import SharedEncoderDecoderModel
 from tests.refusals import refused
 from tests.small_models import seq2seq
 from tests.small_tokenizers import pieces_beside
-from tests.t5x_goldens import CONTENTS, described, unpack
-
-SIZES: dict[str, Any] = {
-    "emb_dim": 16, "num_heads": 3, "head_dim": 6, "mlp_dim": 24, "num_encoder_layers": 3, "num_decoder_layers": 2,
-}  # fmt: skip
+from tests.t5x_goldens import CONTENTS, SIZES, described, unpack
 
 
 def contents(folder: Path) -> dict[str, str]:

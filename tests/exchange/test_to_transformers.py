@@ -36,11 +36,6 @@ from tests.written_evaluations import write_evaluation
 NAMES = sorted(file.parent.name for file in FAMILIES.glob("*/answers.safetensors"))
 
 
-@pytest.fixture(autouse=True)
-def _unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(transformers_check.PYTHON_VARIABLE, "0")
-
-
 def export(runs: Path, name: str, output: Path | None = None) -> Path:
     """What an import of a family's golden is as an export."""
     if not (runs / name).exists():

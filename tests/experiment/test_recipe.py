@@ -83,13 +83,6 @@ def export(place: Path, **options: Any) -> None:
     making.export_dataset("small", files=given, log=lambda line: None, force=True, **options)
 
 
-@pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch) -> Mock:
-    noted = Mock(wraps=subprocess.Popen)
-    monkeypatch.setattr(subprocess, "Popen", noted)
-    return noted
-
-
 @pytest.fixture(scope="module")
 def cached(place: Path) -> Iterator[DataIdentity]:
     """What `prepare` gives for the mixture, whose tasks nobody had cached."""
@@ -101,8 +94,9 @@ def cached(place: Path) -> Iterator[DataIdentity]:
 
 @pytest.mark.process
 def test_what_is_missing_is_made_once(
-    place: Path, cached: DataIdentity, started: Mock, capsys: pytest.CaptureFixture[str]
+    place: Path, cached: DataIdentity, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setattr(subprocess, "Popen", started := Mock(wraps=subprocess.Popen))
     assert cached.cache is not None
     assert set(cached.cache) == set(cached.data["sources"]) == {"prepared_own", "small_span_corruption"}
     capsys.readouterr()
@@ -133,14 +127,13 @@ def test_a_cache_of_something_else_is_refused(place: Path, exported: Path, cache
     try:
         export(place)
         assert len(Recipe.of(SMALL).problems) == 1
-        with pytest.raises(UserError) as error:
+        commands = [f"make cache TASK={task} MODULE" for task in ("prepared_own", "small_span_corruption")]
+        with refused("length", "50", "51", "the split train", *commands):
             Recipe.of(MIX).make()
     finally:
         settings.write_text(kept)
         (place / "train.txt").write_text(sentences(60, seed=60))
         export(place)
-    commands = [f"make cache TASK={task} MODULE" for task in ("prepared_own", "small_span_corruption")]
-    assert_named(str(error.value), ["length", "50", "51", "the split train", *commands])
     assert Recipe.of(MIX).make() == cached
 
 

@@ -15,16 +15,11 @@ ALONG_DATA, ALONG_MODEL, ALL = (0, 2, 4, 6), (0, 1), tuple(range(8))
 WHOLE, PART = 64 * 256 * 4, 16 * 256 * 4  # of float32, and the rows of one device
 
 
-@pytest.fixture(scope="module")
-def programs() -> dict[str, str]:
-    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
-    return json.loads(
-        run_python("from tests.check.plan import small_programs as s; s.main()", env={**os.environ, **flags})
-    )
-
-
 @pytest.mark.process
-def test_kinds_bytes_and_axes(programs) -> None:
+def test_kinds_bytes_and_axes() -> None:
+    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
+    program = "from tests.check.plan import small_programs as s; s.main()"
+    programs = json.loads(run_python(program, env={**os.environ, **flags}))
     for name, times, *expected in (
         ("all-reduce", 1, "all-reduce", PART, ("data",), ALONG_DATA),
         # bfloat16, though CPUs add it up in float32

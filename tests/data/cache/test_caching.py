@@ -38,11 +38,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture
-def no_child(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subprocess, "Popen", Mock(side_effect=AssertionError("a process was started")))
-
-
 def checked(folder: Path, **changes: Any) -> Record | None:
     """The record of the cache, compared with its text and its vocabulary."""
     given = {"export": read_manifest(folder / "data" / "mine").identity, "vocabulary": BYTES.to_json()} | changes
@@ -63,8 +58,8 @@ def test_an_up_to_date_cache_is_not_made_again(folder: Path) -> None:
     assert {split: files[0]["sha256"] for split, files in identity["source"]["splits"].items()} == manifest.identity
 
 
-@pytest.mark.usefixtures("no_child")
 def test_a_cache_of_the_table_is_compared_without_tensorflow(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subprocess, "Popen", Mock(side_effect=AssertionError("a process was started")))
     found = checked(folder)
     assert found is not None
     assert found == record.read(folder / "cache" / TASK)

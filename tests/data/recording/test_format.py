@@ -29,9 +29,9 @@ def make_batch(spec: BatchSpec, seed: int, highest: int = 69999) -> Batch:
     return batch
 
 
-def write(folder: Path, batches: list[Batch], spec: BatchSpec = SPEC, name: str = "train") -> None:
+def write(folder: Path, batches: list[Batch], spec: BatchSpec = SPEC) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    with StreamWriter(folder, name, spec) as writer:
+    with StreamWriter(folder, "train", spec) as writer:
         for batch in batches:
             writer.write(batch)
 

@@ -55,10 +55,10 @@ def files_of(name: str) -> SourceFiles:
     return SourceFiles(providers.find_provider(config(name)), config(name))
 
 
-def file_of(name: str, folder: Path, split: str = "train", number: int = 1) -> Path:
+def file_of(name: str, folder: Path, split: str = "train") -> Path:
     if name == TEXT:
-        return folder / "text" / f"{split}-{number}.txt"
-    return folder / "cache" / CACHED / f"{split}.tfrecord-{number:05d}-of-00003"
+        return folder / "text" / f"{split}-1.txt"
+    return folder / "cache" / CACHED / f"{split}.tfrecord-00001-of-00003"
 
 
 def cut_short(path: Path) -> None:

@@ -33,7 +33,6 @@ from t5xpg.models.rng import stream_key
 from t5xpg.optim.optimizers import AdamW
 from t5xpg.optim.state import TrainState, of_parameters
 from t5xpg.optim.step import make_train_step
-from tests.refusals import refused
 from tests.small_tokenizers import byte_level
 from tests.workplace import sentences
 
@@ -60,9 +59,6 @@ def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     export_dataset("mine", files={"train": [folder / "mine.jsonl"]}, **quiet)
     train_vocabulary("mine", VocabularySettings(size=80, extra_ids=64), name="small", **quiet)
     copy_vocabulary("mine", byte_level(folder / "bytes"), name="bytes_of", **quiet)
-    # sentinels that stand before other tokens
-    early = byte_level(folder / "early", special=("<pad>", "</s>", "<extra_id_0>", "<extra_id_1>"))
-    copy_vocabulary("mine", early, name="early", extra_ids=0, **quiet)
     register_tasks(folder / "data")
     for name in seqio.TaskRegistry.names():
         if name.startswith("mine_"):  # a buffer of 1,000 takes longest of all to fill and to write
@@ -125,9 +121,3 @@ def test_is_cached_as_its_vocabulary_says(data_dir: Path, name: str, tmp_path: P
     described = definition.definition_of(task, lambda path: "")["features"]["inputs"]["vocabulary"]
     assert described["model_sha256"] == vocabulary.to_json()["model_sha256"]
     assert "model_file" not in described
-
-
-def test_span_corruption_needs_sentinels_at_the_end() -> None:
-    config = DatasetConfig("mine_span_corruption_mine_early", {"inputs": 64, "targets": 24}, use_cached=False)
-    with refused("last ids"):
-        providers.check(providers.find_provider(config), config)

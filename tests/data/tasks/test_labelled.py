@@ -222,7 +222,7 @@ def test_answers_without_a_model() -> None:
     assert found["trivia_qa_open"]["majority"] == {"em": 100.0, "f1": 100.0}  # all have the same answers
 
 
-def test_data_that_is_not_there(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def reading(name: str) -> seqio.Task:
         source = seqio.TfdsDataSource(name, tfds_data_dir=str(tmp_path), splits=("train", "validation"))
         return seqio.TaskRegistry.get("squad").replace(source=source)

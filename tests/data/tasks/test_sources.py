@@ -120,8 +120,10 @@ if "source_lines" not in seqio.TaskRegistry.names():
 """
 
 
-def write_sources(folder: Path) -> None:
-    """Write the same texts, of one line each, in every format below `folder`, and the module."""
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The same texts, of one line each, in every format; the module of their tasks, imported; the caches of some."""
+    folder = tmp_path_factory.mktemp("sources")
     (folder / "source_tasks.py").write_text(MODULE)
     hub = make_hub(folder / "hub", "prose", train=20, validation=21)
     tables = {split: pyarrow.parquet.read_table(hub / "prose" / split / "00000.parquet") for split in SPLITS}
@@ -131,13 +133,6 @@ def write_sources(folder: Path) -> None:
     for split, rows in texts.items():
         for number in range(2):
             (folder / "lines" / f"{split}-{number}.txt").write_text("".join(f"{row}\n" for row in rows[number::2]))
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The sources, their module imported, and the caches of some."""
-    folder = tmp_path_factory.mktemp("sources")
-    write_sources(folder)
     earlier = seqio.utils.get_global_cache_dirs()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(folder))

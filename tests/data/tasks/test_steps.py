@@ -49,23 +49,6 @@ def _runs(side: Sequence[int]) -> list[list[int]]:
     return runs
 
 
-@pytest.mark.parametrize(
-    ("masked", "inputs", "targets"),
-    [
-        ("..##.###", [10, 11, 639, 14, 638], [639, 12, 13, 638, 15, 16, 17]),
-        ("##...#..", [639, 12, 13, 14, 638, 16, 17], [10, 11, 639, 15, 638]),
-        ("#.#.#.#.", [639, 11, 638, 13, 637, 15, 636, 17], [10, 639, 12, 638, 14, 637, 16, 636]),
-    ],
-)
-def test_fixed_masks(masked: str, inputs: list[int], targets: list[int]) -> None:
-    """By hand and by t5; the reference restores the text."""
-    tokens, mask = list(range(10, 18)), [mark == "#" for mark in masked]
-    assert restored(inputs, targets) == tokens
-    functions = (t5.noise_span_to_unique_sentinel, t5.nonnoise_span_to_unique_sentinel)
-    given = (tf.constant(tokens), tf.constant(mask), VOCABULARY, None)
-    assert [function(*given).numpy().tolist() for function in functions] == [inputs, targets]
-
-
 @pytest.fixture(scope="module")
 def documents(real_texts: list[str]) -> list[np.ndarray]:
     return [np.frombuffer(text.encode(), np.uint8).astype(np.int32) + 3 for text in real_texts]

@@ -6,6 +6,7 @@ import pytest
 import seqio
 
 from t5xpg.data.spec import SpanCorruption
+from t5xpg.data.stream import worker
 from t5xpg.data.tasks import steps
 from t5xpg.data.tasks.table import register_tasks
 from t5xpg.data.tasks.task_names import cache_command, known_tasks, rows, tfds_rows
@@ -36,6 +37,7 @@ def test_knows_the_export(data_dir: Path) -> None:
     assert set(task.output_features) == {"inputs", "targets"}
     assert task.output_features["inputs"].vocabulary == seqio.ByteVocabulary(extra_ids=125)
     assert task.supports_caching
+    assert worker._examples(seqio.get_mixture_or_task("mine_ul2"), "train") == 184  # the text of all seven
     # one that is not exported has tasks without files
     missing = seqio.TaskRegistry.get("wikitext_span_corruption")
     assert set(missing.splits) == {"train", "validation", "test"}

@@ -23,8 +23,8 @@ from tests.refusals import assert_named, refused
 from tests.workplace import left_by
 
 
-def row(i: int, length: int = 150) -> str:
-    return f'Row {i} "quoted" \\ \t'.ljust(length, "x")
+def row(i: int) -> str:
+    return f'Row {i} "quoted" \\ \t'.ljust(150, "x")
 
 
 def lines(path: Path) -> list[str]:

@@ -127,7 +127,7 @@ def test_reads_every_format(formats: dict[str, list[Path]]) -> None:
         assert list(records(part, FIELDS)) == PAIRS, name
 
 
-def test_parts_go_together_by_field_and_in_order(tmp_path: Path) -> None:
+def test_parts_go_together_by_field_and_in_order() -> None:
     def parts(names: str) -> list[str]:
         return [" ".join(map(str, part)) for part in parts_of([Path(name) for name in names.split()], FIELDS)]
 

@@ -5,11 +5,8 @@ import pickle
 from pathlib import Path
 
 import pytest
-import sentencepiece
 import seqio
 import tensorflow as tf
-from hypothesis import given
-from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from t5xpg.data.tasks.seqio_vocabularies import HuggingFaceVocabulary, from_seqio, model_file_of, to_seqio
@@ -21,7 +18,6 @@ from tests.refusals import refused
 from tests.small_tokenizers import byte_level, sentencepiece_model, with_spaces_in_pieces, word_pieces
 
 TEXTS = ("bag dem kib", "  bag\n\tdem ", "Zürich 日本 🎉", "", "< pad> <|s|>x", "a\u0301 ▁")
-ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 
 
 @pytest.fixture(scope="module")
@@ -56,17 +52,6 @@ def test_limits_of_the_tokenizer_do_not_count(folder: Path) -> None:
     tokenizer.save(str(file))
     assert len(vocabulary_of_file(file).encode("bag dem kib 123456")) > 8
     assert 0 not in vocabulary_of_file(file).encode("bag")
-
-
-@given(ANY_TEXT)
-def test_bytes_of_the_tokens_are_those_of_the_text(files: tuple[Path, Path], text: str) -> None:
-    if not any(special in text for special in ("<pad>", "</s>", "<unk>", "<extra_id_")):
-        of_bytes, with_spaces = map(vocabulary_of_file, files)
-        assert of_bytes.token_bytes()[of_bytes.encode(text)].sum() == len(text.encode())
-        assert of_bytes.decode(of_bytes.encode(text)) == text
-        # with the space before the first word; ▁ itself is a space to such a tokenizer
-        expected = len(text.replace("▁", " ").encode()) + (1 if text else 0)
-        assert with_spaces.token_bytes()[with_spaces.encode(text)].sum() == expected
 
 
 def test_pieces_of_words(folder: Path, files: tuple[Path, Path]) -> None:
@@ -187,24 +172,6 @@ def test_what_it_lacks_is_said(folder: Path) -> None:
             load(HUGGING_FACE, str(folder / name))
     with refused("padding"):
         load(HUGGING_FACE, str(byte_level(folder / "few")), 10_000).encode("a")
-
-
-@pytest.fixture(scope="module")
-def models(folder: Path) -> list[Vocabulary]:
-    """Of bytes, one that keeps text as it is and one that normalises it."""
-    keeps = {"normalization_rule_name": "identity", "remove_extra_whitespaces": False}
-    return [
-        vocabulary_of_file(Path(sentencepiece_model(folder / name, vocab_size=400, byte_fallback=True, **options)))
-        for name, options in (("lossless.model", keeps), ("normalising.model", {}))
-    ]
-
-
-@given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="▁\0")))
-def test_bytes_of_the_tokens_of_a_model_are_those_of_what_it_sees(models: list[Vocabulary], text: str) -> None:
-    lossless, normalising = ((one, one.token_bytes()[one.encode_plain(text)].sum()) for one in models)
-    assert lossless[1] == len(text.encode()) + (1 if text else 0)  # and a space
-    processor = sentencepiece.SentencePieceProcessor(model_file=normalising[0].model_file)
-    assert normalising[1] == len(processor.Normalize(text).replace("▁", " ").encode())
 
 
 def test_unknown_characters_are_no_bytes(folder: Path) -> None:

@@ -7,8 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import seqio
-from hypothesis import given
-from hypothesis import strategies as st
 
 from t5xpg.base.errors import UserError
 from t5xpg.data.tasks.seqio_vocabularies import from_seqio, to_seqio
@@ -43,17 +41,6 @@ def test_numbers_the_sentinels_of_each_convention(vocabulary: Vocabulary, size: 
     ids = vocabulary.encode("é<extra_id_0>b")
     assert ids == [0xC3 + 3, 0xA9 + 3, sentinels[0], ord("b") + 3]
     assert vocabulary.decode([*ids, 1, 70, 0]) == "é<extra_id_0>b"
-
-
-def test_ids_of_no_text_are_not_called_bytes() -> None:
-    assert BYTES.summary.startswith("bytes, 384 ids")
-    assert Vocabulary("ids", 0, unk_id=None, num_ids=32).summary.startswith("32 ids")
-
-
-@given(st.text(st.characters(exclude_categories=["Cs"])))
-def test_decode_inverts_encode(text: str) -> None:
-    for vocabulary in (BYTES, ORIGINAL, HUGGING_FACE):
-        assert vocabulary.decode(vocabulary.encode(text)) == text
 
 
 def test_decoding_drops_padding_and_unknown_ids_and_replaces_broken_bytes() -> None:
@@ -173,6 +160,7 @@ def test_agrees_with_seqio(model_file: str) -> None:
 def test_ids_that_are_no_text() -> None:
     ids = Vocabulary("ids", 0, unk_id=None, num_ids=50)
     assert (ids.size, ids.num_sentinels) == (50, 0)
+    assert ids.summary.startswith("50 ids")
     assert ids.encode(" 7 49  0 3") == [7, 49, 0, 3]
     assert ids.decode([7, 49, 0, 3, 50, 1, 5]) == "7 49 3"
     assert [ids.piece(token) for token in (0, 7, 50)] == ["0", "7", ""]

@@ -65,7 +65,7 @@ def logits(model: Model, params: Params, answers: Mapping[str, np.ndarray]) -> n
         model = dataclasses.replace(model, config=dataclasses.replace(model.config, decoder_start_token_id=2))
     batch = seq2seq(answers.get("inputs", answers["targets"]), answers["targets"])
     with jax.default_matmul_precision("highest"):
-        return np.asarray(jax.jit(model.logits)(params, batch))[SHOWN]
+        return np.asarray(model.logits(params, batch))[SHOWN]  # compiled, each change would be a program of its own
 
 
 # settings that are refused though transformers' logits are the same: it reads some in another version, or asks for none

@@ -88,18 +88,32 @@ def test_tokens_that_someone_added_behind_the_sentinels(text: str, place: str, t
         found(tmp_path)
 
 
-def test_a_tokenizer_with_more_than_its_pieces(tmp_path: Path) -> None:
-    """Tokens that someone has added are in tokenizer.json alone."""
+@pytest.fixture
+def definition(tmp_path: Path) -> dict[str, Any]:
+    """What tokenizer.json has of the pieces that lie beside it."""
     (tmp_path / "made").mkdir()
     made = vocabulary_of_file(Path(sentencepiece_model(tmp_path / "made" / "a.model")), 8)
     write_tokenizer(tmp_path, made, longest=64)
     assert found(tmp_path).kind == "sentencepiece"
-    definition = json.loads((tmp_path / "tokenizer.json").read_text())
+    return json.loads((tmp_path / "tokenizer.json").read_text())
+
+
+def test_a_tokenizer_with_more_than_its_pieces(tmp_path: Path, definition: dict[str, Any]) -> None:
+    """Tokens that someone has added are in tokenizer.json alone."""
     definition["added_tokens"].append({**definition["added_tokens"][-1], "id": 72, "content": "Ærø", "special": False})
     definition["model"]["vocab"].append(["Ærø", 0.0])
     (tmp_path / "tokenizer.json").write_text(json.dumps(definition))
     assert found(tmp_path).kind == "huggingface"
     assert 72 in found(tmp_path).encode("bad Ærø")
+
+
+def test_a_tokenizer_that_reads_texts_otherwise_than_its_pieces(tmp_path: Path, definition: dict[str, Any]) -> None:
+    """transformers reads tokenizer.json; where it was changed, the pieces beside it are of an earlier tokenizer."""
+    definition["normalizer"]["normalizers"].insert(0, {"type": "Lowercase"})
+    (tmp_path / "tokenizer.json").write_text(json.dumps(definition))
+    lower = found(tmp_path)
+    assert lower.kind == "huggingface"
+    assert lower.encode("BAD bag") == lower.encode("bad bag")
 
 
 def test_sentinels_of_a_tokenizer_that_count_upwards(tmp_path: Path) -> None:
@@ -124,18 +138,3 @@ def test_what_does_not_fit(tmp_path: Path) -> None:
     byte_level(tmp_path / "other", ("</s>", "<pad>"))
     with refused("padding", " 1", " 0"):
         vocabulary_of_folder(tmp_path / "other", {"vocab_size": 1000})
-
-
-def test_a_tokenizer_that_reads_texts_otherwise_than_its_pieces(tmp_path: Path) -> None:
-    """transformers reads tokenizer.json; where it was changed, the pieces beside it are of an earlier tokenizer."""
-    (tmp_path / "made").mkdir()
-    write_tokenizer(
-        tmp_path, vocabulary_of_file(Path(sentencepiece_model(tmp_path / "made" / "a.model")), 8), longest=64
-    )
-    assert found(tmp_path).kind == "sentencepiece"
-    definition = json.loads((tmp_path / "tokenizer.json").read_text())
-    definition["normalizer"]["normalizers"].insert(0, {"type": "Lowercase"})
-    (tmp_path / "tokenizer.json").write_text(json.dumps(definition))
-    lower = found(tmp_path)
-    assert lower.kind == "huggingface"
-    assert lower.encode("BAD bag") == lower.encode("bad bag")

@@ -16,8 +16,8 @@ FRAGMENT = (paths.GIN / "engines" / "t5x.gin").read_text(encoding="utf-8")
 ADAFACTOR = ["gin/optimizers/adafactor.gin"]
 
 
-def experiment(*overrides: str, name: str = "byt5_tiny", adafactor: bool = True) -> Experiment:
-    return config.load(name, ["EMA_DECAY=None", *overrides], ADAFACTOR if adafactor else []).experiment
+def experiment(*overrides: str, adafactor: bool = True) -> Experiment:
+    return config.load("byt5_tiny", ["EMA_DECAY=None", *overrides], ADAFACTOR if adafactor else []).experiment
 
 
 def test_every_macro_of_the_fragment_is_said_and_no_other() -> None:

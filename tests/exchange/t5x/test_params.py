@@ -3,7 +3,6 @@
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
@@ -20,9 +19,7 @@ from t5xpg.models.positions import Buckets
 from t5xpg.optim.optimizers import Adafactor
 from tests.refusals import refused
 from tests.small_models import seq2seq
-from tests.t5x_goldens import CASES, CONTENTS, answers, described, unpack
-
-SIZES = {"emb_dim": 16, "num_heads": 3, "head_dim": 6, "mlp_dim": 24, "num_encoder_layers": 3, "num_decoder_layers": 2}
+from tests.t5x_goldens import CASES, CONTENTS, SIZES, answers, described, unpack
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -68,9 +65,8 @@ def stored(arrays: Mapping[str, np.ndarray]) -> StoredCheckpoint:
     return StoredCheckpoint(Path("given"), T5X, {name: one(array) for name, array in arrays.items()}, ())
 
 
-def a_model(**changes: Any) -> dict[str, np.ndarray]:
-    config = T5Config(vocab_size=48, **{**SIZES, **changes})
-    abstract = EncoderDecoderModel(config).abstract_params()
+def a_model() -> dict[str, np.ndarray]:
+    abstract = EncoderDecoderModel(T5Config(vocab_size=48, **SIZES)).abstract_params()
     return {
         f"target/{name}": np.zeros(leaf.shape, np.float32) for name, leaf in flatten_dict(abstract, sep="/").items()
     }
