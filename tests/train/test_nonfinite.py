@@ -55,16 +55,6 @@ def step_of(optimizer: Adafactor | AdamW, skip: bool):
     )
 
 
-def test_squares_are_those_of_the_gradients_and_make_up_the_norm() -> None:
-    optimizer = AdamW(0.1)
-    state = new_state(optimizer)
-    _, metrics = step_of(optimizer, False)(state, batch(0))
-    squares = np.asarray(metrics["gradient_squares"])
-    assert squares.shape == (len(NAMES),)
-    assert float(metrics["gradient_norm"]) == pytest.approx(float(np.sqrt(squares.sum())), rel=1e-6)
-    assert nonfinite.find(1, jax.device_get(metrics), PARAMS) is None
-
-
 def test_what_is_not_finite_is_named() -> None:
     optimizer = AdamW(0.1)
     state = broken(new_state(optimizer), "decoder/logits_dense/kernel", -np.inf)
