@@ -21,6 +21,7 @@ from t5xpg.models.shared_encoder_decoder import SharedEncoderDecoderModel
 from t5xpg.optim import state
 from t5xpg.optim.step import make_train_step
 from tests.models import plain_transformer
+from tests.models.test_beyond_t5 import parameters
 from tests.optim.test_step import Plain
 from tests.refusals import refused
 from tests.small_models import SIZES, relative_l2, seq2seq
@@ -37,13 +38,7 @@ def prompted(model: Model) -> Model:
     return dataclasses.replace(model, config=dataclasses.replace(model.config, prompt_tokens=P))
 
 
-@functools.cache
-def base() -> Any:
-    """Parameters whose position biases matter."""
-    made = MODEL.init(jax.random.key(0))
-    for stack in ("encoder", "decoder"):
-        made[stack]["relpos_bias"]["rel_embedding"] *= 3.0
-    return made
+base = functools.cache(lambda: parameters(MODEL))
 
 
 def trained(adapter: Adapter, model: Model) -> Any:
@@ -88,13 +83,13 @@ def test_lora_begins_as_the_model_with_its_layers_apart_or_together(kind: type[M
         together = stacked_own[stack]["layers"][name]["query"]["kernel"]
         for part in ("lora_a", "lora_b"):
             np.testing.assert_array_equal(apart[part], together[part][index])
-    for adapted, parameters in ((model, own), (stacked, stacked_own)):
+    for adapted, added in ((model, own), (stacked, stacked_own)):
         shapes, axes = lora.abstract_params(adapted), lora.logical_axes(adapted)
         assert jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), shapes) == jax.tree.map(
-            lambda leaf: (leaf.shape, leaf.dtype), parameters
+            lambda leaf: (leaf.shape, leaf.dtype), added
         )
         lengths = jax.tree.map(len, axes, is_leaf=lambda node: isinstance(node, tuple))
-        assert lengths == jax.tree.map(lambda leaf: leaf.ndim, parameters)
+        assert lengths == jax.tree.map(lambda leaf: leaf.ndim, added)
     doubled = jax.tree.map(lambda leaf: leaf + 0.5, stacked_own)
     layers = jax.tree.map(lambda leaf: leaf + 0.5, own)
     whole, stacked_whole = lora.applied(params, layers), lora.applied(stacked_params, doubled)

@@ -14,6 +14,7 @@ from t5xpg.models.config import T5Config
 from t5xpg.models.decoder_only import DecoderOnlyModel
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
 from t5xpg.models.encoder_only import EncoderOnlyModel
+from t5xpg.models.model import Model
 from t5xpg.models.parts import Embeddings, EncoderSizes, Heads, Ngrams, Windows
 from t5xpg.models.positions import Buckets, Rotary
 from tests.models import plain_transformer
@@ -74,7 +75,7 @@ def model_of(name: str, **more: Any) -> EncoderDecoderModel:
     return EncoderDecoderModel(T5Config(**{**SIZES, **OPTIONS[name], **more}))
 
 
-def parameters(model: EncoderDecoderModel) -> Any:
+def parameters(model: Model) -> Any:
     """Parameters of which each matters: norms are not 1, and differences of positions are large."""
     keys = iter(jax.random.split(jax.random.key(3), 500))
 
