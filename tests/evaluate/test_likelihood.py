@@ -14,9 +14,8 @@ from t5xpg.models.decoder_only import DecoderOnlyModel
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
 from t5xpg.models.model import Model
 from tests.refusals import refused
-from tests.small_models import SIZES
+from tests.small_models import ONE_LAYER, SIZES
 
-ONE_LAYER = {"num_encoder_layers": 1, "num_decoder_layers": 1}
 BYTES = Vocabulary()
 M, E = BYTES.sentinel_id(0), BYTES.eos_id
 PAIRS = [("the owl", " sat"), ("", "ab"), ("a ", "mouse <extra_id_1>"), ("another context", "s")]

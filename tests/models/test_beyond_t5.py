@@ -19,7 +19,7 @@ from t5xpg.models.parts import Embeddings, EncoderSizes, Heads, Ngrams, Windows
 from t5xpg.models.positions import Buckets, Rotary
 from tests.models import plain_transformer
 from tests.refusals import refused
-from tests.small_models import relative_l2, seq2seq, with_layers_of
+from tests.small_models import ONE_LAYER, relative_l2, seq2seq, with_layers_of
 
 SIZES: dict[str, Any] = {
     "vocab_size": 29, "emb_dim": 12, "num_heads": 4, "head_dim": 6, "num_encoder_layers": 2, "num_decoder_layers": 2,
@@ -27,8 +27,6 @@ SIZES: dict[str, Any] = {
 }  # fmt: skip
 # of models with windows: a third layer has the first one's window again
 THREE_LAYERS: dict[str, Any] = {"num_encoder_layers": 3, "num_decoder_layers": 3}
-# of options that are the same in every layer
-ONE_LAYER: dict[str, Any] = {"num_encoder_layers": 1, "num_decoder_layers": 1}
 ROTARY = Rotary(base=100.0)
 T5GEMMA: dict[str, Any] = {
     "positions": ROTARY, "heads": Heads(num_kv_heads=2, logit_softcap=1.5), "layer_norms": "both", "logit_softcap": 2.0,

@@ -17,7 +17,7 @@ from t5xpg.models.encoder_decoder import EncoderDecoderModel
 from t5xpg.models.parts import Embeddings, EncoderSizes
 from t5xpg.models.positions import Buckets
 from tests.refusals import refused
-from tests.small_models import SIZES, equations, seq2seq
+from tests.small_models import ONE_LAYER, SIZES, equations, seq2seq
 
 
 @functools.cache
@@ -62,15 +62,15 @@ def test_a_parameter_starts_the_same_whatever_else_there_is():
 
 def test_a_row_of_padding_is_finite():
     """That padding changes nothing else: test_beyond_t5.py."""
-    model, params = model_and_params()
+    model, params = model_and_params(**ONE_LAYER)
     batch = rows([(5, 3), (0, 0)], S=7, T=6)
     found = jax.jit(jax.value_and_grad(lambda params: model.logits(params, batch).sum()))(params)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(found))
 
 
 def test_dropout_needs_a_key_and_depends_on_nothing_else():
-    without, params = model_and_params()
-    model = EncoderDecoderModel(T5Config(**SIZES, dropout_rate=0.3))
+    without, params = model_and_params(**ONE_LAYER)
+    model = EncoderDecoderModel(T5Config(**{**SIZES, **ONE_LAYER}, dropout_rate=0.3))
     batch = rows([(7, 6), (5, 4)], S=7, T=6)
     logits = jax.jit(lambda params, key: model.logits(params, batch, dropout_key=key))
     off = jax.jit(lambda params: model.logits(params, batch))(params)

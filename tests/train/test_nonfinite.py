@@ -16,12 +16,10 @@ from t5xpg.optim.state import TrainState, of_parameters
 from t5xpg.optim.step import make_train_step
 from t5xpg.train import nonfinite
 from tests.refusals import assert_named
-from tests.small_models import seq2seq
+from tests.small_models import ONE_LAYER, SIZES, seq2seq
 
 V, B, S, T = 16, 4, 6, 5
-MODEL = EncoderDecoderModel(
-    T5Config(vocab_size=V, emb_dim=8, num_heads=2, head_dim=4, num_encoder_layers=1, num_decoder_layers=1, mlp_dim=16)
-)
+MODEL = EncoderDecoderModel(T5Config(**{**SIZES, **ONE_LAYER, "vocab_size": V}))
 PARAMS = MODEL.abstract_params()
 NAMES = nonfinite.parameter_names(PARAMS)
 

@@ -15,8 +15,8 @@ from t5xpg.models.encoder_decoder import EncoderDecoderModel
 from t5xpg.models.parts import Embeddings, Windows
 from t5xpg.models.positions import Buckets
 from t5xpg.models.shared_encoder_decoder import SharedEncoderDecoderModel
-from tests.models.test_beyond_t5 import NGRAMS, ONE_LAYER, REDLLM, SIZES, T5GEMMA, T5GEMMA2
-from tests.small_models import seq2seq
+from tests.models.test_beyond_t5 import NGRAMS, REDLLM, SIZES, T5GEMMA, T5GEMMA2
+from tests.small_models import ONE_LAYER, seq2seq
 
 B, N, S, T = 4, 3, 9, 6
 LENGTHS = (9, 4, 1, 0)  # of the inputs
@@ -63,11 +63,11 @@ def full_batch(inputs: np.ndarray, continuations: np.ndarray, converter: str) ->
     ("dtype", "tolerance", "of", "beams", "reordered", "more"),
     [
         ("float32", 2e-5, ENC_DEC, None, False, {}),
-        ("float32", 2e-5, ENC_DEC, N, False, {}),
+        ("float32", 2e-5, ENC_DEC, N, False, ONE_LAYER),
         ("float32", 2e-5, ENC_DEC, N, True, {"positions": Buckets(in_every_layer=True)}),
         ("bfloat16", 0.1, ENC_DEC, N, True, {}),
-        ("float32", 2e-5, LM, None, False, {}),
-        ("float32", 2e-5, PREFIX_LM, N, False, {}),
+        ("float32", 2e-5, LM, None, False, ONE_LAYER),
+        ("float32", 2e-5, PREFIX_LM, N, False, ONE_LAYER),
         ("float32", 2e-5, PREFIX_LM, N, True, {}),
         ("bfloat16", 0.1, LM, N, True, {}),
         ("float32", 2e-5, ENC_DEC, None, False, REDLLM),
@@ -77,7 +77,7 @@ def full_batch(inputs: np.ndarray, continuations: np.ndarray, converter: str) ->
         ("float32", 2e-5, ENC_DEC, N, True, T5GEMMA2),
         ("float32", 2e-5, LM, N, True, GEMMA),
         ("float32", 2e-5, PREFIX_LM, None, False, {**GEMMA, "windows": Windows(decoder=20)}),
-        ("float32", 2e-5, ENC_DEC, N, True, {**REDLLM, "prompt_tokens": 3}),
+        ("float32", 2e-5, ENC_DEC, N, True, {**REDLLM, "prompt_tokens": 3, **ONE_LAYER}),
         ("float32", 2e-5, PREFIX_LM, None, False, {"prompt_tokens": 3, **ONE_LAYER}),
         ("float32", 2e-5, ENC_DEC, N, True, {**NGRAMS, **ONE_LAYER}),
         ("float32", 2e-5, LM, N, True, {**NGRAMS, "prompt_tokens": 3, **ONE_LAYER}),
