@@ -20,6 +20,7 @@ SIZES: dict[str, Any] = {
     "vocab_size": 29, "emb_dim": 12, "num_heads": 3, "head_dim": 5, "num_encoder_layers": 2, "num_decoder_layers": 2,
     "mlp_dim": 14,
 }  # fmt: skip
+ONE_LAYER: dict[str, Any] = {"num_encoder_layers": 1, "num_decoder_layers": 1}
 GOLDENS = Path(__file__).parent / "goldens"
 FAMILIES = GOLDENS / "families"
 

@@ -3,9 +3,11 @@
 import json
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
@@ -120,17 +122,21 @@ class KilledError(BaseException):
     pass
 
 
-def test_a_push_that_ends_anywhere_leaves_a_whole_state(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    put, left = MemoryFileSystem.pipe_file, 0
+@contextmanager
+def killed_after(count: int, name: str) -> Iterator[None]:
+    """In the block the store is asked `count` times to do what its method `name` does; the next time is a kill."""
+    method, left = getattr(MemoryFileSystem, name), iter(range(count))
 
     def dying(self: Any, *arguments: Any, **named: Any) -> None:
-        nonlocal left
-        left -= 1
-        if left < 0:
+        if next(left, None) is None:
             raise KilledError
-        put(self, *arguments, **named)
+        method(self, *arguments, **named)
 
-    monkeypatch.setattr(MemoryFileSystem, "pipe_file", dying)
+    with mock.patch.object(MemoryFileSystem, name, dying):
+        yield
+
+
+def test_a_push_that_ends_anywhere_leaves_a_whole_state(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stores, "_TRANSFERS", 1)
     former: dict[str, str] = {}
     reached = 0
@@ -140,14 +146,13 @@ def test_a_push_that_ends_anywhere_leaves_a_whole_state(machine: Machine, monkey
         (folder / "checkpoints" / str(round - 2) / "params").unlink(missing_ok=True)
         now = contents(folder)
         for allowed in range(10):
-            left = allowed
             try:
-                stores.push(machine("one"))
+                with killed_after(allowed, "pipe_file"):
+                    stores.push(machine("one"))
             except KilledError:
                 found = former
             else:
                 found = now
-            left = 100
             stores.pull(fresh := machine(f"fresh_{round}_{allowed}"))
             assert contents(fresh) == found
             stores.pull(machine("one"))
@@ -189,26 +194,13 @@ def test_killed_between_the_manifest_and_its_record(
 
 
 @pytest.mark.parametrize("allowed", range(6))
-def test_a_removal_that_ends_anywhere_removes_the_whole_run(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch, allowed: int
-) -> None:
+def test_a_removal_that_ends_anywhere_removes_the_whole_run(machine: Machine, allowed: int) -> None:
     write(folder := machine("one"), metrics="1\n", checkpoint_1="a")
     stores.push(folder)
     write(folder, metrics="1\n2\n", checkpoint_2="b")
     stores.push(folder)
-    left, remove_file = allowed, MemoryFileSystem.rm_file
-
-    def dying(self: Any, name: str) -> None:
-        nonlocal left
-        left -= 1
-        if left < 0:
-            raise KilledError
-        remove_file(self, name)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(MemoryFileSystem, "rm_file", dying)
-        with pytest.raises(KilledError):
-            stores.remove(folder)
+    with killed_after(allowed, "rm_file"), pytest.raises(KilledError):
+        stores.remove(folder)
     stores.pull(fresh := machine("fresh"))
     assert not contents(fresh), "an earlier state is there again"
     with refused("holds nothing any more"):

@@ -82,7 +82,6 @@ def test_options_that_are_none_or_would_be_ignored(capsys: pytest.CaptureFixture
         program_refused(capsys, typed.split(), named, code=2)
     for typed, named in (
         ("vocab mine --tokenizer=x --name=y --seed=0", "SEED="),
-        ("vocab mine --eos-token=x", "EOS_TOKEN"),
         ("verify-claim --receipt=x --steps=9", "STEPS="),
         ("sweep optimizers_tiny --times --launcher=slurm", "TIMES=1"),
         ("report optimizers_tiny --gin.RANDOM_SEED=1", "sweep.toml"),

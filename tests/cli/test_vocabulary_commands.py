@@ -57,16 +57,16 @@ def test_shows_what_others_call_the_sentinels_of_bytes(program: Any) -> None:
 
 def test_mistakes_are_said(program: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = byte_level(tmp_path / "gpt", special=("<end>",))
-    for command, option, named in (
+    for command, option, *named in (
         ("tokens mine_span_corruption", "--ids=384", "384"),
         ("tokens mine_span_corruption", "--ids=a", "whole numbers"),
         ("tokens mine_span_corruption --ids=1", "--text=a", "TEXT="),
         ("tokens mine_span_corruption_mine_bpe_9", "--ids=1", "make vocab DATASET="),
         ("vocab mine --model=bpe --byte-fallback", "--size=90", "SIZE=90"),
         ("vocab mine", "--sample=some", "SAMPLE=some"),
-        ("vocab mine", "--eos-token=x", "TOKENIZER="),
+        ("vocab mine", "--eos-token=x", "EOS_TOKEN", "TOKENIZER="),
         ("vocab mine", "--model=words", "Did you mean word?"),
         ("vocab mine", f"--tokenizer={file}", "VOCAB="),
         ("vocab mine --name=gpt", f"--tokenizer={file}", "EOS_TOKEN="),
     ):
-        program_refused(capsys, [*command.split(), option], named)
+        program_refused(capsys, [*command.split(), option], *named)

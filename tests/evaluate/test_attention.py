@@ -5,10 +5,12 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.evaluate.attention import of_examples
 from t5xpg.experiment import config
+from t5xpg.models.attention import Attention
 from t5xpg.models.attention.biases import DenseBias
 from t5xpg.models.encoder_decoder import EncoderDecoderModel, T5Config
 from t5xpg.models.layers import OFF
@@ -21,32 +23,24 @@ INPUTS = np.array([[70, 80, 90, 1, 0, 0], [70, 80, 90, 100, 110, 1]], np.int32)
 TARGETS = np.array([[65, 1, 0, 0], [66, 67, 68, 1]], np.int32)
 
 
-def test_weights_are_those_of_the_layers() -> None:
+def test_weights_are_those_of_the_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     """The values, mixed by the weights of the last layer, are what the layer's own attention gives."""
     model = EncoderDecoderModel(CONFIG)
     params, batch = model.init(jax.random.key(0)), seq2seq(INPUTS, TARGETS)
-    weights = model.source_attention(params, batch)
+    weights = jax.jit(model.source_attention)(params, batch)
     assert weights.shape == (2, 2, 2, 4, 6)
     np.testing.assert_allclose(weights.sum(axis=-1), 1.0, rtol=1e-5)
     np.testing.assert_array_equal(weights[0, ..., 4:], 0.0)
 
-    modules = model.with_parameters(params)
-    decoder, seen = modules.decoder, {}
-    layer = decoder.layers_0
-    own = type(layer.encoder_decoder_attention).__call__
+    own, seen = Attention.__call__, []
 
     def kept(attention, x, keys, values, bias, *others):
-        seen[len(seen)] = attention, x, keys, values, bias
+        seen.append((attention, x, keys, values, bias))
         return own(attention, x, keys, values, bias, *others)
 
-    type(layer.encoder_decoder_attention).__call__ = kept
-    try:
-        model.logits(params, batch)
-    finally:
-        type(layer.encoder_decoder_attention).__call__ = own
-    calls = [
-        call for call in seen.values() if call[2].shape[1] == INPUTS.shape[1] and call[1].shape[1] == TARGETS.shape[1]
-    ]
+    monkeypatch.setattr(Attention, "__call__", kept)
+    model.logits(params, batch)
+    calls = [call for call in seen if call[2].shape[1] == INPUTS.shape[1] and call[1].shape[1] == TARGETS.shape[1]]
     assert len(calls) == CONFIG.num_decoder_layers
     for number, (attention, x, keys, values, bias) in enumerate(calls):
         mixed = jnp.einsum("bhts,bshk->bthk", weights[:, number], values)

@@ -14,14 +14,13 @@ from t5xpg.models.decoder_only import DecoderOnlyModel
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
 from t5xpg.models.model import Model
 from tests.refusals import refused
-from tests.small_models import SIZES
+from tests.small_models import ONE_LAYER, SIZES
 
 BYTES = Vocabulary()
 M, E = BYTES.sentinel_id(0), BYTES.eos_id
 PAIRS = [("the owl", " sat"), ("", "ab"), ("a ", "mouse <extra_id_1>"), ("another context", "s")]
-MODELS = {
-    kind: kind(T5Config(**{**SIZES, "vocab_size": BYTES.size})) for kind in (EncoderDecoderModel, DecoderOnlyModel)
-}
+CONFIG = T5Config(**{**SIZES, **ONE_LAYER, "vocab_size": BYTES.size})
+MODELS = {kind: kind(CONFIG) for kind in (EncoderDecoderModel, DecoderOnlyModel)}
 params_of = functools.cache(lambda kind: jax.tree.map(lambda x: 3.0 * x, MODELS[kind].init(jax.random.key(0))))
 LOGITS = {kind: jax.jit(model.logits) for kind, model in MODELS.items()}
 

@@ -21,9 +21,10 @@ from t5xpg.models.shared_encoder_decoder import SharedEncoderDecoderModel
 from t5xpg.optim import state
 from t5xpg.optim.step import make_train_step
 from tests.models import plain_transformer
+from tests.models.test_beyond_t5 import parameters
 from tests.optim.test_step import Plain
 from tests.refusals import refused
-from tests.small_models import SIZES, relative_l2, seq2seq
+from tests.small_models import ONE_LAYER, SIZES, relative_l2, seq2seq
 
 P, V = 3, SIZES["vocab_size"]
 MODEL = EncoderDecoderModel(T5Config(**SIZES))
@@ -37,13 +38,7 @@ def prompted(model: Model) -> Model:
     return dataclasses.replace(model, config=dataclasses.replace(model.config, prompt_tokens=P))
 
 
-@functools.cache
-def base() -> Any:
-    """Parameters whose position biases matter."""
-    made = MODEL.init(jax.random.key(0))
-    for stack in ("encoder", "decoder"):
-        made[stack]["relpos_bias"]["rel_embedding"] *= 3.0
-    return made
+base = functools.cache(lambda: parameters(MODEL))
 
 
 def trained(adapter: Adapter, model: Model) -> Any:
@@ -88,13 +83,13 @@ def test_lora_begins_as_the_model_with_its_layers_apart_or_together(kind: type[M
         together = stacked_own[stack]["layers"][name]["query"]["kernel"]
         for part in ("lora_a", "lora_b"):
             np.testing.assert_array_equal(apart[part], together[part][index])
-    for adapted, parameters in ((model, own), (stacked, stacked_own)):
+    for adapted, added in ((model, own), (stacked, stacked_own)):
         shapes, axes = lora.abstract_params(adapted), lora.logical_axes(adapted)
         assert jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), shapes) == jax.tree.map(
-            lambda leaf: (leaf.shape, leaf.dtype), parameters
+            lambda leaf: (leaf.shape, leaf.dtype), added
         )
         lengths = jax.tree.map(len, axes, is_leaf=lambda node: isinstance(node, tuple))
-        assert lengths == jax.tree.map(lambda leaf: leaf.ndim, parameters)
+        assert lengths == jax.tree.map(lambda leaf: leaf.ndim, added)
     doubled = jax.tree.map(lambda leaf: leaf + 0.5, stacked_own)
     layers = jax.tree.map(lambda leaf: leaf + 0.5, own)
     whole, stacked_whole = lora.applied(params, layers), lora.applied(stacked_params, doubled)
@@ -104,14 +99,15 @@ def test_lora_begins_as_the_model_with_its_layers_apart_or_together(kind: type[M
 
 def test_an_update_changes_the_products_alone() -> None:
     """Their gradients are those of the matrices, by the chain rule."""
-    base, params = MODEL.init(jax.random.key(0)), trained(LORA, MODEL)
-    before = state.of_parameters(MODEL, Plain(), params, adapter=LORA, frozen=base)
-    step = make_train_step(MODEL, Plain(), LossConfig(), adapter=LORA, seed=0, token_bytes=TOKEN_BYTES)
+    model = EncoderDecoderModel(T5Config(**{**SIZES, **ONE_LAYER}))
+    base, params = model.init(jax.random.key(0)), trained(LORA, model)
+    before = state.of_parameters(model, Plain(), params, adapter=LORA, frozen=base)
+    step = make_train_step(model, Plain(), LossConfig(), adapter=LORA, seed=0, token_bytes=TOKEN_BYTES)
     after, metrics = jax.jit(step)(before, BATCH)
     assert all(map(np.array_equal, *map(jax.tree.leaves, (after.frozen, before.frozen))))
 
     def loss(params: Any) -> Any:
-        return loss_and_metrics(MODEL.logits(params, BATCH), BATCH, LossConfig(), TOKEN_BYTES)[0]
+        return loss_and_metrics(model.logits(params, BATCH), BATCH, LossConfig(), TOKEN_BYTES)[0]
 
     assert before.frozen is not None
     gradients = flatten_dict(jax.jit(jax.grad(loss))(LORA.applied(before.frozen, before.params)))
@@ -127,7 +123,7 @@ def test_an_update_changes_the_products_alone() -> None:
 @pytest.mark.parametrize("kind", [EncoderDecoderModel, SharedEncoderDecoderModel, DecoderOnlyModel, EncoderOnlyModel])
 def test_a_prompt_is_read_as_further_tokens_would_be(kind: type[Model]) -> None:
     """Of a vocabulary with so many more ids, before the text; and of a prefix, where there is one."""
-    model = kind(T5Config(**SIZES))
+    model = kind(T5Config(**{**SIZES, **ONE_LAYER}))
     params = model.init(jax.random.key(0))
     adapter, with_prompt = PromptTuning(20), prompted(model)
     own = trained(adapter, with_prompt)
@@ -143,7 +139,7 @@ def test_a_prompt_is_read_as_further_tokens_would_be(kind: type[Model]) -> None:
         batch = {**seq2seq(rows, rows), "decoder_causal_attention": np.int32([[1, 1, 0, 0, 0], [1, 0, 0, 0, 0]])}
         arrays = ["decoder_input_tokens", "decoder_target_tokens", "decoder_causal_attention"]
     behind = batch | {name: np.concatenate([ids, batch[name]], axis=1) for name in arrays}
-    larger = kind(T5Config(**{**SIZES, "vocab_size": V + P}))
+    larger = kind(T5Config(**{**SIZES, **ONE_LAYER, "vocab_size": V + P}))
     expected = jax.jit(larger.logits)(longer, behind)
     expected = expected[:, P:] if kind in (DecoderOnlyModel, EncoderOnlyModel) else expected
     found = jax.jit(with_prompt.logits)(adapter.applied(params, own), batch)

@@ -14,11 +14,12 @@ from t5xpg.models.config import T5Config
 from t5xpg.models.decoder_only import DecoderOnlyModel
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
 from t5xpg.models.encoder_only import EncoderOnlyModel
+from t5xpg.models.model import Model
 from t5xpg.models.parts import Embeddings, EncoderSizes, Heads, Ngrams, Windows
 from t5xpg.models.positions import Buckets, Rotary
 from tests.models import plain_transformer
 from tests.refusals import refused
-from tests.small_models import relative_l2, seq2seq, with_layers_of
+from tests.small_models import ONE_LAYER, relative_l2, seq2seq, with_layers_of
 
 SIZES: dict[str, Any] = {
     "vocab_size": 29, "emb_dim": 12, "num_heads": 4, "head_dim": 6, "num_encoder_layers": 2, "num_decoder_layers": 2,
@@ -26,8 +27,6 @@ SIZES: dict[str, Any] = {
 }  # fmt: skip
 # of models with windows: a third layer has the first one's window again
 THREE_LAYERS: dict[str, Any] = {"num_encoder_layers": 3, "num_decoder_layers": 3}
-# of options that are the same in every layer
-ONE_LAYER: dict[str, Any] = {"num_encoder_layers": 1, "num_decoder_layers": 1}
 ROTARY = Rotary(base=100.0)
 T5GEMMA: dict[str, Any] = {
     "positions": ROTARY, "heads": Heads(num_kv_heads=2, logit_softcap=1.5), "layer_norms": "both", "logit_softcap": 2.0,
@@ -74,7 +73,7 @@ def model_of(name: str, **more: Any) -> EncoderDecoderModel:
     return EncoderDecoderModel(T5Config(**{**SIZES, **OPTIONS[name], **more}))
 
 
-def parameters(model: EncoderDecoderModel) -> Any:
+def parameters(model: Model) -> Any:
     """Parameters of which each matters: norms are not 1, and differences of positions are large."""
     keys = iter(jax.random.split(jax.random.key(3), 500))
 

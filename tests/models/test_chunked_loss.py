@@ -9,6 +9,7 @@ from t5xpg.models import chunked_loss, losses
 from t5xpg.models.chunked_loss import chunk_length
 from t5xpg.models.encoder_decoder import EncoderDecoderModel, T5Config
 from t5xpg.models.losses import LossConfig
+from tests.small_models import ONE_LAYER, SIZES
 
 B, T, V = 3, 10, 512
 TOKEN_BYTES = np.arange(V, dtype=np.int32) % 5
@@ -19,27 +20,16 @@ BATCH = {
 }
 
 
-def model(dtype: str, logits_via_embedding: bool, logit_softcap: float | None) -> EncoderDecoderModel:
-    return EncoderDecoderModel(
-        T5Config(
-            vocab_size=V, emb_dim=16, num_heads=2, head_dim=8, mlp_dim=32, num_encoder_layers=1, num_decoder_layers=1,
-            dropout_rate=0.0, dtype=dtype, logits_via_embedding=logits_via_embedding, logit_softcap=logit_softcap,
-        )
-    )  # fmt: skip
-
-
 @pytest.mark.parametrize(
-    ("dtype", "logits_via_embedding", "logit_softcap", "config"),
+    ("settings", "config", "tolerance"),
     [
-        ("float32", False, None, LossConfig()),
-        ("float32", True, 5.0, LossConfig(0.05, 0.2, "AVERAGE_PER_SEQUENCE")),
-        ("bfloat16", False, None, LossConfig(loss_normalizing_factor=None)),
+        ({}, LossConfig(), 1e-5),
+        ({"logits_via_embedding": True, "logit_softcap": 5.0}, LossConfig(0.05, 0.2, "AVERAGE_PER_SEQUENCE"), 1e-5),
+        ({"dtype": "bfloat16"}, LossConfig(loss_normalizing_factor=None), 1e-2),
     ],
 )
-def test_loss_gradients_and_metrics_are_those_of_all_logits(
-    monkeypatch, dtype, logits_via_embedding, logit_softcap, config
-):
-    t5 = model(dtype, logits_via_embedding, logit_softcap)
+def test_loss_gradients_and_metrics_are_those_of_all_logits(monkeypatch, settings, config, tolerance):
+    t5 = EncoderDecoderModel(T5Config(**{**SIZES, **ONE_LAYER, "vocab_size": V}, **settings))
     params = t5.init(jax.random.key(0))
 
     def by_chunks(params):
@@ -54,7 +44,6 @@ def test_loss_gradients_and_metrics_are_those_of_all_logits(
     assert chunk_length(B, T, V) == 4
     (_, sums), gradients = jax.jit(jax.value_and_grad(by_chunks, has_aux=True))(params)
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5), sums, expected)
-    tolerance = 1e-5 if dtype == "float32" else 1e-2
     for ours, theirs in zip(*map(jax.tree.leaves, (gradients, expected_gradients)), strict=True):
         assert ours.dtype == theirs.dtype
         assert jnp.linalg.norm(ours - theirs) <= tolerance * jnp.linalg.norm(theirs)

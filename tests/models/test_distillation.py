@@ -18,12 +18,12 @@ from t5xpg.optim import state as state_lib
 from t5xpg.optim.optimizers import AdamW
 from t5xpg.optim.step import make_train_step
 from tests.refusals import refused
-from tests.small_models import SIZES, seq2seq
+from tests.small_models import ONE_LAYER, SIZES, seq2seq
 from tests.workplace import EXPERIMENT
 
 V = 24
 TOKEN_BYTES = np.ones(V, np.int32)
-CONFIG = T5Config(**(SIZES | {"vocab_size": V, "num_encoder_layers": 1, "num_decoder_layers": 1}))
+CONFIG = T5Config(**(SIZES | ONE_LAYER | {"vocab_size": V}))
 INCLUDE = "include 'gin/runs/distillation.gin'\nTEACHER_CHECKPOINT = 'small'\n"
 
 

@@ -1,4 +1,7 @@
-"""Scanned and rematerialised layers beside plain ones: the same numbers, for every architecture."""
+"""Scanned and rematerialised layers beside plain ones: the same numbers, for every architecture.
+
+Their caches: decoding/test_kv_cache.py.
+"""
 
 import functools
 from typing import Any
@@ -9,10 +12,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from t5xpg.models import decoding
 from t5xpg.models.config import T5Config
 from t5xpg.models.decoder_only import DecoderOnlyModel
-from t5xpg.models.decoding import DecodingConfig
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
 from t5xpg.models.encoder_only import EncoderOnlyModel
 from t5xpg.models.layers import RMSNorm
@@ -131,25 +132,6 @@ def test_axes_of_stacked_parameters() -> None:
     assert layers["pre_mlp_layer_norm"]["scale"] == ("layers", "embed")
     assert layers["relpos_bias"]["rel_embedding"] == ("layers", "heads", "relpos_buckets")
     assert axes["decoder"]["logits_dense"]["kernel"] == ("embed", "vocab")
-
-
-@pytest.mark.parametrize(
-    ("kind", "method"),
-    [(EncoderDecoderModel, "beam"), (SharedEncoderDecoderModel, "greedy"), (DecoderOnlyModel, "beam")],
-)
-def test_decoding_step_by_step(kind, method) -> None:
-    """The cache of scanned layers is that of plain ones."""
-    config = DecodingConfig(method=method, **({"num_decodes": 2} if method == "beam" else {}))
-    tokens = packed_batch()["encoder_input_tokens"]
-    found = []
-    for more in ({}, SCAN | {"remat_policy": "full"}):
-        model = settings(kind, positions=Buckets(in_every_layer=method == "beam"), **more)
-        params = model.init(jax.random.key(0))
-        decodable = model.for_decoding(kind.feature_converters[0])
-        decoded = jax.jit(lambda params, of=decodable: decoding.decode(of, params, tokens, config, 6))(params)
-        found.append(jax.tree.leaves(decoded))
-    for ours, theirs in zip(*found, strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-5)
 
 
 class WithoutStack(DecoderOnlyModel):

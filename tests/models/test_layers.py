@@ -78,12 +78,8 @@ def test_rms_norm_keeps_statistics_in_float32():
     np.testing.assert_allclose(half, np.asarray(layer.scale[...])[None], rtol=2e-3)
 
 
-def test_embedding_gathers_rows_and_sums_gradients_in_float32():
+def test_gradients_of_an_embedding_are_summed_in_float32():
     layer = Embed(KEY, 13, 6)
-    table = np.asarray(layer.embedding[...])
-    ids = jnp.asarray([[3, 3, 0], [12, 3, 1]], jnp.int32)
-    np.testing.assert_array_equal(layer(ids, jnp.dtype("float32")), table[np.asarray(ids)])
-    np.testing.assert_allclose(layer.attend(jnp.asarray(table)), table @ table.T, rtol=1e-5, atol=1e-6)
     many = jnp.full((1, 1000), 5, jnp.int32)
     gradient = nnx.grad(lambda layer: jnp.sum(layer(many, jnp.dtype("bfloat16")).astype(jnp.float32)))(layer)
     expected = np.where(np.arange(13) == 5, 1000.0, 0.0)[:, None] * np.ones(6)

@@ -155,7 +155,7 @@ def test_the_average_follows_the_parameters():
     expected = jax.tree.map(np.asarray, params)
     with jax.numpy_dtype_promotion("strict"):
         for decay, seed in ((0.1, 0), (2 / 11, 1), (0.25, 2), (0.3, 3)):  # (1 + t) / (10 + t), at most 0.3
-            state, plain = update(state, rows(4, seed))[0], without(plain, rows(4, seed))[0]
+            state, plain = jax.jit(update)(state, rows(4, seed))[0], jax.jit(without)(plain, rows(4, seed))[0]
             expected = jax.tree.map(
                 lambda old, new, decay=decay: decay * old + (1 - decay) * np.asarray(new), expected, state.params
             )

@@ -11,7 +11,7 @@ import pytest
 from t5xpg.models.config import T5Config
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
 from t5xpg.optim.optimizers import AdamW, Muon, Optimizer
-from tests.small_models import SIZES, seq2seq
+from tests.small_models import ONE_LAYER, SIZES, seq2seq
 
 NARROW, WIDE, UPDATES = 32, 128, 3
 
@@ -19,8 +19,7 @@ NARROW, WIDE, UPDATES = 32, 128, 3
 @functools.cache
 def of_width(width: int) -> tuple[EncoderDecoderModel, Any, Any]:
     """A model, its parameters, and what gives their gradients on one batch, and logits."""
-    sizes = {**SIZES, "emb_dim": width, "head_dim": 8, "num_heads": width // 8, "mlp_dim": 2 * width}
-    sizes |= {"num_encoder_layers": 1, "num_decoder_layers": 1}
+    sizes = {**SIZES, **ONE_LAYER, "emb_dim": width, "head_dim": 8, "num_heads": width // 8, "mlp_dim": 2 * width}
     model, rng = EncoderDecoderModel(T5Config(**sizes)), np.random.default_rng(0)
     batch = seq2seq(*rng.integers(2, model.config.vocab_size, (2, 8, 12), dtype=np.int32))
 

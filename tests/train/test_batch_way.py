@@ -32,13 +32,12 @@ from t5xpg.optim.state import TrainState, abstract
 from t5xpg.optim.step import make_train_step
 from t5xpg.run.best import Best
 from t5xpg.train.loop import RunState
+from tests.small_models import ONE_LAYER, SIZES
 from tests.train.test_loop import Noted
 from tests.workplace import sentences
 
 LENGTHS = {"inputs": 32, "targets": 16}
-MODEL = EncoderDecoderModel(
-    T5Config(vocab_size=384, emb_dim=8, num_heads=2, head_dim=4, num_encoder_layers=1, num_decoder_layers=1, mlp_dim=8)
-)
+MODEL = EncoderDecoderModel(T5Config(**{**SIZES, **ONE_LAYER, "vocab_size": 384}))
 
 
 def is_batch(value: Any) -> bool:

@@ -12,10 +12,10 @@ from t5xpg.models.attention.biases import AttentionPattern, ChunkedBias, DenseBi
 from t5xpg.models.config import T5Config
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
 from t5xpg.models.layers import OFF
+from tests.small_models import ONE_LAYER, largest_array, relative_l2, seq2seq
 from tests.small_models import SIZES as LARGER
-from tests.small_models import largest_array, relative_l2, seq2seq
 
-SIZES = {**LARGER, "num_encoder_layers": 1, "num_decoder_layers": 1}
+SIZES = LARGER | ONE_LAYER
 S, T = 26, 19
 
 

@@ -11,15 +11,17 @@ import pytest
 from t5xpg.data.batch import ENC_DEC, LM, PREFIX_LM
 from t5xpg.models.config import T5Config
 from t5xpg.models.decoder_only import DecoderOnlyModel
-from t5xpg.models.decoding import DecodingConfig, decode
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
 from t5xpg.models.parts import Embeddings, Windows
 from t5xpg.models.positions import Buckets
-from tests.models.test_beyond_t5 import NGRAMS, ONE_LAYER, REDLLM, SIZES, T5GEMMA, T5GEMMA2
-from tests.small_models import seq2seq
+from t5xpg.models.shared_encoder_decoder import SharedEncoderDecoderModel
+from tests.models.test_beyond_t5 import NGRAMS, REDLLM, SIZES, T5GEMMA, T5GEMMA2
+from tests.small_models import ONE_LAYER, seq2seq
 
 B, N, S, T = 4, 3, 9, 6
 LENGTHS = (9, 4, 1, 0)  # of the inputs
+KINDS: dict[str, type] = {ENC_DEC: EncoderDecoderModel, LM: DecoderOnlyModel, PREFIX_LM: DecoderOnlyModel}
+SCANNED = {"scan_layers": True, "remat_policy": "full"}
 GEMMA = {**T5GEMMA, "embeddings": Embeddings(), "windows": Windows(decoder=2)}
 
 
@@ -58,14 +60,14 @@ def full_batch(inputs: np.ndarray, continuations: np.ndarray, converter: str) ->
 
 
 @pytest.mark.parametrize(
-    ("dtype", "tolerance", "converter", "beams", "reordered", "more"),
+    ("dtype", "tolerance", "of", "beams", "reordered", "more"),
     [
         ("float32", 2e-5, ENC_DEC, None, False, {}),
-        ("float32", 2e-5, ENC_DEC, N, False, {}),
+        ("float32", 2e-5, ENC_DEC, N, False, ONE_LAYER),
         ("float32", 2e-5, ENC_DEC, N, True, {"positions": Buckets(in_every_layer=True)}),
         ("bfloat16", 0.1, ENC_DEC, N, True, {}),
-        ("float32", 2e-5, LM, None, False, {}),
-        ("float32", 2e-5, PREFIX_LM, N, False, {}),
+        ("float32", 2e-5, LM, None, False, ONE_LAYER),
+        ("float32", 2e-5, PREFIX_LM, N, False, ONE_LAYER),
         ("float32", 2e-5, PREFIX_LM, N, True, {}),
         ("bfloat16", 0.1, LM, N, True, {}),
         ("float32", 2e-5, ENC_DEC, None, False, REDLLM),
@@ -75,16 +77,20 @@ def full_batch(inputs: np.ndarray, continuations: np.ndarray, converter: str) ->
         ("float32", 2e-5, ENC_DEC, N, True, T5GEMMA2),
         ("float32", 2e-5, LM, N, True, GEMMA),
         ("float32", 2e-5, PREFIX_LM, None, False, {**GEMMA, "windows": Windows(decoder=20)}),
-        ("float32", 2e-5, ENC_DEC, N, True, {**REDLLM, "prompt_tokens": 3}),
+        ("float32", 2e-5, ENC_DEC, N, True, {**REDLLM, "prompt_tokens": 3, **ONE_LAYER}),
         ("float32", 2e-5, PREFIX_LM, None, False, {"prompt_tokens": 3, **ONE_LAYER}),
         ("float32", 2e-5, ENC_DEC, N, True, {**NGRAMS, **ONE_LAYER}),
         ("float32", 2e-5, LM, N, True, {**NGRAMS, "prompt_tokens": 3, **ONE_LAYER}),
         ("float32", 2e-5, PREFIX_LM, None, False, {**NGRAMS, **ONE_LAYER}),
+        ("float32", 2e-5, ENC_DEC, N, True, {**SCANNED, "positions": Buckets(in_every_layer=True)}),
+        ("float32", 2e-5, SharedEncoderDecoderModel, None, False, SCANNED),
+        ("float32", 2e-5, LM, N, True, {**SCANNED, "positions": Buckets(in_every_layer=True)}),
     ],
 )
-def test_each_step_has_the_logits_of_the_full_pass(dtype, tolerance, converter, beams, reordered, more) -> None:
-    """Where beams are reordered, each continues another one at random, several the same."""
-    kind = EncoderDecoderModel if converter == ENC_DEC else DecoderOnlyModel
+def test_each_step_has_the_logits_of_the_full_pass(dtype, tolerance, of, beams, reordered, more) -> None:
+    """`of`: a converter, or a model of encoder and decoder. Where beams are reordered, each continues another one at
+    random, several the same."""
+    kind, converter = (of, ENC_DEC) if isinstance(of, type) else (KINDS[of], of)
     model, parameters = kind(T5Config(**{**SIZES, "dtype": dtype, **more})), params(kind, **more)
     decodable = model.for_decoding(converter)
     rng = np.random.default_rng(1)
@@ -122,15 +128,3 @@ def test_what_beams_share_is_there_once() -> None:
     layer = jax.eval_shape(init, model.abstract_params(), tokens)["layers"]["layers_0"]
     assert layer["source_keys"].shape == (B, 4, 6, S)
     assert layer["self_keys"].shape == (B, 4, 6, T * N)
-
-
-@pytest.mark.parametrize("config", [DecodingConfig(), DecodingConfig(method="beam", num_decodes=N)])
-def test_what_others_in_the_batch_ask_changes_nothing(config: DecodingConfig) -> None:
-    prompted = DecoderOnlyModel(T5Config(**{**SIZES, **ONE_LAYER})).for_decoding(PREFIX_LM)
-    inputs, numbers = prompts(), params(DecoderOnlyModel, **ONE_LAYER)
-    run = jax.jit(functools.partial(decode, prompted, config=config, max_decode_length=T))
-    together = run(numbers, jnp.asarray(inputs)).tokens
-    for row in (1, 2):
-        alone = run(numbers, jnp.asarray(inputs[row : row + 1, : LENGTHS[row]])).tokens
-        np.testing.assert_array_equal(together[row], alone[0])
-    assert not np.asarray(together[3]).any()  # nothing was asked
