@@ -18,12 +18,14 @@ import statistics
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from t5xpg.base.errors import UserError, nearest
+from t5xpg.base.malloc import TUNABLES
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 PEERS_PYTHON = REPOSITORY / ".venv-bench" / "bin" / "python"  # where `make bench-peers` installs them
@@ -56,10 +58,6 @@ class Goal:
     at_least: float | None = None
     against: str | None = None
 
-    def __post_init__(self) -> None:
-        if (self.at_most is None) == (self.at_least is None):
-            raise ValueError("a goal has one limit")
-
 
 @dataclass(frozen=True)
 class Found:
@@ -70,13 +68,13 @@ class Found:
 
     def renamed(self, names: Mapping[str, str]) -> "Found":
         """The values of some contestants alone. names: {old name: new name}, in the new order."""
-        values, missing = (
-            {new: found[old] for old, new in names.items() if old in found} for found in (self.values, self.missing)
+        return Found(
+            {new: self.values[old] for old, new in names.items() if old in self.values},
+            {new: self.missing[old] for old, new in names.items() if old in self.missing},
         )
-        return Found(values, missing)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Row:
     """One quantity, measured for one or several contestants; ours comes first.
 
@@ -88,12 +86,12 @@ class Row:
     name: str
     what: str
     unit: str
-    fixed: str
-    found: Found
     better: Literal["lower", "higher"] = "lower"
-    goal: Goal | None = None
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    fixed: str
     command: str = ""
+    goal: Goal | None = None
+    found: Found
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "command", self.command or f"make bench ROWS={self.name}")
@@ -123,13 +121,18 @@ class Row:
 
     def reached(self) -> bool | None:
         """Whether the goal is reached; None where there is no goal, or no value to compare with it."""
-        if self.goal is None:
+        if (goal := self.goal) is None:
             return None
-        first = self.contestants[0]
-        value = self.median(first) if self.goal.against is None else self.ratio(self.goal.against)
+        value = self.median(self.contestants[0]) if goal.against is None else self.ratio(goal.against)
         if value is None:
             return None
-        return value <= self.goal.at_most if self.goal.at_most is not None else value >= (self.goal.at_least or 0.0)
+        return value <= goal.at_most if goal.at_most is not None else value >= (goal.at_least or 0.0)
+
+
+def failure(error: Exception) -> str:
+    """What a module of rows that failed says in the place of its values; the traceback is printed."""
+    traceback.print_exception(error)
+    return f"failed: {type(error).__name__}: {error}".splitlines()[0]
 
 
 def alternate(contestants: Mapping[str, Callable[[], float]], repeats: int) -> Found:
@@ -196,6 +199,12 @@ def number(value: float) -> str:
     if value >= 100:
         return f"{value:,.0f}"
     return f"{value:.1f}" if value >= 10 else f"{value:.2f}" if value >= 1 else f"{value:.3g}"
+
+
+def set_tunables() -> None:
+    """Set glibc's malloc as this program does, for the processes that are started."""
+    if sys.platform == "linux":
+        os.environ.setdefault("GLIBC_TUNABLES", TUNABLES)
 
 
 def say(text: str) -> None:

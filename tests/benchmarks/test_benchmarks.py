@@ -129,14 +129,15 @@ def test_a_start_that_fails_leaves_the_other_rows(monkeypatch: pytest.MonkeyPatc
     assert [[*one.missing.values()] for one in found] == [["it broke"]] * 2 + [[]] * 2 + [["it broke"]] * 2
 
 
-def test_results_are_the_rows_again_and_the_pages_show_them(tmp_path: Path) -> None:
+def test_results_are_the_rows_again_and_the_pages_show_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     readme, full, file = tmp_path / "README.md", tmp_path / "benchmarks.md", tmp_path / "bench" / "results.json"
-    file.parent.mkdir()
+    for name, value in {"REPOSITORY": tmp_path, "RESULTS": file, "README": readme, "PAGE": full}.items():
+        monkeypatch.setattr(page, name, value)
     row = dataclasses.replace(ROW, what="caching a task")
     for where in (readme, full):
-        where.write_text(f"before\n{page.BEGIN}\nold\n{page.END}\nafter\n")
+        where.write_text("before\n<!-- bench:begin -->\nold\n<!-- bench:end -->\nafter\n")
     for _ in range(2):  # the second time nothing changes
-        page.publish([row, ROW], DESCRIBED, results=file, readme=readme, page=full)
+        page.publish([row, ROW], DESCRIBED)
         (written,) = page.read_machines(file)
         assert [page.from_json(one) for one in written["rows"]] == [row, ROW]
         for where, block in ((readme, page.main_block([written])), (full, page.full_block([written]))):
@@ -144,14 +145,14 @@ def test_results_are_the_rows_again_and_the_pages_show_them(tmp_path: Path) -> N
     assert "a step" not in readme.read_text(), "it is none of the main rows"
     other_kind = DESCRIBED | {"kind": "Intel | Xeon"}
     for described in (other_kind, DESCRIBED):  # the newest comes first
-        page.publish([row], described, results=file, readme=readme, page=full)
+        page.publish([row], described)
         assert page.read_machines(file)[0]["kind"] == described["kind"]
         assert page.escape("Intel | Xeon") in full.read_text()
     assert len(page.read_machines(file)) == 2
     full.write_text("a page without markers")
     before = file.read_bytes(), readme.read_bytes()
     with refused("bench:begin"):
-        page.publish([ROW], DESCRIBED, results=file, readme=readme, page=full)
+        page.publish([ROW], DESCRIBED)
     assert (file.read_bytes(), readme.read_bytes()) == before
 
 
@@ -172,7 +173,7 @@ def test_kinds_of_processors_are_told_apart(tmp_path: Path, monkeypatch: pytest.
 def test_the_pages_show_what_was_published() -> None:
     blocks = {page.README: page.main_block(PUBLISHED), page.PAGE: page.full_block(PUBLISHED)}
     for file, block in blocks.items():
-        assert page.block_of(file.read_text(encoding="utf-8"), page.BEGIN, page.END, file) == block
+        assert f"\n{block}\n" in file.read_text(encoding="utf-8")
     rows = [line for line in blocks[page.README].splitlines() if line.startswith("| ")]
     assert len(rows) == 2 + len(page.MAIN_ROWS) <= 2 + 8
 
