@@ -55,7 +55,7 @@ class TimedProcess(CacheProcess):
         TimedProcess.seconds = time.perf_counter() - began
 
     def plan(self, *arguments: Any) -> Any:
-        TimedProcess.peak = memory.watch(self._child.pid)
+        TimedProcess.peak = memory.Peak(self._child.pid)
         return super().plan(*arguments)
 
 

@@ -11,6 +11,7 @@ A module of rows has a function `rows(repeats)`, listed in `benchmarks.__main__.
 `repeats` is None where the user gave no number: each module has its own default, as far as its time allows.
 """
 
+import functools
 import json
 import os
 import re
@@ -153,6 +154,19 @@ def alternate(contestants: Mapping[str, Callable[[], float]], repeats: int) -> F
             seconds = time.perf_counter() - began
             say(f"  {name}: {number(values[name][-1])} ({repeat + 1} of {repeats}, took {seconds:.0f} s)")
     return Found({name: tuple(found) for name, found in values.items() if found or name not in missing}, missing)
+
+
+def alternate_reports(
+    contestants: Mapping[str, Callable[[], dict[str, Any]]], quantity: str, repeats: int
+) -> tuple[Found, dict[str, dict[str, Any]]]:
+    """`alternate` for contestants that report more than the quantity of the row; also returns their last reports."""
+    reports: dict[str, dict[str, Any]] = {}
+
+    def measure(name: str) -> float:
+        reports[name] = contestants[name]()
+        return float(reports[name][quantity])
+
+    return alternate({name: functools.partial(measure, name) for name in contestants}, repeats), reports
 
 
 def report_of(arguments: Sequence[str], **options: Any) -> dict[str, Any]:

@@ -11,11 +11,13 @@ import dataclasses
 import functools
 import gc
 import json
+import resource
 import statistics
 import sys
 import time
 from pathlib import Path
 
+from benchmarks import memory
 from benchmarks.contestant import parse_options, time_decoding, time_steps
 from benchmarks.jobs import JOBS, Job
 from t5xpg.base import malloc
@@ -105,8 +107,10 @@ def growth(sizes: str, windows: str) -> None:
         began = time.perf_counter()
         own(batch)
         seconds.append(time.perf_counter() - began)
+    peak = memory.size("/proc/self/status", "VmHWM")  # since its start if the kernel does not forget
+    peak = peak or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10  # if it does not tell
     median = statistics.median(seconds[1:])  # the first one touches its memory for the first time
-    print(json.dumps({"seconds": median, "memory": peak(), "flops": job.flops(), "tokens": job.tokens}))
+    print(json.dumps({"seconds": median, "memory": peak, "flops": job.flops(), "tokens": job.tokens}))
 
 
 def forget_peak() -> None:
@@ -116,17 +120,6 @@ def forget_peak() -> None:
     if sys.platform == "linux":
         with contextlib.suppress(OSError):
             Path("/proc/self/clear_refs").write_text("5")
-
-
-def peak() -> int:
-    """The most bytes that this process has held since `forget_peak`, or since its start if the kernel does not tell."""
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/self/status").read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) << 10
-    import resource
-
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
 
 
 if __name__ == "__main__":

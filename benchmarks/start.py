@@ -44,20 +44,18 @@ def rows(repeats: int | None) -> list[Row]:
     everything = alternate({"all processes": measure_both}, repeats or 1)  # runs of one day differ by 1%
     trainer = Found({"trainer": trainers}, everything.renamed({"all processes": "trainer"}).missing)
     fixed = f"{EXPERIMENT}, AdamW, float32, warm bytecode, check of the experiment included, all cores"
+    steps = f"{fixed}; {MEMORY_STEPS} steps"
     return [
-        Row(name="start", what="start to first step done, kept programs", unit="s", fixed=fixed, found=first_step,
-            goal=Goal(at_most=4.0)),
-        Row(name="start", what="start to first step done, compiling", unit="s", fixed=fixed, found=compiled,
-            goal=Goal(at_most=7.0)),
-        Row(name="start", what="t5xpg --help", unit="s", fixed="warm bytecode", found=commands["help"],
-            goal=Goal(at_most=0.5)),
-        Row(name="start", what="t5xpg check", unit="s", fixed=f"{EXPERIMENT}, warm bytecode", found=commands["check"],
-            goal=Goal(at_most=5.0)),
-        Row(name="start", what="peak memory of all processes (PSS)", unit="MB", fixed=f"{fixed}; {MEMORY_STEPS} steps",
-            found=everything, goal=Goal(at_most=1200)),
-        Row(name="start", what="peak memory of the trainer (PSS)", unit="MB", fixed=f"{fixed}; {MEMORY_STEPS} steps",
-            found=trainer, goal=Goal(at_most=700)),
-    ]  # fmt: skip
+        Row(name="start", what=what, unit=unit, fixed=fixed, found=found, goal=Goal(at_most=limit))
+        for what, unit, fixed, found, limit in (
+            ("start to first step done, kept programs", "s", fixed, first_step, 4.0),
+            ("start to first step done, compiling", "s", fixed, compiled, 7.0),
+            ("t5xpg --help", "s", "warm bytecode", commands["help"], 0.5),
+            ("t5xpg check", "s", f"{EXPERIMENT}, warm bytecode", commands["check"], 5.0),
+            ("peak memory of all processes (PSS)", "MB", steps, everything, 1200.0),
+            ("peak memory of the trainer (PSS)", "MB", steps, trainer, 700.0),
+        )
+    ]
 
 
 _COMMANDS = {"help": ("--help",), "check": ("check", EXPERIMENT, "--run=benchmark_of_start")}
@@ -86,7 +84,7 @@ def measure_memory() -> tuple[int, int]:
     with tempfile.TemporaryDirectory() as folder:
         steps = f"--gin.TRAIN_STEPS={MEMORY_STEPS} --gin.EVAL_PERIOD=20 --gin.CHECKPOINT_PERIOD=20 --gin.WARMUP_STEPS=5"
         with _training(Path(folder), {}, (), f"--gin-overrides={steps}") as process:
-            peak = memory.watch(process.pid)
+            peak = memory.Peak(process.pid)
             if process.wait(timeout=_SECONDS):
                 raise NotMeasuredError(f"the training ended with exit code {process.returncode}")
     return peak.total, peak.own

@@ -109,14 +109,15 @@ def test_t5x_has_to_be_where_its_variable_says(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(step, "report_of", Mock(side_effect=NotMeasuredError(PEERS)))
     monkeypatch.setenv(step.T5X_PYTHON, "/no/such/python")
     with pytest.raises(NotMeasuredError, match="in no package registry"):
-        step.t5x([])
+        step.report(step.T5X, [])
 
 
 def test_the_python_of_another_program_may_be_older(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(step.T5X_PYTHON, "python")
     run = Mock(return_value=Mock(returncode=0))
     monkeypatch.setattr(subprocess, "run", run)
     made("byt5-small", Path("python"), Path("scratch"))
-    theirs("python", "answer", "folder")
+    theirs("answer", "folder")
     programs = [Path(call.args[0][1]).name for call in run.call_args_list]
     assert programs == ["interop_transformers.py", "in_t5x.py"], "without options that it may lack"
 
