@@ -72,7 +72,7 @@ def _step_rows(
 ) -> Iterator[Row]:
     """What has been found so far: ours, then torch.compile."""
     job, is_base = JOBS[name], name == BASE
-    peak = given.peak_flops(DTYPE)
+    peak = given.device["published_flops"][DTYPE] or given.device["measured_flops"][DTYPE]
 
     def found(quantity: Callable[[float], float]) -> Found:
         """A quantity of each step, from its milliseconds."""

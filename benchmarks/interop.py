@@ -96,7 +96,7 @@ def row(name: str, given: Path, scratch: Path) -> str:
     return f"| {name} | {model.num_params:,} | {difference:.1e} | {exported} | {largest:.1f} | {answered} |"
 
 
-def main() -> int:
+def main() -> None:
     """Print the rows."""
     python = python_with_torch()
     if python is None:
@@ -109,8 +109,7 @@ def main() -> int:
             with tempfile.TemporaryDirectory() as scratch:
                 given = folder or made(name, python, Path(scratch))
                 print(row(given.name if folder else name, given, Path(scratch)), flush=True)
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -36,8 +36,9 @@ def step(given: argparse.Namespace) -> None:
 
     job = JOBS[given.job]
     own = OwnStep(experiment(job, given.dtype, microbatches=given.microbatches))
-    own.start_from(params_from_transformers(job.weights(), own.parts.experiment.model.config))
-    batches = [own.on_devices(batch) for batch in job.batches()]
+    params = params_from_transformers(job.weights(), own.parts.experiment.model.config)
+    own.state = dataclasses.replace(own.state, params=jax.device_put(params, own.parts.shardings.params))
+    batches = [own.parts.on_devices(batch) for batch in job.batches()]
     norms: list[float] = []
 
     def update(number: int) -> float:
@@ -84,7 +85,7 @@ def bare(name: str, steps: str, overrides: str) -> None:
 
     experiment = config.load(name, *config.split_overrides(overrides)).experiment
     own = OwnStep(experiment)
-    batch = own.on_devices(next(made_up_batches(experiment, experiment.train_dataset)))
+    batch = own.parts.on_devices(next(made_up_batches(experiment, experiment.train_dataset)))
     for _ in range(BARE_WARM_UP):
         own(batch)
     began = time.perf_counter()
@@ -100,7 +101,7 @@ def growth(sizes: str, windows: str) -> None:
 
     job = Job(**json.loads(sizes))
     own = OwnStep(experiment(job, windows=Windows(**json.loads(windows))))
-    batch = own.on_devices(job.batches()[0])
+    batch = own.parts.on_devices(job.batches()[0])
     forget_peak()
     seconds: list[float] = []
     while len(seconds) <= FEWEST or (sum(seconds) < SECONDS and len(seconds) < MOST):
