@@ -1,7 +1,6 @@
 """From the start of the program to the end of its first step, with and without kept programs; its memory."""
 
 import contextlib
-import functools
 import os
 import subprocess
 import sys
@@ -31,9 +30,8 @@ def rows(repeats: int | None) -> list[Row]:
         alternate({"to keep programs": lambda: measure_start(kept)}, 1)
         first_step = alternate({"kept programs": lambda: measure_start(kept)}, count)
         compiled = alternate({"compiled": measure_start}, count)
-    commands = {
-        name: alternate({name: functools.partial(measure_command, words)}, count) for name, words in _COMMANDS.items()
-    }
+    shown = alternate({"help": lambda: measure_command("--help")}, count)
+    checked = alternate({"check": lambda: measure_command("check", EXPERIMENT, "--run=benchmark_of_start")}, count)
     trainers: list[float] = []
 
     def measure_both() -> float:
@@ -50,15 +48,12 @@ def rows(repeats: int | None) -> list[Row]:
         for what, unit, fixed, found, limit in (
             ("start to first step done, kept programs", "s", fixed, first_step, 4.0),
             ("start to first step done, compiling", "s", fixed, compiled, 7.0),
-            ("t5xpg --help", "s", "warm bytecode", commands["help"], 0.5),
-            ("t5xpg check", "s", f"{EXPERIMENT}, warm bytecode", commands["check"], 5.0),
+            ("t5xpg --help", "s", "warm bytecode", shown, 0.5),
+            ("t5xpg check", "s", f"{EXPERIMENT}, warm bytecode", checked, 5.0),
             ("peak memory of all processes (PSS)", "MB", steps, everything, 1200.0),
             ("peak memory of the trainer (PSS)", "MB", steps, trainer, 700.0),
         )
     ]
-
-
-_COMMANDS = {"help": ("--help",), "check": ("check", EXPERIMENT, "--run=benchmark_of_start")}
 
 
 def measure_start(kept: Path | None = None) -> float:
@@ -90,7 +85,7 @@ def measure_memory() -> tuple[int, int]:
     return peak.total, peak.own
 
 
-def measure_command(words: tuple[str, ...]) -> float:
+def measure_command(*words: str) -> float:
     """Seconds of `t5xpg <words>`."""
     began = time.perf_counter()
     output_of(["-m", "t5xpg", *words])

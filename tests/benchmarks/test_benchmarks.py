@@ -125,7 +125,7 @@ def test_the_python_of_another_program_may_be_older(monkeypatch: pytest.MonkeyPa
 def test_a_start_that_fails_leaves_the_other_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("measure_start", "measure_memory"):
         monkeypatch.setattr(start, name, Mock(side_effect=NotMeasuredError("it broke")))
-    monkeypatch.setattr(start, "measure_command", lambda words: 1.0)
+    monkeypatch.setattr(start, "measure_command", lambda *words: 1.0)
     found = [row.found for row in start.rows(1)]
     assert [[*one.missing.values()] for one in found] == [["it broke"]] * 2 + [[]] * 2 + [["it broke"]] * 2
 
