@@ -150,9 +150,9 @@ def alternate(contestants: Mapping[str, Callable[[], float]], repeats: int) -> F
             except NotMeasuredError as reason:
                 missing[name] = str(reason)
                 say(f"  {name}: {reason}")
-                continue
-            seconds = time.perf_counter() - began
-            say(f"  {name}: {number(values[name][-1])} ({repeat + 1} of {repeats}, took {seconds:.0f} s)")
+            else:
+                took = f"took {time.perf_counter() - began:.0f} s"
+                say(f"  {name}: {number(values[name][-1])} ({repeat + 1} of {repeats}, {took})")
     return Found({name: tuple(found) for name, found in values.items() if found or name not in missing}, missing)
 
 
