@@ -10,13 +10,12 @@ import importlib
 import os
 import sys
 import time
-import traceback
 from collections.abc import Sequence
 
-from benchmarks.harness import REPOSITORY, Found, Row, chosen, say
+from benchmarks import machine
+from benchmarks.harness import REPOSITORY, Found, Row, chosen, failure, say, set_tunables
 from benchmarks.page import RESULTS, publish, text
 from t5xpg.base.errors import UserError
-from t5xpg.base.malloc import TUNABLES
 from t5xpg.base.progress import duration
 
 # Modules of rows, in the order of the table.
@@ -39,9 +38,7 @@ def measured(name: str, repeats: int | None) -> list[Row]:
     try:
         return list(importlib.import_module(f"benchmarks.{name}").rows(repeats))
     except Exception as error:
-        traceback.print_exc()
-        reason = f"failed: {type(error).__name__}: {error}".splitlines()[0]
-        return [Row(name=name, what=name, unit="", fixed="", found=Found({}, {"t5xpg": reason}))]
+        return [Row(name=name, what=name, unit="", fixed="", found=Found({}, {"t5xpg": failure(error)}))]
 
 
 def main() -> int:
@@ -61,10 +58,7 @@ def main() -> int:
 
 def run(names: Sequence[str], repeats: int | None) -> int:
     """Measure, print, and publish a run of all rows."""
-    if sys.platform == "linux":
-        os.environ.setdefault("GLIBC_TUNABLES", TUNABLES)  # for the processes that are started
-    from benchmarks import machine
-
+    set_tunables()
     began = time.monotonic()
     described = machine.describe()
     rows: list[Row] = []

@@ -27,7 +27,7 @@ MOST = 1000  # updates that are timed while one state is written
 def rows(repeats: int | None) -> list[Row]:
     """Seconds for which a save stops training; milliseconds of an update while a save is written, and otherwise."""
     report = report_of(["-m", "benchmarks.checkpointing", str(repeats or SAVES)])
-    facts: dict[str, Any] = {name: report[name] for name in ("parameters", "bytes", "arrays", "check_seconds")}
+    facts = {name: report[name] for name in ("parameters", "bytes", "arrays", "check_seconds")}
     fixed = (
         f"T5 1.1 base, {report['parameters'] / 1e6:.0f}M parameters, Adafactor, {report['bytes'] / 1e9:.2f} GB in "
         f"{report['arrays']} arrays of random numbers; SHA-256 of every file; the update takes the saved arrays"

@@ -1,9 +1,9 @@
 """Decoding, greedily and with four beams: ours beside `generate` of transformers, on the same weights."""
 
-from collections.abc import Callable
+import functools
 from typing import Any
 
-from benchmarks.harness import PEERS_PYTHON, Goal, Row, alternate, report_of
+from benchmarks.harness import PEERS_PYTHON, Goal, Row, alternate_reports, report_of
 from benchmarks.jobs import JOBS, Job
 
 OURS, EAGER, COMPILED = "t5xpg", "transformers", "transformers, torch.compile"
@@ -22,23 +22,11 @@ def rows(repeats: int | None) -> list[Row]:
 def row(name: str, beams: int, repeats: int | None) -> Row:
     job = JOBS[name]
     options = ["decoding", "--job", name, "--repeats", str(CALLS[name]), "--beams", str(beams)]
-    reports: dict[str, dict[str, Any]] = {}
-
-    def keep(contestant: str, found: dict[str, Any]) -> float:
-        reports[contestant] = found
-        return float(found["tokens_per_second"])
-
-    def theirs(option: str) -> dict[str, Any]:
+    contestants = {OURS: functools.partial(report_of, ["-m", "benchmarks.ours", *options])}
+    for contestant, option in ((EAGER, "eager"), (COMPILED, "compiled"))[: 2 if beams == 1 else 1]:
         arguments = ["-m", "benchmarks.in_transformers", *options, "--option", option]
-        return report_of(arguments, python=PEERS_PYTHON)
-
-    contestants: dict[str, Callable[[], float]] = {
-        OURS: lambda: keep(OURS, report_of(["-m", "benchmarks.ours", *options])),
-        EAGER: lambda: keep(EAGER, theirs("eager")),
-    }
-    if beams == 1:
-        contestants[COMPILED] = lambda: keep(COMPILED, theirs("compiled"))
-    found = alternate(contestants, repeats or REPEATS[name])
+        contestants[contestant] = functools.partial(report_of, arguments, python=PEERS_PYTHON)
+    found, reports = alternate_reports(contestants, "tokens_per_second", repeats or REPEATS[name])
     search = "greedy decoding" if beams == 1 else f"beam search with {beams} beams"
     return Row(
         name="decoding", what=f"{search}, {described(job)}", unit="tokens/s", better="higher", found=found,

@@ -1,11 +1,11 @@
 """XLA's flags for CPUs: the step of the small job with this machine's row of `CPU_FLAGS`, without flags, and with one
 after the other. The row of another kind of processor comes from here."""
 
-from collections.abc import Callable
+import functools
 
-from benchmarks.harness import Row, alternate, report_of
+from benchmarks.harness import Row, alternate_reports, report_of
 from benchmarks.jobs import JOBS
-from benchmarks.step import BFLOAT16, FLOAT32, described, fixed
+from benchmarks.step import DTYPES, described, fixed
 from t5xpg.base.xla_flags import CPU_FLAGS
 
 STEPS, REPEATS = 8, 3
@@ -21,21 +21,19 @@ def rows(repeats: int | None) -> list[Row]:
         " and ".join(name(flag) for flag in all_flags[:count]): " ".join(all_flags[:count])
         for count in range(1, len(all_flags) + 1)
     }
-    return [
-        Row(
-            name="flags", what=f"flags of XLA, training step in {dtype}, {described(JOBS['small'])}", unit="ms",
-            fixed=fixed(JOBS["small"]),
-            found=alternate({each: measurement(flags, dtype) for each, flags in settings.items()}, repeats or REPEATS),
-        )
-        for dtype in (BFLOAT16, FLOAT32)
-    ]  # fmt: skip
+    made = []
+    for dtype in DTYPES:
+        arguments = ["-m", "benchmarks.ours", "step", "--repeats", str(STEPS), "--dtype", dtype]
+        contestants = {
+            each: functools.partial(report_of, arguments, environment={"XLA_FLAGS": flags})
+            for each, flags in settings.items()
+        }
+        what = f"flags of XLA, training step in {dtype}, {described(JOBS['small'])}"
+        found, _ = alternate_reports(contestants, "ms", repeats or REPEATS)
+        made.append(Row(name="flags", what=what, unit="ms", fixed=fixed(JOBS["small"]), found=found))
+    return made
 
 
 def name(flag: str) -> str:
     """A flag without what the names of all begin with."""
     return flag.removeprefix("--xla_cpu_").removeprefix("experimental_")
-
-
-def measurement(flags: str, dtype: str) -> Callable[[], float]:
-    options = ["step", "--repeats", str(STEPS), "--dtype", dtype]
-    return lambda: float(report_of(["-m", "benchmarks.ours", *options], environment={"XLA_FLAGS": flags})["ms"])

@@ -10,40 +10,28 @@ import os
 import signal
 import sys
 import time
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks import gpu_checks, gpu_page, gpu_speed
+from benchmarks import gpu_checks, gpu_page, gpu_speed, page
 from benchmarks.gpu_device import Conditions
-from benchmarks.harness import NotMeasuredError, Row, chosen, report_of, say
-from benchmarks.page import to_json
+from benchmarks.harness import NotMeasuredError, Row, chosen, failure, report_of, say, set_tunables
 from t5xpg.base import environment
 from t5xpg.base.errors import UserError
-from t5xpg.base.files import json_object_if_any, write_json
-from t5xpg.base.malloc import TUNABLES
+from t5xpg.base.files import json_object_if_any
 from t5xpg.base.progress import duration
 from t5xpg.check.plan.devices import USABLE_MEMORY
 
 CUT = "it was cut off before its end"
 
 
-@dataclass(frozen=True)
-class Part:
-    """measure: yields rows. seconds: what it may take."""
-
-    measure: Callable[[Conditions], Iterator[Row]]
-    seconds: float
-
-
-PARTS = {
-    "units": Part(gpu_checks.units, 240),
-    "parity": Part(gpu_checks.parity, 180),
-    "step": Part(gpu_speed.step, 480),
-    "plan": Part(gpu_speed.plan, 120),
-    "decoding": Part(gpu_speed.decoding, 120),
+PARTS: Mapping[str, tuple[Callable[[Conditions], Iterator[Row]], float]] = {  # what yields rows, and seconds for it
+    "units": (gpu_checks.units, 240),
+    "parity": (gpu_checks.parity, 180),
+    "step": (gpu_speed.step, 480),
+    "plan": (gpu_speed.plan, 120),
+    "decoding": (gpu_speed.decoding, 120),
 }
 
 
@@ -59,12 +47,9 @@ class Results:
 
     def write(self) -> None:
         """Write the file; the published one with its page."""
-        if self._file is None:
-            return
-        if self._file == gpu_page.RESULTS:
-            gpu_page.publish(self._all, self._file, gpu_page.PAGE)
-        else:
-            write_json(self._file, self._all)
+        if self._file is not None:
+            published = self._file == gpu_page.RESULTS
+            page.write(self._file, self._all, {page.PAGE: gpu_page.block(self._all)} if published else {})
 
     def measure(self, name: str, given: Conditions, measure: Callable[[Conditions], Iterator[Row]]) -> None:
         """Run a part; write each row as it comes and, if the part does not come to its end, the reason."""
@@ -81,23 +66,21 @@ class Results:
         self.write()
         try:
             for row in measure(given):
-                rows[row.what] = to_json(row)
-                part |= {"rows": list(rows.values())}
+                rows[row.what] = page.to_json(row)
+                part["rows"] = list(rows.values())
                 self.write()
             part["missing"] = None
         except NotMeasuredError as reason:
             part["missing"] = str(reason)
         except Exception as error:
-            traceback.print_exc()
-            part["missing"] = f"failed: {type(error).__name__}: {error}".splitlines()[0]
+            part["missing"] = failure(error)
         part["seconds"] = round(time.monotonic() - began)
         self.write()
 
 
 def run(names: Sequence[str], *, seconds: float | None, small: bool, results: Path | None) -> int:
     """Measure and print; returns 1 where a part has not come to its end."""
-    if sys.platform == "linux":
-        os.environ.setdefault("GLIBC_TUNABLES", TUNABLES)  # for the processes that are started
+    set_tunables()
     # the share of a device's memory that JAX reserves at first, which is also the most it can have: 75% by default
     os.environ.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", str(USABLE_MEMORY))
     try:
@@ -112,17 +95,15 @@ def run(names: Sequence[str], *, seconds: float | None, small: bool, results: Pa
     say(f"{device['count']} x {device['kind']}; {'nothing is kept' if file is None else f'written to {file}'}")
     began = time.monotonic()
     for name in names:
-        limit = seconds or PARTS[name].seconds
+        measure, usual = PARTS[name]
+        limit = seconds or usual
         say(f"{name}: at most {duration(limit)} ({duration(time.monotonic() - began)} so far)")
         rows = {other: gpu_page.rows_of(part) for other, part in found.parts.items()}
-        found.measure(name, Conditions(device, small, time.monotonic() + limit, rows), PARTS[name].measure)
+        found.measure(name, Conditions(device, small, time.monotonic() + limit, rows), measure)
         print(gpu_page.printed(found.parts[name]), end="\n\n", flush=True)
     incomplete = [name for name in names if found.parts[name]["missing"]]
-    say(
-        "; ".join(
-            [f"measured in {duration(time.monotonic() - began)}", *(f"{name} is not whole" for name in incomplete)]
-        )
-    )
+    took = duration(time.monotonic() - began)
+    say("; ".join([f"measured in {took}", *(f"{name} is not whole" for name in incomplete)]))
     return 1 if incomplete else 0
 
 

@@ -3,6 +3,7 @@
 Parts of `make gpu`: generators of rows. JAX_DEFAULT_MATMUL_PRECISION=highest is set, or GPUs multiply float32 as TF32.
 """
 
+import functools
 import importlib.util
 import os
 import subprocess
@@ -15,7 +16,7 @@ from xml.etree import ElementTree
 
 from benchmarks import decoding
 from benchmarks.gpu_device import Conditions, row
-from benchmarks.harness import REPOSITORY, Goal, NotMeasuredError, Row, alternate, say
+from benchmarks.harness import REPOSITORY, Goal, NotMeasuredError, Row, alternate_reports, say
 from benchmarks.jobs import JOBS
 from benchmarks.step import described, difference
 
@@ -40,21 +41,18 @@ def units(given: Conditions) -> Iterator[Row]:
     """The unit tests of models, losses, decoding and optimisers, with the accelerator as JAX's default device."""
     for name, paths in (SMALL_UNITS if given.small else UNITS).items():
         say(f"  {name}: running; failed tests:")
-        failed: list[str] = []
-
-        def failures(paths: list[str] = paths, failed: list[str] = failed) -> float:
-            failed += _failed_tests(given, paths)
-            return float(len(failed))
-
+        found, reports = alternate_reports({"t5xpg": functools.partial(_failed_tests, given, paths)}, "count", 1)
+        failed = [f"failed: {test}" for report in reports.values() for test in report["tests"]]
         yield row(
-            "units", f"unit tests on the device, {name}", "failed", alternate({"t5xpg": failures}, 1),
+            "units", f"unit tests on the device, {name}", "failed", found,
             fixed="float32 products at the highest precision", goal=Goal(at_most=0.0),
-            facts={"note": "; ".join(f"failed: {test}" for test in failed)} if failed else {},
+            facts={"note": "; ".join(failed)} if failed else {},
         )  # fmt: skip
 
 
-def _failed_tests(given: Conditions, paths: list[str]) -> list[str]:
-    """Run tests; the names of those that fail. Raises NotMeasuredError where they do not come to their end."""
+def _failed_tests(given: Conditions, paths: list[str]) -> dict[str, Any]:
+    """Run tests; {"count" of those that fail, "tests": their names}. Raises NotMeasuredError where they do not come to
+    their end."""
     if importlib.util.find_spec("pytest") is None:
         raise NotMeasuredError("pytest is not installed in this Python")
     workers = min(8, (os.cpu_count() or 1) // 2)
@@ -77,7 +75,7 @@ def _failed_tests(given: Conditions, paths: list[str]) -> list[str]:
             raise NotMeasuredError(f"pytest ended with {done.returncode}")
         cases = ElementTree.parse(file).iter("testcase")
         failed = [case for case in cases if case.find("failure") is not None or case.find("error") is not None]
-        return [f"{case.get('classname')}::{case.get('name')}" for case in failed]
+        return {"count": len(failed), "tests": [f"{case.get('classname')}::{case.get('name')}" for case in failed]}
 
 
 def parity(given: Conditions) -> Iterator[Row]:

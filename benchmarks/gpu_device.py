@@ -5,11 +5,9 @@ memory of the device.
 """
 
 import json
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import Found, NotMeasuredError, Row, report_of
@@ -43,18 +41,9 @@ class Conditions:
         """The same, with one of `of` equal shares of the time that is left."""
         return replace(self, ends=time.monotonic() + self.left / of)
 
-    def peak_flops(self, dtype: str) -> float:
-        """Operations a second: as published, or as measured where nothing is published."""
-        return float(self.device["published_flops"][dtype] or self.device["measured_flops"][dtype])
-
-    def run(
-        self,
-        *arguments: str,
-        python: Path | str = sys.executable,
-        environment: Mapping[str, str] | None = None,
-    ) -> dict[str, Any]:
+    def run(self, *arguments: str, **options: Any) -> dict[str, Any]:
         """`report_of` of a module with its arguments, within the time that is left."""
-        return report_of(["-m", *arguments], python=python, environment=environment, seconds=self.left)
+        return report_of(["-m", *arguments], seconds=self.left, **options)
 
 
 def row(part: str, what: str, unit: str, values: Found | float, **more: Any) -> Row:

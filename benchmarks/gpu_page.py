@@ -4,66 +4,50 @@ benchmarks/results/gpu.json has the numbers; the page is made from it and from n
 """
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
+from benchmarks import page
 from benchmarks.harness import Row
-from benchmarks.page import HEADER, PAGE, block_in, cells, from_json, text
-from t5xpg.base.files import json_text, write_texts
 from t5xpg.base.markdown import escape, table
 from t5xpg.base.progress import duration
 
-RESULTS = PAGE.parents[1] / "benchmarks" / "results" / "gpu.json"
-BEGIN, END = "<!-- gpu:begin -->", "<!-- gpu:end -->"
-NOTE = "<!-- Written by `make gpu` from benchmarks/results/gpu.json. Do not edit. -->"
-NOTHING = "No GPU has been measured yet."
-
-
-def publish(results: Mapping[str, Any], file: Path, page: Path) -> None:
-    """Write the results and the block of the page. Raises UserError where the page has no markers for it."""
-    written = page.read_text(encoding="utf-8")
-    old = block_in(written, BEGIN, END, page)
-    write_texts({file: json_text(results), page: written.replace(old, block(results))})
+RESULTS = page.RESULTS.with_name("gpu.json")
 
 
 def rows_of(part: Mapping[str, Any]) -> list[Row]:
     """The rows of a part in the file."""
-    return [from_json(one) for one in part["rows"]]
+    return [page.from_json(one) for one in part["rows"]]
 
 
 def block(results: Mapping[str, Any]) -> str:
     """The block of the page, markers included: what each kind of device has reached, and what is missing."""
     sections = [section for kind in sorted(results) for section in _device(kind, results[kind])]
-    return "\n\n".join([BEGIN, NOTE, *(sections or [NOTHING]), END])
+    return page.block("gpu", RESULTS, sections or ["No GPU has been measured yet."])
 
 
 def _device(kind: str, found: Mapping[str, Any]) -> Iterator[str]:
-    rows = [one for part in found["parts"].values() for one in rows_of(part)]
-    yield f"**{escape(kind)}**: {escape(_device_text(found['device']))}"
-    yield table(HEADER, [[escape(cell) for cell in line] for one in rows for line in cells(one)], numbers_from=3)
-    yield "\n".join(f"- {escape(line)}" for line in _notes(found["parts"]))
-
-
-def _device_text(device: Mapping[str, Any]) -> str:
-    rates = [f"{rate / 1e12:,.1f} in {dtype}" for dtype, rate in device["measured_flops"].items()]
-    memory = device["memory_bytes"]
-    room = f"{memory / 2**30:.0f} GiB for arrays; " if memory else ""
-    return f"{room}the largest product tried reaches {' and '.join(rates)} (10^12 operations a second)."
+    device, parts = found["device"], found["parts"]
+    rates = " and ".join(f"{rate / 1e12:,.1f} in {dtype}" for dtype, rate in device["measured_flops"].items())
+    room = f"{device['memory_bytes'] / 2**30:.0f} GiB for arrays; " if device["memory_bytes"] else ""
+    product = f"the largest product tried reaches {rates} (10^12 operations a second)."
+    yield f"**{escape(kind)}**: {escape(room + product)}"
+    lines = [line for part in parts.values() for one in rows_of(part) for line in page.cells(one)]
+    yield table(page.HEADER, [[escape(cell) for cell in line] for line in lines], numbers_from=3)
+    yield "\n".join(f"- {escape(line)}" for line in _notes(parts))
 
 
 def _notes(parts: Mapping[str, Any]) -> Iterator[str]:
     """When, with what and how long each part was measured; what is missing of it; what its rows say besides."""
     for name, part in parts.items():
-        git, versions = part["git"], part["versions"]
-        commit = "" if git is None else f"commit {git['commit'][:12]}{'' if git['clean'] else ' with changes'}, "
+        versions = part["versions"]
         took = "" if part["seconds"] is None else f", took {duration(part['seconds'])}"
         missing = f": not whole, {part['missing']}" if part["missing"] else ""
-        flags = f", XLA_FLAGS={part['xla_flags']}" if part["xla_flags"] else ""
-        software = f"jax {versions['jax']}, python {versions['python']}{flags}"
-        yield f"{name}, {part['time']}, {commit}{software}{took}{missing}"
+        flags = f"XLA_FLAGS={part['xla_flags']}" if part["xla_flags"] else ""
+        software = [f"jax {versions['jax']}", f"python {versions['python']}", flags]
+        facts = [name, part["time"], page.commit_text(part["git"]), *software]
+        yield f"{', '.join(filter(None, facts))}{took}{missing}"
         for one in rows_of(part):
-            said = "; ".join(filter(None, [one.facts.get("note"), one.fixed]))
-            yield f"{one.what}: {said}"
+            yield f"{one.what}: {'; '.join(filter(None, [one.facts.get('note'), one.fixed]))}"
 
 
 def printed(part: Mapping[str, Any]) -> str:
@@ -71,4 +55,4 @@ def printed(part: Mapping[str, Any]) -> str:
     rows = rows_of(part)
     notes = [f"{one.what}: {one.facts['note']}" for one in rows if "note" in one.facts]
     missing = [f"not whole: {part['missing']}"] if part["missing"] else []
-    return "\n".join([*([text(rows)] if rows else []), *notes, *missing])
+    return "\n".join([*([page.text(rows)] if rows else []), *notes, *missing])

@@ -3,16 +3,17 @@
 Parts of `make gpu`: generators of rows. A row that comes again takes the place of the earlier one.
 """
 
+import functools
 import re
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from benchmarks import decoding as search
 from benchmarks.gpu_device import Conditions, row
-from benchmarks.harness import PEERS_PYTHON, Found, Goal, NotMeasuredError, Row, alternate, output_of, say
+from benchmarks.harness import PEERS_PYTHON, Found, Goal, NotMeasuredError, Row, alternate_reports, output_of, say
 from benchmarks.jobs import JOBS
 from benchmarks.step import COMPILED, OURS, described
 from t5xpg.base.files import read_json
@@ -43,18 +44,16 @@ def step(given: Conditions) -> Iterator[Row]:
         reports: dict[str, dict[str, Any]] = {}
         missing: dict[str, str] = {}
         for number, (name, arguments) in enumerate(contestants.items()):
-            say(f"  {job}, {name}: compiling, then {steps} steps")
-            try:
-                reports[name] = _fitting(given.share(len(contestants) - number), arguments, microbatches)
-                say(f"  {reports[name]['ms']:.1f} ms a step")
-            except NotMeasuredError as reason:
-                missing[name] = str(reason)
-                say(f"  not measured: {reason}")
+            say(f"  {job}, {name}: compiling, then {steps} steps, in ms a step")
+            fitting = functools.partial(_fitting, given, len(contestants) - number, arguments, microbatches)
+            found, report = alternate_reports({name: fitting}, "ms", 1)
+            reports, missing = reports | report, {**missing, **found.missing}
             yield from _step_rows(given, job, reports, missing)
 
 
-def _fitting(given: Conditions, arguments: list[str], microbatches: int) -> dict[str, Any]:
-    """What a contestant reports; the microbatches are doubled until they fit the memory."""
+def _fitting(given: Conditions, share: int, arguments: list[str], microbatches: int) -> dict[str, Any]:
+    """What a contestant reports; the microbatches are doubled until they fit the memory. share: see `share`."""
+    given = given.share(share)
     module, _, _, job, *_ = arguments
     python = PEERS_PYTHON if module.endswith("transformers") and PEERS_PYTHON.exists() else sys.executable
     while True:
@@ -73,30 +72,31 @@ def _step_rows(
 ) -> Iterator[Row]:
     """What has been found so far: ours, then torch.compile."""
     job, is_base = JOBS[name], name == BASE
-    seconds = {one: [each / 1000 for each in report["each_ms"]] for one, report in reports.items()}
-    shares = {
-        one: [100 * job.flops() / each / given.peak_flops(DTYPE) for each in found] for one, found in seconds.items()
-    }
-    tokens = {one: [job.tokens / each for each in found] for one, found in seconds.items()}
+    peak = given.device["published_flops"][DTYPE] or given.device["measured_flops"][DTYPE]
+
+    def found(quantity: Callable[[float], float]) -> Found:
+        """A quantity of each step, from its milliseconds."""
+        return Found({one: [*map(quantity, report["each_ms"])] for one, report in reports.items()}, missing)
+
     kept = {
         one: {fact: value for fact, value in report.items() if fact not in ("each_ms", "gradient_norms")}
         for one, report in reports.items()
     }
     limit = Goal(at_most=SECONDS) if is_base and "H100" in given.device["kind"] else None
-    alone, against = {OURS: OURS}, COMPILED in {*reports, *missing}
+    alone, is_compared = {OURS: OURS}, is_base and COMPILED in {*reports, *missing}
     what = f"training step, {name}, {described(job)}"
     fixed = f"{DTYPE}, parameters in float32; AdamW; z-loss; packed masks; dropout 0; the same weights and batches"
     yield row(
-        "step", what, "s", Found(seconds, missing).renamed(alone), fixed=fixed, goal=limit,
+        "step", what, "s", found(lambda ms: ms / 1000).renamed(alone), fixed=fixed, goal=limit,
         facts={"note": _note(reports), "job": name, "reports": kept},
     )  # fmt: skip
     yield row(
-        "step", f"MFU of {what}", "%", Found(shares, missing).renamed(alone), fixed=fixed, better="higher",
-        goal=Goal(at_least=MFU) if is_base else None,
+        "step", f"MFU of {what}", "%", found(lambda ms: 1e5 * job.flops() / ms / peak).renamed(alone),
+        fixed=fixed, better="higher", goal=Goal(at_least=MFU) if is_base else None,
     )  # fmt: skip
     yield row(
-        "step", f"padded tokens of {what}", "tokens/s", Found(tokens, missing), fixed=fixed, better="higher",
-        goal=Goal(at_least=TIMES_AS_GOOD, against=COMPILED) if is_base and against else None,
+        "step", f"padded tokens of {what}", "tokens/s", found(lambda ms: 1000 * job.tokens / ms),
+        fixed=fixed, better="higher", goal=Goal(at_least=TIMES_AS_GOOD, against=COMPILED) if is_compared else None,
     )  # fmt: skip
 
 
@@ -162,13 +162,11 @@ def decoding(given: Conditions) -> Iterator[Row]:
     calls = 1 if given.small else 5
     for beams in (1, search.BEAMS):
         options = ["decoding", "--job", name, "--repeats", str(calls), "--beams", str(beams), "--dtype", DTYPE]
-
-        def tokens(options: list[str] = options) -> float:
-            return float(given.run("benchmarks.ours", *options)["tokens_per_second"])
-
         what = "greedy decoding" if beams == 1 else f"beam search with {beams} beams"
         say(f"  {what}: compiling, then {calls} batches, in tokens a second")
+        decoded = functools.partial(given.run, "benchmarks.ours", *options)
+        found, _ = alternate_reports({"t5xpg": decoded}, "tokens_per_second", 1)
         yield row(
-            "decoding", f"{what}, {search.described(JOBS[name])}", "tokens/s",
-            alternate({"t5xpg": tokens}, 1), better="higher", fixed=f"{DTYPE}; random weights; encoding counted",
+            "decoding", f"{what}, {search.described(JOBS[name])}", "tokens/s", found, better="higher",
+            fixed=f"{DTYPE}; random weights; encoding counted",
         )  # fmt: skip

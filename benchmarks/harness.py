@@ -11,6 +11,7 @@ A module of rows has a function `rows(repeats)`, listed in `benchmarks.__main__.
 `repeats` is None where the user gave no number: each module has its own default, as far as its time allows.
 """
 
+import functools
 import json
 import os
 import re
@@ -18,12 +19,14 @@ import statistics
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from t5xpg.base.errors import UserError, nearest
+from t5xpg.base.malloc import TUNABLES
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 PEERS_PYTHON = REPOSITORY / ".venv-bench" / "bin" / "python"  # where `make bench-peers` installs them
@@ -56,10 +59,6 @@ class Goal:
     at_least: float | None = None
     against: str | None = None
 
-    def __post_init__(self) -> None:
-        if (self.at_most is None) == (self.at_least is None):
-            raise ValueError("a goal has one limit")
-
 
 @dataclass(frozen=True)
 class Found:
@@ -70,13 +69,13 @@ class Found:
 
     def renamed(self, names: Mapping[str, str]) -> "Found":
         """The values of some contestants alone. names: {old name: new name}, in the new order."""
-        values, missing = (
-            {new: found[old] for old, new in names.items() if old in found} for found in (self.values, self.missing)
+        return Found(
+            {new: self.values[old] for old, new in names.items() if old in self.values},
+            {new: self.missing[old] for old, new in names.items() if old in self.missing},
         )
-        return Found(values, missing)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Row:
     """One quantity, measured for one or several contestants; ours comes first.
 
@@ -88,12 +87,12 @@ class Row:
     name: str
     what: str
     unit: str
-    fixed: str
-    found: Found
     better: Literal["lower", "higher"] = "lower"
-    goal: Goal | None = None
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    fixed: str
     command: str = ""
+    goal: Goal | None = None
+    found: Found
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "command", self.command or f"make bench ROWS={self.name}")
@@ -123,13 +122,18 @@ class Row:
 
     def reached(self) -> bool | None:
         """Whether the goal is reached; None where there is no goal, or no value to compare with it."""
-        if self.goal is None:
+        if (goal := self.goal) is None:
             return None
-        first = self.contestants[0]
-        value = self.median(first) if self.goal.against is None else self.ratio(self.goal.against)
+        value = self.median(self.contestants[0]) if goal.against is None else self.ratio(goal.against)
         if value is None:
             return None
-        return value <= self.goal.at_most if self.goal.at_most is not None else value >= (self.goal.at_least or 0.0)
+        return value <= goal.at_most if goal.at_most is not None else value >= (goal.at_least or 0.0)
+
+
+def failure(error: Exception) -> str:
+    """What a module of rows that failed says in the place of its values; the traceback is printed."""
+    traceback.print_exception(error)
+    return f"failed: {type(error).__name__}: {error}".splitlines()[0]
 
 
 def alternate(contestants: Mapping[str, Callable[[], float]], repeats: int) -> Found:
@@ -146,10 +150,23 @@ def alternate(contestants: Mapping[str, Callable[[], float]], repeats: int) -> F
             except NotMeasuredError as reason:
                 missing[name] = str(reason)
                 say(f"  {name}: {reason}")
-                continue
-            seconds = time.perf_counter() - began
-            say(f"  {name}: {number(values[name][-1])} ({repeat + 1} of {repeats}, took {seconds:.0f} s)")
+            else:
+                took = f"took {time.perf_counter() - began:.0f} s"
+                say(f"  {name}: {number(values[name][-1])} ({repeat + 1} of {repeats}, {took})")
     return Found({name: tuple(found) for name, found in values.items() if found or name not in missing}, missing)
+
+
+def alternate_reports(
+    contestants: Mapping[str, Callable[[], dict[str, Any]]], quantity: str, repeats: int
+) -> tuple[Found, dict[str, dict[str, Any]]]:
+    """`alternate` for contestants that report more than the quantity of the row; also returns their last reports."""
+    reports: dict[str, dict[str, Any]] = {}
+
+    def measure(name: str) -> float:
+        reports[name] = contestants[name]()
+        return float(reports[name][quantity])
+
+    return alternate({name: functools.partial(measure, name) for name in contestants}, repeats), reports
 
 
 def report_of(arguments: Sequence[str], **options: Any) -> dict[str, Any]:
@@ -196,6 +213,12 @@ def number(value: float) -> str:
     if value >= 100:
         return f"{value:,.0f}"
     return f"{value:.1f}" if value >= 10 else f"{value:.2f}" if value >= 1 else f"{value:.3g}"
+
+
+def set_tunables() -> None:
+    """Set glibc's malloc as this program does, for the processes that are started."""
+    if sys.platform == "linux":
+        os.environ.setdefault("GLIBC_TUNABLES", TUNABLES)
 
 
 def say(text: str) -> None:

@@ -1,8 +1,10 @@
 """What T5X does for `benchmarks.interop_t5x` and `benchmarks.t5x_agreement`, in a Python that has it.
 
-    python in_t5x.py make SIZE tensorstore|orbax FOLDER     a checkpoint with random parameters, and answers
-    python in_t5x.py answer FOLDER                          restores what was exported there, and answers
-    python in_t5x.py train REPOSITORY FOLDER                updates once for each batch
+    python in_t5x.py make NETWORK SIZES tensorstore|orbax FOLDER   a checkpoint with random parameters, and answers
+    python in_t5x.py answer FOLDER                                 restores what was exported there, and answers
+    python in_t5x.py train REPOSITORY FOLDER                       updates once for each batch
+
+NETWORK is one of NETWORKS, SIZES are the settings of its T5Config as a Python dict.
 
 answers.safetensors has `inputs` [B, S] (not for a decoder alone), `targets` [B, T] and `logits`. `answer` builds the
 model of FOLDER/model.gin, restores the whole train state by both of the classes for checkpoints, and writes answers to
@@ -15,6 +17,7 @@ for each target token, before each update).
 
 from __future__ import annotations
 
+import ast
 import copy
 import sys
 from pathlib import Path
@@ -33,26 +36,10 @@ from t5x.examples.t5 import network as minimal
 import gin
 
 B, S, T, STEP = 2, 48, 16, 1
-_GATED = {"mlp_activations": ("gelu", "linear"), "logits_via_embedding": False}
-_SMALL = {"emb_dim": 512, "num_heads": 6, "head_dim": 64, "mlp_dim": 1024, **_GATED}
-_LAYERS = {"num_encoder_layers": 8, "num_decoder_layers": 8}
-# T5X's network, and sizes as they are published
-SIZES: dict[str, tuple[Any, dict[str, Any]]] = {
-    "t5_1_0_small": (
-        minimal,
-        {
-            "emb_dim": 512, "num_heads": 8, "head_dim": 64, "mlp_dim": 2048, "vocab_size": 32128,
-            "num_encoder_layers": 6, "num_decoder_layers": 6, "mlp_activations": ("relu",),
-            "logits_via_embedding": True,
-        },
-    ),
-    "t5_1_1_small": (minimal, {**_SMALL, **_LAYERS, "vocab_size": 32128}),
-    "umt5_small_unscanned": (scalable, {**_SMALL, **_LAYERS, "vocab_size": 384, "scan_layers": False}),
-}  # fmt: skip
+NETWORKS = {"minimal": minimal, "scalable": scalable}
 
 
-def _model(size: str) -> models.EncoderDecoderModel:
-    network, sizes = SIZES[size]
+def _model(network: Any, sizes: dict[str, Any]) -> models.EncoderDecoderModel:
     module = network.Transformer(config=network.T5Config(**sizes, dropout_rate=0.0, dtype=jnp.float32))
     rules = adafactor.standard_logical_factor_rules()
     optimizer = adafactor.Adafactor(decay_rate=0.8, step_offset=0, logical_factor_rules=rules)
@@ -79,9 +66,9 @@ def _logits(model: Any, params: Any, tokens: dict[str, np.ndarray]) -> np.ndarra
     return np.asarray(apply(params), np.float32)
 
 
-def make(size: str, layout: str, folder: Path) -> None:
+def make(network: str, sizes: str, layout: str, folder: Path) -> None:
     """A checkpoint of step 1 in `folder`, and answers.safetensors."""
-    model = _model(size)
+    model = _model(NETWORKS[network], ast.literal_eval(sizes))
     initializer, partitioner = _state(model)
     state = initializer.from_scratch(jax.random.PRNGKey(0))
     # norms of ones would hide that two are exchanged
@@ -132,6 +119,7 @@ def train(repository: Path, folder: Path) -> None:
     """T5X builds model and trainer from the gin files, restores the checkpoint, and updates once for each batch."""
     from t5x import train as t5x_train
 
+    sys.path.insert(0, str(repository))
     gin.configurable(t5x_train.train)
     # the fragment imports this module as its train script
     sys.modules["__main__"].train = t5x_train.train  # type: ignore[attr-defined]
@@ -168,6 +156,6 @@ def train(repository: Path, folder: Path) -> None:
 if __name__ == "__main__":
     command, *arguments = sys.argv[1:]
     if command == "make":
-        make(*arguments[:2], Path(arguments[2]))
+        make(*arguments[:3], Path(arguments[3]))
     else:
         {"answer": answer, "train": train}[command](*map(Path, arguments))

@@ -8,8 +8,8 @@ again, and their logits and greedy answers compared on the way in and on the way
 docs/interop.md.
 """
 
-import ast
 import functools
+import json
 import os
 import sys
 import tempfile
@@ -32,16 +32,20 @@ from t5xpg.run.directory import RunDirectory
 
 THEIRS = Path(__file__).with_name("interop_transformers.py")
 FAMILIES = Path(__file__).parent.parent / "tests" / "goldens" / "families"
-
-
-def sizes(program: Path) -> list[str]:
-    """The keys of SIZES in a program of another environment, which cannot be imported here."""
-    for one in ast.parse(program.read_text(encoding="utf-8")).body:
-        if isinstance(one, ast.Assign | ast.AnnAssign) and isinstance(one.value, ast.Dict):
-            target = one.targets[0] if isinstance(one, ast.Assign) else one.target
-            if ast.unparse(target) == "SIZES":
-                return [ast.literal_eval(key) for key in one.value.keys if key is not None]
-    raise ValueError(f"{program} has no SIZES")
+_UNTIED = {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
+_SMALL = {"d_model": 512, "d_ff": 1024, "d_kv": 64, "num_heads": 6, "num_layers": 8, "vocab_size": 32128, **_UNTIED}
+_BYT5 = {"d_model": 1472, "d_ff": 3584, "num_layers": 12, "num_decoder_layers": 4, "vocab_size": 384}
+_FIRST = {"feed_forward_proj": "relu", "d_kv": 64, "vocab_size": 32128}
+# model_type and sizes as they are published
+SIZES = {
+    "t5-small": ("t5", {**_FIRST, "d_model": 512, "d_ff": 2048, "num_heads": 8, "num_layers": 6}),
+    "t5-base": ("t5", {**_FIRST, "d_model": 768, "d_ff": 3072, "num_heads": 12, "num_layers": 12}),
+    "t5-v1_1-small": ("t5", _SMALL),
+    "t5-v1_1-base": ("t5", {**_SMALL, "d_model": 768, "d_ff": 2048, "num_heads": 12, "num_layers": 12}),
+    "byt5-small": ("t5", {**_SMALL, **_BYT5}),
+    "mt5-small": ("mt5", {**_SMALL, "vocab_size": 250112}),
+    "umt5-small": ("umt5", {**_SMALL, "vocab_size": 256384}),
+}
 
 
 def imported(checkpoint: Path, runs: Path, **options: Any) -> tuple[Path, config.LoadedConfig, Any]:
@@ -65,7 +69,8 @@ def logits_of(model: Model, params: Any, tokens: Mapping[str, np.ndarray]) -> np
 def made(size: str, python: Path, scratch: Path) -> Path:
     """Make a checkpoint of this size and what transformers answers with it; returns the folder."""
     given = scratch / "given"
-    run_with(python, THEIRS, size, given).check_returncode()
+    model_type, settings = SIZES[size]
+    run_with(python, THEIRS, model_type, json.dumps(settings), given).check_returncode()
     return given
 
 
@@ -91,12 +96,12 @@ def row(name: str, given: Path, scratch: Path) -> str:
     return f"| {name} | {model.num_params:,} | {difference:.1e} | {exported} | {largest:.1f} | {answered} |"
 
 
-def main() -> int:
+def main() -> None:
     """Print the rows."""
     python = python_with_torch()
     if python is None:
         sys.exit("transformers is not installed: `make bench-peers` installs it")
-    for name in sys.argv[1:] or sizes(THEIRS):
+    for name in sys.argv[1:] or SIZES:
         folders = (
             sorted(file.parent for file in FAMILIES.glob("*/answers.safetensors")) if name == "families" else [None]
         )
@@ -104,8 +109,7 @@ def main() -> int:
             with tempfile.TemporaryDirectory() as scratch:
                 given = folder or made(name, python, Path(scratch))
                 print(row(given.name if folder else name, given, Path(scratch)), flush=True)
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -1,15 +1,17 @@
 """Makes a checkpoint of a published size with random weights, as transformers writes it, and answers with it.
 
-    python interop_transformers.py SIZE FOLDER
+    python interop_transformers.py MODEL_TYPE SETTINGS FOLDER
 
-Run in the peers' environment by `benchmarks.interop`. FOLDER gets what `save_pretrained` writes, and
+Run in the peers' environment by `benchmarks.interop`. SETTINGS are JSON. FOLDER gets what `save_pretrained` writes, and
 answers.safetensors: `inputs` [B, S], `targets` [B, T], `logits`, `generated`.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,26 +19,11 @@ import transformers
 from safetensors.numpy import save_file
 
 B, S, T, DECODE = 2, 48, 16, 12
-_UNTIED = {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
-_SMALL = {"d_model": 512, "d_ff": 1024, "d_kv": 64, "num_heads": 6, "num_layers": 8, "vocab_size": 32128, **_UNTIED}
-_BYT5 = {"d_model": 1472, "d_ff": 3584, "num_layers": 12, "num_decoder_layers": 4, "vocab_size": 384}
-_FIRST = {"feed_forward_proj": "relu", "d_kv": 64, "vocab_size": 32128}
-# model_type and sizes as they are published
-SIZES = {
-    "t5-small": ("t5", {**_FIRST, "d_model": 512, "d_ff": 2048, "num_heads": 8, "num_layers": 6}),
-    "t5-base": ("t5", {**_FIRST, "d_model": 768, "d_ff": 3072, "num_heads": 12, "num_layers": 12}),
-    "t5-v1_1-small": ("t5", _SMALL),
-    "t5-v1_1-base": ("t5", {**_SMALL, "d_model": 768, "d_ff": 2048, "num_heads": 12, "num_layers": 12}),
-    "byt5-small": ("t5", {**_SMALL, **_BYT5}),
-    "mt5-small": ("mt5", {**_SMALL, "vocab_size": 250112}),
-    "umt5-small": ("umt5", {**_SMALL, "vocab_size": 256384}),
-}
 
 
-def main(size: str, folder: Path) -> None:
+def main(model_type: str, settings: dict[str, Any], folder: Path) -> None:
     """See above."""
     transformers.utils.logging.disable_progress_bar()
-    model_type, settings = SIZES[size]
     torch.manual_seed(0)
     config = transformers.AutoConfig.for_model(
         model_type, decoder_start_token_id=0, pad_token_id=0, eos_token_id=1, **settings
@@ -65,4 +52,4 @@ def main(size: str, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]))
+    main(sys.argv[1], json.loads(sys.argv[2]), Path(sys.argv[3]))

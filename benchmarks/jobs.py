@@ -85,8 +85,9 @@ class Job:
 
     def _packed(self, rng: np.random.Generator, text: np.ndarray) -> dict[str, np.ndarray]:
         shapes = {"encoder": (self.batch, self.inputs), "decoder": (self.batch, self.targets)}
-        ids = {name: np.zeros(shape, np.int32) for name, shape in shapes.items()}
-        segments, positions = ({name: np.zeros(shape, np.int32) for name, shape in shapes.items()} for _ in range(2))
+        ids, segments, positions = (
+            {name: np.zeros(shape, np.int32) for name, shape in shapes.items()} for _ in range(3)
+        )
         for row in range(self.batch):
             at = {"encoder": 0, "decoder": 0}
             for segment in range(1, SEGMENTS + 1):

@@ -1,4 +1,4 @@
-"""The memory of a process and of what it has started: proportional set sizes (PSS), which add up. Linux only."""
+"""The memory of processes: proportional set sizes (PSS), which add up, and the largest size of this one. Linux only."""
 
 import contextlib
 import threading
@@ -17,11 +17,11 @@ def tree(pid: int) -> list[int]:
     return [pid, *(one for child in children for one in tree(child))]
 
 
-def pss(pid: int) -> int:
-    """The proportional set size of a process in bytes; 0 where it is gone."""
+def size(file: str, name: str) -> int:
+    """The bytes that a file of /proc gives under a name; 0 where there are none, as of a process that is gone."""
     with contextlib.suppress(OSError):
-        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-            if line.startswith("Pss:"):
+        for line in Path(file).read_text().splitlines():
+            if line.startswith(f"{name}:"):
                 return int(line.split()[1]) << 10
     return 0
 
@@ -34,28 +34,21 @@ def _runs(pid: int) -> bool:
         return False
 
 
-class Peak:
-    """The largest memory in bytes of a process (`own`), and of it with its descendants at one moment (`total`)."""
+class Peak(threading.Thread):
+    """Samples until a process ends: the largest PSS in bytes of it (`own`), and of it with its descendants at one
+    moment (`total`)."""
 
     def __init__(self, pid: int) -> None:
+        super().__init__(daemon=True)
         self.pid = pid
         self.total = self.own = 0
+        self.start()
 
-    def sample(self) -> bool:
-        """Measure once; returns whether the process is still running."""
-        sizes = {one: pss(one) for one in tree(self.pid)}
-        self.own = max(self.own, sizes.get(self.pid, 0))
-        self.total = max(self.total, sum(sizes.values()))
-        return _runs(self.pid)
-
-
-def watch(pid: int) -> Peak:
-    """Sample a process's memory in a thread of its own, until the process ends."""
-    peak = Peak(pid)
-    threading.Thread(target=_sample, args=(peak,), daemon=True).start()
-    return peak
-
-
-def _sample(peak: Peak) -> None:
-    while peak.sample():
-        time.sleep(SAMPLE_SECONDS)
+    def run(self) -> None:
+        while True:
+            sizes = {one: size(f"/proc/{one}/smaps_rollup", "Pss") for one in tree(self.pid)}
+            self.own = max(self.own, sizes[self.pid])
+            self.total = max(self.total, sum(sizes.values()))
+            if not _runs(self.pid):
+                return
+            time.sleep(SAMPLE_SECONDS)

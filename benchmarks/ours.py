@@ -11,11 +11,13 @@ import dataclasses
 import functools
 import gc
 import json
+import resource
 import statistics
 import sys
 import time
 from pathlib import Path
 
+from benchmarks import memory
 from benchmarks.contestant import parse_options, time_decoding, time_steps
 from benchmarks.jobs import JOBS, Job
 from t5xpg.base import malloc
@@ -34,8 +36,9 @@ def step(given: argparse.Namespace) -> None:
 
     job = JOBS[given.job]
     own = OwnStep(experiment(job, given.dtype, microbatches=given.microbatches))
-    own.start_from(params_from_transformers(job.weights(), own.parts.experiment.model.config))
-    batches = [own.on_devices(batch) for batch in job.batches()]
+    params = params_from_transformers(job.weights(), own.parts.experiment.model.config)
+    own.state = dataclasses.replace(own.state, params=jax.device_put(params, own.parts.shardings.params))
+    batches = [own.parts.on_devices(batch) for batch in job.batches()]
     norms: list[float] = []
 
     def update(number: int) -> float:
@@ -82,7 +85,7 @@ def bare(name: str, steps: str, overrides: str) -> None:
 
     experiment = config.load(name, *config.split_overrides(overrides)).experiment
     own = OwnStep(experiment)
-    batch = own.on_devices(next(made_up_batches(experiment, experiment.train_dataset)))
+    batch = own.parts.on_devices(next(made_up_batches(experiment, experiment.train_dataset)))
     for _ in range(BARE_WARM_UP):
         own(batch)
     began = time.perf_counter()
@@ -98,15 +101,17 @@ def growth(sizes: str, windows: str) -> None:
 
     job = Job(**json.loads(sizes))
     own = OwnStep(experiment(job, windows=Windows(**json.loads(windows))))
-    batch = own.on_devices(job.batches()[0])
+    batch = own.parts.on_devices(job.batches()[0])
     forget_peak()
     seconds: list[float] = []
     while len(seconds) <= FEWEST or (sum(seconds) < SECONDS and len(seconds) < MOST):
         began = time.perf_counter()
         own(batch)
         seconds.append(time.perf_counter() - began)
+    peak = memory.size("/proc/self/status", "VmHWM")  # since its start if the kernel does not forget
+    peak = peak or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10  # if it does not tell
     median = statistics.median(seconds[1:])  # the first one touches its memory for the first time
-    print(json.dumps({"seconds": median, "memory": peak(), "flops": job.flops(), "tokens": job.tokens}))
+    print(json.dumps({"seconds": median, "memory": peak, "flops": job.flops(), "tokens": job.tokens}))
 
 
 def forget_peak() -> None:
@@ -116,17 +121,6 @@ def forget_peak() -> None:
     if sys.platform == "linux":
         with contextlib.suppress(OSError):
             Path("/proc/self/clear_refs").write_text("5")
-
-
-def peak() -> int:
-    """The most bytes that this process has held since `forget_peak`, or since its start if the kernel does not tell."""
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/self/status").read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) << 10
-    import resource
-
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
 
 
 if __name__ == "__main__":

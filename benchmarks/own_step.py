@@ -33,13 +33,6 @@ class OwnStep:
         token_bytes = np.ones(experiment.model.config.vocab_size, np.int32)
         self._token_bytes = jax.device_put(token_bytes, distributed.replicated(self.parts.mesh))
 
-    def start_from(self, params: Any) -> None:
-        """Take these parameters."""
-        self.state = dataclasses.replace(self.state, params=jax.device_put(params, self.parts.shardings.params))
-
-    def on_devices(self, batch: Mapping[str, np.ndarray]) -> Any:
-        return self.parts.on_devices(batch)
-
     def __call__(self, batch: Any) -> Mapping[str, jax.Array]:
         self.state, metrics = self.update(self.state, batch, self._token_bytes)
         jax.block_until_ready((self.state, metrics))

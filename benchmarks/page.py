@@ -16,10 +16,9 @@ from t5xpg.base.markdown import aligned, block_of, escape, table
 
 RESULTS = REPOSITORY / "benchmarks" / "results" / "results.json"
 README, PAGE = REPOSITORY / "README.md", REPOSITORY / "docs" / "benchmarks.md"
-BEGIN, END = "<!-- bench:begin -->", "<!-- bench:end -->"
-NOTE = "<!-- Written by `make bench` from benchmarks/results/results.json. Do not edit. -->"
 HEADER = ("what", "contestant", "goal", "median", "spread", "ours is")
 MISSING = "-"
+VERDICTS = {True: "reached", False: "missed", None: "not known"}  # of a goal
 Machine = Mapping[str, Any]  # one kind of processor: `machine.describe`, and "rows"
 # The rows of the README: how their quantities begin, and what it calls them.
 MAIN_ROWS = {
@@ -36,63 +35,53 @@ MAIN_ROWS = {
 
 def to_json(row: Row) -> dict[str, Any]:
     """A row with all its values, and what follows from them."""
-    contestants: dict[str, Any] = {}
-    for name in row.contestants:
-        if name in row.found.missing:
-            contestants[name] = {"missing": row.found.missing[name]}
-        if values := row.found.values.get(name):
-            contestants[name] = {
-                **contestants.get(name, {}),
-                "values": list(values),
-                "median": row.median(name),
-                "spread": row.spread(name),
-                "ours_is_times_as_good": row.ratio(name),
-            }
-    plain = {name: getattr(row, name) for name in ("name", "what", "unit", "better", "fixed", "command")}
-    return plain | {
-        "goal": None if row.goal is None else dataclasses.asdict(row.goal),
-        "reached": row.reached(),
-        "contestants": contestants,
-        "facts": dict(row.facts),
-    }
+    value = dataclasses.asdict(row)
+    found, facts = value.pop("found"), value.pop("facts")
+    contestants: dict[str, Any] = {name: {"missing": reason} for name, reason in found["missing"].items()}
+    for name, values in found["values"].items():
+        contestants.setdefault(name, {}).update(
+            values=values, median=row.median(name), spread=row.spread(name), ours_is_times_as_good=row.ratio(name)
+        )
+    ours_first = {name: contestants[name] for name in row.contestants}
+    return value | {"reached": row.reached(), "contestants": ours_first, "facts": facts}
 
 
 def from_json(value: Mapping[str, Any]) -> Row:
     """The row that `to_json` wrote."""
-    contestants = value["contestants"]
+    contestants = value["contestants"].items()
     found = Found(
-        {name: tuple(one["values"]) for name, one in contestants.items() if "values" in one},
-        {name: one["missing"] for name, one in contestants.items() if "missing" in one},
+        {name: tuple(one["values"]) for name, one in contestants if "values" in one},
+        {name: one["missing"] for name, one in contestants if "missing" in one},
     )
     plain = {name: value[name] for name in ("name", "what", "unit", "better", "fixed", "command", "facts")}
-    return Row(**plain, goal=None if value["goal"] is None else Goal(**value["goal"]), found=found)
+    return Row(**plain, goal=value["goal"] and Goal(**value["goal"]), found=found)
 
 
-def publish(
-    rows: Sequence[Row],
-    described: Mapping[str, Any],
-    *,
-    results: Path = RESULTS,
-    readme: Path = README,
-    page: Path = PAGE,
-) -> None:
+def publish(rows: Sequence[Row], described: Mapping[str, Any]) -> None:
     """Write the results, which replace earlier ones of the same kind of processor, and the block of each page. Raises
     UserError where a page has no markers for it."""
-    texts = {file: file.read_text(encoding="utf-8") for file in (readme, page)}
-    old = {file: block_in(text, BEGIN, END, file) for file, text in texts.items()}
     measured = {**described, "rows": [to_json(row) for row in rows]}
-    others = read_machines(results) if results.exists() else []
+    others = read_machines(RESULTS) if RESULTS.exists() else []
     machines = [measured, *(one for one in others if one["kind"] != measured["kind"])]
-    blocks = {readme: main_block(machines), page: full_block(machines)}
-    pages = {file: text.replace(old[file], blocks[file]) for file, text in texts.items()}
-    write_texts({results: json_text({"machines": machines}), **pages})
+    write(RESULTS, {"machines": machines}, {README: main_block(machines), PAGE: full_block(machines)})
 
 
-def block_in(text: str, begin: str, end: str, file: Path) -> str:
-    """The block of a page, markers included. Raises UserError where it has none."""
-    if not (block := block_of(text, begin, end, file)):
-        raise UserError(f"{file} has no {begin} … {end}: put both where the table is to stand.")
-    return block
+def write(results: Path, value: Any, blocks: Mapping[Path, str]) -> None:
+    """Write results and the block of each page, markers included, in place of the one that it has. Raises UserError
+    where a page has no such markers."""
+    pages = {}
+    for file, new in blocks.items():
+        page, (begin, *_, end) = file.read_text(encoding="utf-8"), new.splitlines()
+        if not (old := block_of(page, begin, end, file)):
+            raise UserError(f"{file} has no {begin} … {end}: put both where the table is to stand.")
+        pages[file] = page.replace(old, new)
+    write_texts({results: json_text(value), **pages})
+
+
+def block(name: str, results: Path, sections: Sequence[str]) -> str:
+    """What `make <name>` writes into a page, between its markers."""
+    note = f"<!-- Written by `make {name}` from {results.relative_to(REPOSITORY)}. Do not edit. -->"
+    return "\n\n".join([f"<!-- {name}:begin -->", note, *sections, f"<!-- {name}:end -->"])
 
 
 def read_machines(results: Path = RESULTS) -> list[Machine]:
@@ -107,9 +96,10 @@ def main_block(machines: Sequence[Machine]) -> str:
     for start, title in MAIN_ROWS.items():
         # "caching a task" is the beginning of "caching a task, memory", too: the first one that fits is meant
         if row := next((row for row in rows if row.what.startswith(start)), None):
-            lines.append([title, f"{_cell(row, row.contestants[0])} {row.unit}", escape(_others(row)) or MISSING])
+            median = _numbers(row, row.contestants[0])[0] or MISSING
+            lines.append([title, f"{median} {row.unit}", escape(_others(row)) or MISSING])
     table_of_rows = table(("what", "t5xpg", "t5xpg is"), lines)
-    return "\n\n".join([BEGIN, NOTE, escape(machine_text(newest)), table_of_rows, END])
+    return block("bench", RESULTS, [escape(machine_text(newest)), table_of_rows])
 
 
 def full_block(machines: Sequence[Machine]) -> str:
@@ -121,11 +111,11 @@ def full_block(machines: Sequence[Machine]) -> str:
     for what, row in newest.items():
         found = [rows.get(what) for rows in of_each]
         rows = [one and dataclasses.replace(one, goal=row.goal) for one in found]  # earlier ones had other goals
+        title, goal = f"{what} ({row.unit})", goal_text(row)
         for name in dict.fromkeys(name for one in rows if one is not None for name in one.contestants):
-            first = name == row.contestants[0]
-            title = [f"{what} ({row.unit})", goal_text(row)] if first else ["", ""]
             each = [MISSING if one is None else _measured(one, name) for one in rows]
-            lines.append([escape(cell) for cell in (title[0], name, title[1], *each)])
+            lines.append([escape(cell) for cell in (title, name, goal, *each)])
+            title = goal = ""
     notes: dict[tuple[str, str], list[str]] = {}
     for row in newest.values():
         notes.setdefault((row.command, row.fixed), []).append(row.what)
@@ -135,23 +125,16 @@ def full_block(machines: Sequence[Machine]) -> str:
     ]
     header = (*HEADER[:3], *(escape(one["kind"]) for one in machines))
     sections = [*(escape(machine_text(one)) for one in machines), table(header, lines), "\n".join(listed)]
-    return "\n\n".join([BEGIN, NOTE, *sections, END])
+    return block("bench", RESULTS, sections)
 
 
 def _measured(row: Row, name: str) -> str:
     """ "249, spread 11%, 1.43 x" of one contestant; of ours also whether the goal is reached; or why there is none."""
-    if row.median(name) is None:
+    median, spread, ratio = _numbers(row, name)
+    if not median:
         return row.found.missing.get(name, MISSING)
-    spread = row.spread(name)
-    ours = name == row.contestants[0]
-    ratio = None if ours else row.ratio(name)
-    parts = [
-        _cell(row, name),
-        "" if spread is None else f"spread {100 * spread:.0f}%",
-        "" if ratio is None else f"{ratio:.2f} x",
-        verdict(row) if ours and row.goal is not None else "",
-    ]
-    return ", ".join(filter(None, parts))
+    said = VERDICTS[row.reached()] if row.goal and name == row.contestants[0] else ""
+    return ", ".join(filter(None, [median, spread and f"spread {spread}", ratio, said]))
 
 
 def text(rows: Sequence[Row]) -> str:
@@ -165,42 +148,46 @@ def text(rows: Sequence[Row]) -> str:
 
 def cells(row: Row) -> Iterator[list[str]]:
     """The table's lines for one row: one for each contestant, ours first; with the reason where a value is missing."""
-    for index, name in enumerate(row.contestants):
-        spread, ratio = row.spread(name), row.ratio(name) if index else None
-        missing = row.found.missing.get(name, "") if row.median(name) is None else ""
-        yield [
-            f"{row.what} ({row.unit})" if index == 0 else "",
-            name,
-            "; ".join(filter(None, ["" if index or not row.goal else f"{goal_text(row)}: {verdict(row)}", missing])),
-            _cell(row, name),
-            MISSING if spread is None else f"{100 * spread:.0f}%",
-            "" if ratio is None else f"{ratio:.2f} x",
-        ]
+    title, goal = f"{row.what} ({row.unit})", f"{goal_text(row)}: {VERDICTS[row.reached()]}" if row.goal else ""
+    for name in row.contestants:
+        median, spread, ratio = _numbers(row, name)
+        said = "; ".join(filter(None, [goal, "" if median else row.found.missing.get(name, "")]))
+        yield [title, name, said, median or MISSING, spread or MISSING, ratio]
+        title = goal = ""
 
 
-def _cell(row: Row, contestant: str) -> str:
-    median = row.median(contestant)
-    return MISSING if median is None else number(median)
+def _numbers(row: Row, name: str) -> tuple[str, str, str]:
+    """Median, spread and ratio of a contestant; "" where there is none."""
+    median, spread = row.median(name), row.spread(name)
+    ratio = None if name == row.contestants[0] else row.ratio(name)
+    return (
+        "" if median is None else number(median),
+        "" if spread is None else f"{100 * spread:.0f}%",
+        "" if ratio is None else f"{ratio:.2f} x",
+    )
 
 
 def _others(row: Row) -> str:
     """ "2.8 times as fast as T5X (534 ms)", of each other program that has a value."""
     ratios = ((name, row.ratio(name)) for name in row.contestants[1:] if not name.startswith("its "))
-    found = [(name, ratio) for name, ratio in ratios if ratio is not None]
-    return "; ".join(f"{ratio:.1f} times as fast as {name} ({_cell(row, name)} {row.unit})" for name, ratio in found)
+    return "; ".join(
+        f"{ratio:.1f} times as fast as {name} ({_numbers(row, name)[0]} {row.unit})"
+        for name, ratio in ratios
+        if ratio is not None
+    )
 
 
 def goal_text(row: Row) -> str:
     """The goal of a row; "" for none."""
-    if row.goal is None:
+    if (goal := row.goal) is None:
         return ""
-    limit, word = (row.goal.at_least, "at least") if row.goal.at_most is None else (row.goal.at_most, "at most")
-    return f"{word} {number(limit or 0.0)} {row.unit if row.goal.against is None else f'x {row.goal.against}'}"
+    limit, word = (goal.at_least, "at least") if goal.at_most is None else (goal.at_most, "at most")
+    return f"{word} {number(limit or 0.0)} {row.unit if goal.against is None else f'x {goal.against}'}"
 
 
-def verdict(row: Row) -> str:
-    """Whether the goal of a row is reached."""
-    return {True: "reached", False: "missed", None: "not known"}[row.reached()]
+def commit_text(git: Mapping[str, Any] | None) -> str:
+    """The commit of a `git_state`; "" for none."""
+    return "" if git is None else f"commit {git['commit'][:12]}{'' if git['clean'] else ' with changes'}"
 
 
 def machine_text(described: Machine) -> str:
@@ -212,8 +199,5 @@ def machine_text(described: Machine) -> str:
     if peaks:
         facts.append(f"matrix products at {' and '.join(peaks)}")
     versions = ", ".join(f"{name} {described['versions'][name]}" for name in ("python", "jax", "tensorflow"))
-    source = (
-        "no git checkout" if git is None else f"commit {git['commit'][:12]}{'' if git['clean'] else ' with changes'}"
-    )
     load = f"load {described['load_before']:.1f} before the first measurement"
-    return f"{'; '.join(facts)}; {versions}; {source}; {load}."
+    return f"{'; '.join(facts)}; {versions}; {commit_text(git) or 'no git checkout'}; {load}."

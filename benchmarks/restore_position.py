@@ -48,12 +48,11 @@ def make_data(folder: Path) -> None:
     draw = random.Random(0)
     data_dir, cache_dir = folder / "data", folder / "cache"
     for name, documents in (("large", 3000), ("small", 800)):
+        files: dict[str | None, list[Path]] = {}
         for split, count in (("train", documents), ("validation", 20)):
             lines = (" ".join(draw.choices(WORDS, k=draw.randrange(50, 400))) for _ in range(count))
-            (folder / f"{name}-{split}.txt").write_text("\n".join(lines) + "\n")
-        files: dict[str | None, list[Path]] = {
-            split: [folder / f"{name}-{split}.txt"] for split in ("train", "validation")
-        }
+            (file := folder / f"{name}-{split}.txt").write_text("\n".join(lines) + "\n")
+            files[split] = [file]
         export_dataset(name, data_dir=data_dir, files=files)
         cache_task(task_name(name, SPAN_CORRUPTION), cache_dir=cache_dir, data_dir=data_dir)
     (folder / "bench_tasks.py").write_text(MODULE)

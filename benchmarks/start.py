@@ -1,7 +1,6 @@
 """From the start of the program to the end of its first step; its memory."""
 
 import contextlib
-import functools
 import os
 import subprocess
 import sys
@@ -26,9 +25,8 @@ def rows(repeats: int | None) -> list[Row]:
     """Seconds of starts, seconds of small commands, and megabytes of a training run."""
     count = repeats or REPEATS
     compiled = alternate({"compiled": measure_start}, count)
-    commands = {
-        name: alternate({name: functools.partial(measure_command, words)}, count) for name, words in _COMMANDS.items()
-    }
+    shown = alternate({"help": lambda: measure_command("--help")}, count)
+    checked = alternate({"check": lambda: measure_command("check", EXPERIMENT, "--run=benchmark_of_start")}, count)
     trainers: list[float] = []
 
     def measure_both() -> float:
@@ -39,21 +37,17 @@ def rows(repeats: int | None) -> list[Row]:
     everything = alternate({"all processes": measure_both}, repeats or 1)  # runs of one day differ by 1%
     trainer = Found({"trainer": trainers}, everything.renamed({"all processes": "trainer"}).missing)
     fixed = f"{EXPERIMENT}, AdamW, float32, warm bytecode, check of the experiment included, all cores"
+    steps = f"{fixed}; {MEMORY_STEPS} steps"
     return [
-        Row(name="start", what="start to first step done, compiling", unit="s", fixed=fixed, found=compiled,
-            goal=Goal(at_most=7.0)),
-        Row(name="start", what="t5xpg --help", unit="s", fixed="warm bytecode", found=commands["help"],
-            goal=Goal(at_most=0.5)),
-        Row(name="start", what="t5xpg check", unit="s", fixed=f"{EXPERIMENT}, warm bytecode", found=commands["check"],
-            goal=Goal(at_most=5.0)),
-        Row(name="start", what="peak memory of all processes (PSS)", unit="MB", fixed=f"{fixed}; {MEMORY_STEPS} steps",
-            found=everything, goal=Goal(at_most=1200)),
-        Row(name="start", what="peak memory of the trainer (PSS)", unit="MB", fixed=f"{fixed}; {MEMORY_STEPS} steps",
-            found=trainer, goal=Goal(at_most=700)),
-    ]  # fmt: skip
-
-
-_COMMANDS = {"help": ("--help",), "check": ("check", EXPERIMENT, "--run=benchmark_of_start")}
+        Row(name="start", what=what, unit=unit, fixed=fixed, found=found, goal=Goal(at_most=limit))
+        for what, unit, fixed, found, limit in (
+            ("start to first step done, compiling", "s", fixed, compiled, 7.0),
+            ("t5xpg --help", "s", "warm bytecode", shown, 0.5),
+            ("t5xpg check", "s", f"{EXPERIMENT}, warm bytecode", checked, 5.0),
+            ("peak memory of all processes (PSS)", "MB", steps, everything, 1200.0),
+            ("peak memory of the trainer (PSS)", "MB", steps, trainer, 700.0),
+        )
+    ]
 
 
 def measure_start() -> float:
@@ -78,13 +72,13 @@ def measure_memory() -> tuple[int, int]:
     with tempfile.TemporaryDirectory() as folder:
         steps = f"--gin.TRAIN_STEPS={MEMORY_STEPS} --gin.EVAL_PERIOD=20 --gin.CHECKPOINT_PERIOD=20 --gin.WARMUP_STEPS=5"
         with _training(Path(folder), {}, (), f"--gin-overrides={steps}") as process:
-            peak = memory.watch(process.pid)
+            peak = memory.Peak(process.pid)
             if process.wait(timeout=_SECONDS):
                 raise NotMeasuredError(f"the training ended with exit code {process.returncode}")
     return peak.total, peak.own
 
 
-def measure_command(words: tuple[str, ...]) -> float:
+def measure_command(*words: str) -> float:
     """Seconds of `t5xpg <words>`."""
     began = time.perf_counter()
     output_of(["-m", "t5xpg", *words])

@@ -5,19 +5,30 @@ All but the floor are given the same weights and the same packed batches, so the
 has rows of its own, with the peers in that dtype.
 """
 
+import functools
 import os
 import shutil
-from collections.abc import Callable, Iterable
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import PEERS_PYTHON, Found, Goal, NotMeasuredError, Row, alternate, report_of
+from benchmarks.harness import PEERS_PYTHON, Found, Goal, NotMeasuredError, Row, alternate_reports, report_of
 from benchmarks.jobs import JOBS, Job
 
 OURS, PLAIN, EAGER, COMPILED, T5X = "t5xpg", "plain JAX", "transformers, eager", "transformers, torch.compile", "T5X"
 FLOOR = "its matrix products alone"
-BFLOAT16, FLOAT32 = "bfloat16", "float32"
+DTYPES = BFLOAT16, FLOAT32 = "bfloat16", "float32"
 T5X_PYTHON = "T5X_PYTHON"
 T5X_MISSING = f"not installed: it is in no package registry; {T5X_PYTHON}=/path/to/python names one that has it"
+PROGRAMS = {  # of the contestants, with their first options
+    OURS: ["benchmarks.ours", "step"],
+    PLAIN: ["benchmarks.step_plain_jax"],
+    EAGER: ["benchmarks.in_transformers", "step", "--option", "eager"],
+    COMPILED: ["benchmarks.in_transformers", "step", "--option", "default"],
+    T5X: ["benchmarks.step_t5x"],
+    FLOOR: ["benchmarks.step_products"],
+}
 STEPS = {"small": 10, "larger": 3}
 REPEATS = {"small": 3, "larger": 2}
 CONTESTANTS = {  # the slower ones only for the small job in float32, as they take long
@@ -39,56 +50,42 @@ def rows(repeats: int | None) -> list[Row]:
 
 def rows_of(name: str, repeats: int | None) -> list[Row]:
     job = JOBS[name]
-    reports: dict[str, dict[str, dict[str, Any]]] = {BFLOAT16: {}, FLOAT32: {}}
+    options = ["--job", name, "--repeats", str(STEPS[name]), "--dtype"]
     contestants = {
-        f"{each}, {dtype}": measurement(each, name, dtype, reports[dtype])
-        for dtype in reports
+        f"{each}, {dtype}": functools.partial(report, each, [*options, dtype])
+        for dtype in DTYPES
         for each in CONTESTANTS[name, dtype]
     }
-    found = alternate(contestants, repeats or REPEATS[name])
-    of_dtype = {
-        dtype: found.renamed({f"{each}, {dtype}": each for each in CONTESTANTS[name, dtype]}) for dtype in reports
-    }
+    found, reports = alternate_reports(contestants, "ms", repeats or REPEATS[name])
+    of_dtype = {dtype: {f"{each}, {dtype}": each for each in CONTESTANTS[name, dtype]} for dtype in DTYPES}
     return [
         *(
             Row(
                 name="step", what=f"training step in {dtype}, {described(job)}", unit="ms", fixed=fixed(job),
-                found=of_dtype[dtype], goal=Goal(at_least=GOALS[name, dtype], against=COMPILED),
-                facts=facts(job, reports[dtype]),
+                found=found.renamed(names), goal=Goal(at_least=GOALS[name, dtype], against=COMPILED),
+                facts=facts(job, {each: reports[one] for one, each in names.items() if one in reports}),
             )
-            for dtype in reports
+            for dtype, names in of_dtype.items()
         ),
         Row(
             name="step", what=f"bfloat16 against float32, {described(job)}", unit="ms", fixed=f"t5xpg; {fixed(job)}",
-            found=Found({dtype: of_dtype[dtype].values[OURS] for dtype in reports if OURS in of_dtype[dtype].values}),
+            found=Found(found.renamed({f"{OURS}, {dtype}": dtype for dtype in DTYPES}).values),
             goal=Goal(at_least=FASTER_BY_BFLOAT16[name], against=FLOAT32),
         ),
     ]  # fmt: skip
 
 
-def measurement(contestant: str, job: str, dtype: str, reports: dict[str, dict[str, Any]]) -> Callable[[], float]:
-    """A function that measures a contestant once, keeps its report, and returns its milliseconds a step."""
-    options = ["--job", job, "--repeats", str(STEPS[job]), "--dtype", dtype]
-    measures: dict[str, Callable[[], dict[str, Any]]] = {
-        OURS: lambda: report_of(["-m", "benchmarks.ours", "step", *options]),
-        PLAIN: lambda: report_of(["-m", "benchmarks.step_plain_jax", *options]),
-        EAGER: lambda: transformers([*options, "--option", "eager"]),
-        COMPILED: lambda: transformers([*options, "--option", "default"]),
-        T5X: lambda: t5x(options),
-        FLOOR: lambda: report_of(["-m", "benchmarks.step_products", *options]),
-    }
-
-    def measure() -> float:
-        report = measures[contestant]()
-        if contestant != FLOOR:
-            reports[contestant] = report
-        return float(report["ms"])
-
-    return measure
+def report(contestant: str, options: Sequence[str]) -> dict[str, Any]:
+    """What a contestant reports of its steps."""
+    python: Path | str | None = PEERS_PYTHON if contestant in (EAGER, COMPILED) else sys.executable
+    if contestant == T5X and (python := shutil.which(os.environ.get(T5X_PYTHON, ""))) is None:
+        raise NotMeasuredError(T5X_MISSING)
+    return report_of(["-m", *PROGRAMS[contestant], *options], python=python)
 
 
 def facts(job: Job, reports: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """FLOPs and tokens of a step, memory, versions, and the largest difference between each peer's losses and ours."""
+    reports = {name: report for name, report in reports.items() if name != FLOOR}
     found: dict[str, Any] = {
         "flops": job.flops(),
         "tokens": job.tokens,
@@ -105,18 +102,6 @@ def facts(job: Job, reports: dict[str, dict[str, Any]]) -> dict[str, Any]:
 def difference(ours: Iterable[float], theirs: Iterable[float]) -> float:
     """The largest relative difference between two lists of numbers."""
     return max(abs(a - b) / abs(a) for a, b in zip(ours, theirs, strict=True))
-
-
-def transformers(options: list[str]) -> dict[str, Any]:
-    """Run the contestant in the peers' environment."""
-    return report_of(["-m", "benchmarks.in_transformers", "step", *options], python=PEERS_PYTHON)
-
-
-def t5x(options: list[str]) -> dict[str, Any]:
-    python = shutil.which(os.environ.get(T5X_PYTHON, ""))
-    if not python:
-        raise NotMeasuredError(T5X_MISSING)
-    return report_of(["-m", "benchmarks.step_t5x", *options], python=python)
 
 
 def described(job: Job) -> str:

@@ -65,27 +65,24 @@ def loss_of(w: Weights, batch: dict[str, jax.Array], job: Job) -> jax.Array:
         table = w[f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"]
         return masked + table[buckets(visible.shape[1], stack == "encoder")].transpose(2, 0, 1)
 
-    own = bias(encoder[:, :, None] == encoder[:, None, :], "encoder")
-    x = w["shared.weight"][batch["encoder_input_tokens"]]
-    for index in range(job.encoder_layers):
-        layer = f"encoder.block.{index}.layer"
-        y = norm(x, w[f"{layer}.0.layer_norm.weight"])
-        x = x + attention(w, f"{layer}.0.SelfAttention", job, y, y, own)
-        x = x + mlp(w, f"{layer}.1", norm(x, w[f"{layer}.1.layer_norm.weight"]))
-    encoded = norm(x, w["encoder.final_layer_norm.weight"])
+    def stack(name: str, layers: int, own: jax.Array, encoded: jax.Array | None = None) -> jax.Array:
+        x = w["shared.weight"][batch[f"{name}_input_tokens"]]
+        for index in range(layers):
+            layer = f"{name}.block.{index}.layer"
+            y = norm(x, w[f"{layer}.0.layer_norm.weight"])
+            x = x + attention(w, f"{layer}.0.SelfAttention", job, y, y, own)
+            if encoded is not None:
+                y = norm(x, w[f"{layer}.1.layer_norm.weight"])
+                x = x + attention(w, f"{layer}.1.EncDecAttention", job, y, encoded, cross)
+            last = f"{layer}.{1 if encoded is None else 2}"
+            x = x + mlp(w, last, norm(x, w[f"{last}.layer_norm.weight"]))
+        return norm(x, w[f"{name}.final_layer_norm.weight"])
 
     causal = np.tril(np.ones((job.targets, job.targets), bool))
-    own = bias((decoder[:, :, None] == decoder[:, None, :]) & causal, "decoder")
     cross = bias(decoder[:, :, None] == encoder[:, None, :])
-    x = w["shared.weight"][batch["decoder_input_tokens"]]
-    for index in range(job.decoder_layers):
-        layer = f"decoder.block.{index}.layer"
-        y = norm(x, w[f"{layer}.0.layer_norm.weight"])
-        x = x + attention(w, f"{layer}.0.SelfAttention", job, y, y, own)
-        y = norm(x, w[f"{layer}.1.layer_norm.weight"])
-        x = x + attention(w, f"{layer}.1.EncDecAttention", job, y, encoded, cross)
-        x = x + mlp(w, f"{layer}.2", norm(x, w[f"{layer}.2.layer_norm.weight"]))
-    logits = norm(x, w["decoder.final_layer_norm.weight"]) @ w["lm_head.weight"].T
+    encoded = stack("encoder", job.encoder_layers, bias(encoder[:, :, None] == encoder[:, None, :], "encoder"))
+    own = bias((decoder[:, :, None] == decoder[:, None, :]) & causal, "decoder")
+    logits = stack("decoder", job.decoder_layers, own, encoded) @ w["lm_head.weight"].T
     log_z = jax.nn.logsumexp(logits, axis=-1)
     of_target = jnp.take_along_axis(logits, batch["decoder_target_tokens"][..., None], axis=-1)[..., 0]
     return jnp.mean(log_z - of_target + Z_LOSS * log_z**2)

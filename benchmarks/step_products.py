@@ -13,12 +13,13 @@ from t5xpg.base.xla_flags import set_xla_flags
 
 
 class Product(NamedTuple):
-    """One `dot_general`. shapes, dtypes: of both factors. numbers: contracting and batch dimensions, as of lax."""
+    """One `dot_general`. shapes, dtypes: of both factors. numbers: contracting and batch dimensions, as of lax. result:
+    its dtype; None: lax decides."""
 
     shapes: tuple[tuple[int, ...], tuple[int, ...]]
-    dtypes: tuple[str, str]
+    dtypes: tuple[Any, Any]
     numbers: Any
-    result: str | None
+    result: Any
 
     @property
     def flops(self) -> int:
@@ -33,13 +34,8 @@ def products(jaxpr: Any) -> Iterator[Product]:
     for equation in jaxpr.eqns:
         if equation.primitive.name == "dot_general":
             left, right = (variable.aval for variable in equation.invars)
-            result = equation.params["preferred_element_type"]
-            yield Product(
-                (left.shape, right.shape),
-                (str(left.dtype), str(right.dtype)),
-                equation.params["dimension_numbers"],
-                None if result is None else str(result),
-            )
+            numbers, result = (equation.params[name] for name in ("dimension_numbers", "preferred_element_type"))
+            yield Product((left.shape, right.shape), (left.dtype, right.dtype), numbers, result)
         times = equation.params.get("length", 1) if equation.primitive.name == "scan" else 1
         for inner in _programs(equation.params.values()):
             yield from list(products(inner)) * times

@@ -9,8 +9,6 @@ The experiment (optimizers_tiny) is trained with Adafactor and without dropout. 
 
 import dataclasses
 import itertools
-import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -21,7 +19,7 @@ import numpy as np
 from flax.traverse_util import flatten_dict
 from safetensors.numpy import load_file, save_file
 
-from benchmarks.step import T5X_MISSING, T5X_PYTHON
+from benchmarks.interop_t5x import python_with_t5x, theirs
 from t5xpg.base import paths
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.stream.client import DataService
@@ -33,7 +31,6 @@ from t5xpg.experiment import assembly, config
 from t5xpg.experiment.identity import data_config
 from t5xpg.experiment.recipe import Recipe
 
-THEIRS = Path(__file__).with_name("in_t5x.py")
 STEPS, TOLERANCE = 10, 1e-4
 USUAL = ["DROPOUT_RATE=0.0"]
 CASES: dict[str, list[str]] = {
@@ -46,9 +43,7 @@ CASES: dict[str, list[str]] = {
 }  # fmt: skip
 
 
-def compare(
-    experiment: str, overrides: list[str], python: str, folder: Path
-) -> tuple[float, float, float, list[float]]:
+def compare(experiment: str, overrides: list[str], folder: Path) -> tuple[float, float, float, list[float]]:
     """Largest differences of a loss (nats for each target token), of an array of parameters (relative L2), and of any
     entry of one; our losses.
     """
@@ -81,17 +76,13 @@ def compare(
         tokens.append(float(metrics["weights"]))
         loss = float(metrics["loss"]) / (tokens[-1] if is_sum else 1.0)
         losses.append(loss - float(metrics["z_loss"]) / tokens[-1])  # T5X's cross_ent_loss
-    environment = {**os.environ, "PYTHONPATH": str(paths.REPOSITORY), "TF_CPP_MIN_LOG_LEVEL": "2"}
-    command = [python, str(THEIRS), "train", str(paths.REPOSITORY), str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
-    if done.returncode:
-        sys.exit(done.stderr[-3000:])
-    theirs = load_file(folder / "theirs.safetensors")
-    expected = theirs.pop("losses") / (np.asarray(tokens) if is_sum else 1.0)
+    theirs("train", str(paths.REPOSITORY), str(folder))
+    found = load_file(folder / "theirs.safetensors")
+    expected = found.pop("losses") / (np.asarray(tokens) if is_sum else 1.0)
     apart = max(abs(ours - other) for ours, other in zip(losses, expected, strict=True))
     trained = flatten_dict(in_t5x(given.model, state.params), sep="/")
-    differences = {name: np.asarray(trained[name]) - other for name, other in theirs.items()}
-    relative = max(float(np.linalg.norm(each) / np.linalg.norm(theirs[name])) for name, each in differences.items())
+    differences = {name: np.asarray(trained[name]) - other for name, other in found.items()}
+    relative = max(float(np.linalg.norm(each) / np.linalg.norm(found[name])) for name, each in differences.items())
     entry = max(float(np.abs(each).max()) for each in differences.values())
     return apart, relative, entry, losses
 
@@ -118,15 +109,13 @@ def two_in_each_row(batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 def main(arguments: list[str]) -> int:
     """Print the rows."""
-    python = os.environ.get(T5X_PYTHON)
-    if not python:
-        sys.exit(f"T5X is {T5X_MISSING}")
+    python_with_t5x()
     overrides = [one.removeprefix("--gin.") for one in arguments if one.startswith("--gin.")]
     experiment = next((one for one in arguments if not one.startswith("--")), "optimizers_tiny")
     agree = True
     for case, more in CASES.items():
         with tempfile.TemporaryDirectory() as scratch:
-            apart, relative, entry, losses = compare(experiment, [*overrides, *more], python, Path(scratch))
+            apart, relative, entry, losses = compare(experiment, [*overrides, *more], Path(scratch))
         agree &= apart < TOLERANCE and relative < TOLERANCE
         print(
             f"| {case} | {losses[0]:.4f} | {losses[-1]:.4f} | {apart:.1e} | {relative:.1e} | {entry:.1e} |", flush=True

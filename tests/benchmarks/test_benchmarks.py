@@ -109,14 +109,15 @@ def test_t5x_has_to_be_where_its_variable_says(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(step, "report_of", Mock(side_effect=NotMeasuredError(PEERS)))
     monkeypatch.setenv(step.T5X_PYTHON, "/no/such/python")
     with pytest.raises(NotMeasuredError, match="in no package registry"):
-        step.t5x([])
+        step.report(step.T5X, [])
 
 
 def test_the_python_of_another_program_may_be_older(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(step.T5X_PYTHON, "python")
     run = Mock(return_value=Mock(returncode=0))
     monkeypatch.setattr(subprocess, "run", run)
     made("byt5-small", Path("python"), Path("scratch"))
-    theirs("python", "answer", "folder")
+    theirs("answer", "folder")
     programs = [Path(call.args[0][1]).name for call in run.call_args_list]
     assert programs == ["interop_transformers.py", "in_t5x.py"], "without options that it may lack"
 
@@ -124,19 +125,20 @@ def test_the_python_of_another_program_may_be_older(monkeypatch: pytest.MonkeyPa
 def test_a_start_that_fails_leaves_the_other_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("measure_start", "measure_memory"):
         monkeypatch.setattr(start, name, Mock(side_effect=NotMeasuredError("it broke")))
-    monkeypatch.setattr(start, "measure_command", lambda words: 1.0)
+    monkeypatch.setattr(start, "measure_command", lambda *words: 1.0)
     found = [row.found for row in start.rows(1)]
     assert [[*one.missing.values()] for one in found] == [["it broke"]] * 2 + [[]] * 2 + [["it broke"]] * 2
 
 
-def test_results_are_the_rows_again_and_the_pages_show_them(tmp_path: Path) -> None:
+def test_results_are_the_rows_again_and_the_pages_show_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     readme, full, file = tmp_path / "README.md", tmp_path / "benchmarks.md", tmp_path / "bench" / "results.json"
-    file.parent.mkdir()
+    for name, value in {"REPOSITORY": tmp_path, "RESULTS": file, "README": readme, "PAGE": full}.items():
+        monkeypatch.setattr(page, name, value)
     row = dataclasses.replace(ROW, what="caching a task")
     for where in (readme, full):
-        where.write_text(f"before\n{page.BEGIN}\nold\n{page.END}\nafter\n")
+        where.write_text("before\n<!-- bench:begin -->\nold\n<!-- bench:end -->\nafter\n")
     for _ in range(2):  # the second time nothing changes
-        page.publish([row, ROW], DESCRIBED, results=file, readme=readme, page=full)
+        page.publish([row, ROW], DESCRIBED)
         (written,) = page.read_machines(file)
         assert [page.from_json(one) for one in written["rows"]] == [row, ROW]
         for where, block in ((readme, page.main_block([written])), (full, page.full_block([written]))):
@@ -144,14 +146,14 @@ def test_results_are_the_rows_again_and_the_pages_show_them(tmp_path: Path) -> N
     assert "a step" not in readme.read_text(), "it is none of the main rows"
     other_kind = DESCRIBED | {"kind": "Intel | Xeon"}
     for described in (other_kind, DESCRIBED):  # the newest comes first
-        page.publish([row], described, results=file, readme=readme, page=full)
+        page.publish([row], described)
         assert page.read_machines(file)[0]["kind"] == described["kind"]
         assert page.escape("Intel | Xeon") in full.read_text()
     assert len(page.read_machines(file)) == 2
     full.write_text("a page without markers")
     before = file.read_bytes(), readme.read_bytes()
     with refused("bench:begin"):
-        page.publish([ROW], DESCRIBED, results=file, readme=readme, page=full)
+        page.publish([ROW], DESCRIBED)
     assert (file.read_bytes(), readme.read_bytes()) == before
 
 
@@ -172,7 +174,7 @@ def test_kinds_of_processors_are_told_apart(tmp_path: Path, monkeypatch: pytest.
 def test_the_pages_show_what_was_published() -> None:
     blocks = {page.README: page.main_block(PUBLISHED), page.PAGE: page.full_block(PUBLISHED)}
     for file, block in blocks.items():
-        assert page.block_of(file.read_text(encoding="utf-8"), page.BEGIN, page.END, file) == block
+        assert f"\n{block}\n" in file.read_text(encoding="utf-8")
     rows = [line for line in blocks[page.README].splitlines() if line.startswith("| ")]
     assert len(rows) == 2 + len(page.MAIN_ROWS) <= 2 + 8
 

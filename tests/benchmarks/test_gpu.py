@@ -12,13 +12,12 @@ from typing import Any
 
 import pytest
 
-from benchmarks import gpu, gpu_device, gpu_page, gpu_speed
+from benchmarks import gpu, gpu_device, gpu_page, gpu_speed, page
 from benchmarks.gpu_device import Conditions, row
 from benchmarks.harness import REPOSITORY, NotMeasuredError, Row
 from benchmarks.jobs import JOBS
 from benchmarks.step import COMPILED
 from t5xpg.base.files import json_object_if_any
-from t5xpg.base.markdown import block_of
 from t5xpg.exchange.huggingface.config import config_from_transformers
 from t5xpg.experiment import config
 from tests.refusals import assert_named
@@ -31,18 +30,18 @@ GIVEN = Conditions(H100, small=False, ends=float("inf"), found={})
 
 
 def test_the_page_shows_the_file() -> None:
-    written = gpu_page.PAGE.read_text(encoding="utf-8")
     block = gpu_page.block(json_object_if_any(gpu_page.RESULTS))
-    assert block_of(written, gpu_page.BEGIN, gpu_page.END, gpu_page.PAGE) == block
+    assert f"\n{block}\n" in page.PAGE.read_text(encoding="utf-8")
 
 
 def test_a_part_that_fails_keeps_its_rows_and_the_other_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    page, file = tmp_path / "page.md", tmp_path / "gpu.json"
-    page.write_text(f"before\n{gpu_page.BEGIN}\nold\n{gpu_page.END}\nafter\n")
+    shown, file = tmp_path / "page.md", tmp_path / "gpu.json"
+    shown.write_text("before\n<!-- gpu:begin -->\nold\n<!-- gpu:end -->\nafter\n")
+    monkeypatch.setattr(page, "REPOSITORY", tmp_path)
     monkeypatch.setattr(gpu_page, "RESULTS", file)
-    monkeypatch.setattr(gpu_page, "PAGE", page)
+    monkeypatch.setattr(page, "PAGE", shown)
 
     def good(given: Conditions) -> Iterator[Row]:
         yield row("step", "a step", "s", 2.0, fixed="bfloat16")
@@ -66,7 +65,7 @@ def test_a_part_that_fails_keeps_its_rows_and_the_other_parts(
         None, "failed: ValueError: no plan", "not begun: the time of this part was over"
     ]  # fmt: skip
     assert [gpu_page.rows_of(part)[0].median("t5xpg") for part in parts.values() if part["rows"]] == [1.0, 3.0]
-    assert page.read_text() == f"before\n{gpu_page.block(results)}\nafter\n"
+    assert shown.read_text() == f"before\n{gpu_page.block(results)}\nafter\n"
     assert "ValueError: no plan" in capsys.readouterr().err
 
 
