@@ -100,7 +100,7 @@ def _sweep(options: Namespace) -> None:
 
 
 def _speedrun_check(options: Namespace) -> int:
-    from t5xpg.study.speedrun.speedrun import EXPERIMENT, Speedrun
+    from t5xpg.study.speedrun import EXPERIMENT, Speedrun
 
     speedrun = Speedrun(EXPERIMENT, arguments.run_directory(options, EXPERIMENT))
     return speedrun.check(options.entry, options.seeds, record=options.record)

@@ -6,8 +6,9 @@ that was interrupted continues where it stopped. The results are one JSON value,
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Generic, TypeVar
 
 from t5xpg.base import locks
 from t5xpg.base.errors import UserError
@@ -18,13 +19,17 @@ from t5xpg.run.command_options import options_for
 from t5xpg.run.report import Board, Page
 from t5xpg.study import runs
 from t5xpg.study.launchers import Launcher
+from t5xpg.study.plan_file import Plan, read
 from t5xpg.study.runs import Run
 
+AnyPlan = TypeVar("AnyPlan", bound=Plan)
 
-class PlannedExperiment(ABC):
+
+class PlannedExperiment(ABC, Generic[AnyPlan]):
     """An experiment with a plan beside its gin file, its runs in the folder `folder`, and a page of its own."""
 
     plan_file: ClassVar[str]
+    plan_model: type[AnyPlan]
     page: ClassVar[Page]
 
     def __init__(self, experiment: str, folder: Path) -> None:
@@ -38,12 +43,17 @@ class PlannedExperiment(ABC):
         """True if the experiment has a plan of this kind."""
         return (config.find_experiment(experiment)[1].parent / cls.plan_file).exists()
 
+    @cached_property
+    def plan(self) -> AnyPlan:
+        """The plan. Raises UserError for mistakes in it."""
+        return read(self.plan_path, self.plan_model)
+
     @abstractmethod
     def publish(self, *, allow_changed: bool = False) -> Path:
         """Write the board and the page into the experiment's folder; returns the README's path."""
 
 
-class Study(PlannedExperiment):
+class Study(PlannedExperiment[AnyPlan]):
     """A plan whose runs `make sweep` trains, all or those that are left."""
 
     @abstractmethod

@@ -2,8 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
-from functools import cached_property
-from typing import ClassVar
 
 from t5xpg.base import paths
 from t5xpg.base.errors import UserError
@@ -13,27 +11,23 @@ from t5xpg.check.finding import Finding, report
 from t5xpg.data.vocab.record import find_vocabularies
 from t5xpg.data.vocab.sentinels import NAMED_TOKENS
 from t5xpg.experiment import data_state, prepare
-from t5xpg.run.report import Board, Page
+from t5xpg.run.report import Board
 from t5xpg.study.matrix import unigrams
 from t5xpg.study.matrix.board import collect, with_published
 from t5xpg.study.matrix.page import PAGE, line
 from t5xpg.study.matrix.plan import AXES, MatrixPlan
-from t5xpg.study.plan_file import read
 from t5xpg.study.runs import Run, outcome
 from t5xpg.study.study import Study
 
 _SHOWN = 3  # names at most of the cells that share a mistake
 
 
-class Matrix(Study):
+class Matrix(Study[MatrixPlan]):
     """A matrix with its runs."""
 
-    plan_file: ClassVar[str] = "matrix.toml"
-    page: ClassVar[Page] = PAGE
-
-    @cached_property
-    def plan(self) -> MatrixPlan:
-        return read(self.plan_path, MatrixPlan)
+    plan_file = "matrix.toml"
+    plan_model = MatrixPlan
+    page = PAGE
 
     def runs_of_cells(self) -> list[Run]:
         """The runs of all cells, whatever their configurations."""
