@@ -223,18 +223,17 @@ def spread(positions: Sequence[float], distance: float, low: float, high: float)
 
 def _line(kind: str, points: Sequence[tuple[float, float] | None]) -> list[str]:
     """The elements of a line through points; None is a gap in it."""
-    pieces: list[list[tuple[float, float]]] = [[]]
-    for point in points:
-        if point is not None:
-            pieces[-1].append(point)
-        elif pieces[-1]:
-            pieces.append([])
+    pieces = [
+        [point for point in group if point is not None]
+        for is_gap, group in itertools.groupby(points, key=lambda point: point is None)
+        if not is_gap
+    ]
     elements = []
     for piece in pieces:
         if len(piece) > 1:
             path = "L".join(f"{number(x)} {number(y)}" for x, y in piece)
             elements.append(f'<path class="line {kind}" d="M{path}"/>')
-        elif piece and kind != "own":  # a point alone: a dot of the line's own width
+        elif kind != "own":  # a point alone: a dot of the line's own width
             elements.append(f'<path class="line {kind}" d="M{number(piece[0][0])} {number(piece[0][1])}h.01"/>')
     if kind == "own":
         marks = [point for piece in pieces for point in piece]

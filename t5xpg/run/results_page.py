@@ -14,6 +14,7 @@ from t5xpg.run.numbers import (
     decoding_text,
     evaluations,
     filled_rows,
+    flattened,
     loss_rows,
     metric_rows,
     significance_rows,
@@ -173,7 +174,9 @@ def _facts(results: Results) -> Iterator[tuple[str, str]]:
     yield "target tokens", "" if results["target_tokens"] is None else f"{results['target_tokens']:,}"
     yield "batches", _batches(results.get("batches"))
     yield "time", _time(timing)
-    yield "load", _load(timing) if timing["training_seconds"] else ""
+    used = timing.get("used_by_others")
+    load = "not recorded" if used is None else f"other programs used {used:.0%} of the cores"
+    yield "load", load if timing["training_seconds"] else ""
     yield "hardware", escape(_hardware(hardware))
     yield "XLA_FLAGS", escape(hardware.get("xla_flags") or "")
     yield "versions", escape(", ".join(f"{name} {version}" for name, version in results["versions"].items() if version))
@@ -218,11 +221,6 @@ def _time(timing: Mapping[str, Any]) -> str:
     alone = (timing.get("used_by_others") or 0.0) <= OTHER_LOAD_ALLOWED
     others = f"left out: more than {OTHER_LOAD_ALLOWED:.0%} of the cores were used by others"
     return ", ".join(known) if alone else others
-
-
-def _load(timing: Mapping[str, Any]) -> str:
-    used = timing.get("used_by_others")
-    return "not recorded" if used is None else f"other programs used {used:.0%} of the cores"
 
 
 def _hardware(hardware: Mapping[str, Any]) -> str:
@@ -293,20 +291,13 @@ def _evaluation(evaluation: Any, title: str) -> str:
     if not isinstance(evaluation, Mapping):
         return ""
     elsewhere = ("label", "data", "tasks", "metrics", "predicted", "trivial", "blanks", "decoding")
-    numbers = {name: value for name, value in evaluation.items() if name not in elsewhere}
+    shown = {name: value for name, value in evaluation.items() if name not in elsewhere}
+    parts = flattened(shown, " / ")
+    numbers: list[tuple[str, Any]] = [(name, one) for name, one in parts if isinstance(one, str | int | float)]
     rows = [
-        [escape(_NAMES.get(name, name)), decimals(value) if name in _NAMES else cell(value)]
-        for name, value in _flattened(numbers, "")
+        [escape(_NAMES.get(name, name)), decimals(value) if name in _NAMES else cell(value)] for name, value in numbers
     ]
     return table([escape(title), ""], rows, numbers_from=1)
-
-
-def _flattened(value: Any, prefix: str) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, Mapping):
-        for name, inner in value.items():
-            yield from _flattened(inner, f"{prefix} / {name}" if prefix else str(name))
-    elif isinstance(value, str | int | float):
-        yield prefix, value
 
 
 def _samples(results: Results) -> str:

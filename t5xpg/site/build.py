@@ -26,10 +26,9 @@ from t5xpg.run.numbers import MEASURES
 from t5xpg.run.report import README_FILE
 from t5xpg.run.results_page import CURVE_FILE, METRIC_FILE
 from t5xpg.site import docstrings, lineage
-from t5xpg.site.markup import compared, html_of
-from t5xpg.site.pictures import attention, spark
+from t5xpg.site.markup import attention, compared, html_of, spark
 from t5xpg.site.records import SiteExperiment, SiteRun, experiments, has_link, local_runs
-from t5xpg.study.sweep.page import SECONDS_FILE, STEPS_FILE, ranked
+from t5xpg.study.sweep.page import SECONDS_FILE, STEPS_FILE, over_seeds, ranked
 
 PARTS = Path(__file__).parent
 MARK = ".t5xpg-site"  # a folder with this file is a site, which another one may replace
@@ -206,11 +205,8 @@ def recipe(experiment: str, entry: Mapping[str, Any]) -> dict[str, Any]:
     """A recipe of a sweep as one run: at each step the mean over its seeds, and their band."""
     curves = {}
     for measure in dict.fromkeys(name for seed in entry["curves"].values() for name in seed if name != "step"):
-        columns = [dict(zip(seed["step"], seed[measure], strict=True)) for seed in entry["curves"].values()]
-        steps = sorted(set.intersection(*(set(column) for column in columns)))
-        rows = [[column[step] for column in columns] for step in steps]
-        means = [None if None in row else sum(row) / len(row) for row in rows]
-        low, high = ([None if None in row else end(row) for row in rows] for end in (min, max))
+        steps, means, band = over_seeds(entry, measure)
+        low, high = ([edges and edges[end] for edges in band] for end in (0, 1))
         task, _, name = measure.rpartition("/")
         curves[f"{task or 'validation'}: {name if task else MEASURES.get(name, name)}"] = [steps, means, low, high]
     tokens = entry.get("target_tokens_per_step")

@@ -11,9 +11,9 @@ from t5xpg.run.best import BestMetric
 from t5xpg.run.report import Page
 from t5xpg.run.results import write_results
 from t5xpg.study import kinds, runs
+from t5xpg.study.matrix.board import PAGE as MATRIX_PAGE
 from t5xpg.study.matrix.board import settings_digest
 from t5xpg.study.matrix.matrix import Matrix
-from t5xpg.study.matrix.page import PAGE as MATRIX_PAGE
 from t5xpg.study.sweep import step_times
 from t5xpg.study.sweep.board import fit_law, last_value, steps_to
 from t5xpg.study.sweep.page import PAGE as SWEEP_PAGE

@@ -13,9 +13,8 @@ from t5xpg.data.vocab.sentinels import NAMED_TOKENS
 from t5xpg.experiment import data_state, prepare
 from t5xpg.run.report import Board
 from t5xpg.study.matrix import unigrams
-from t5xpg.study.matrix.board import collect, with_published
-from t5xpg.study.matrix.page import PAGE, line
-from t5xpg.study.matrix.plan import AXES, MatrixPlan
+from t5xpg.study.matrix.board import PAGE, collect, line, with_published
+from t5xpg.study.matrix.plan import AXES, MatrixPlan, TrainedVocabulary
 from t5xpg.study.runs import Run, outcome
 from t5xpg.study.study import Study
 
@@ -42,10 +41,11 @@ class Matrix(Study[MatrixPlan]):
         path = self.folder / ",".join(labels[axis] for axis in AXES)
         return Run(self.experiment, path, "matrix", labels, [*settings, *bindings], gin_files)
 
-    def _has_vocabulary(self, vocabulary: str) -> bool:
-        """True if a vocabulary was made, or does not have to be, as for bytes."""
-        name = self.plan.task_ending(vocabulary)
-        return not name or name in find_vocabularies(paths.data_directory())
+    def _missing_vocabularies(self) -> dict[str, TrainedVocabulary]:
+        """The vocabularies that are to be trained first."""
+        known = find_vocabularies(paths.data_directory())
+        entries = self.plan.vocabularies.items()
+        return {name: one.train for name, one in entries if one.train and self.plan.task_ending(name) not in known}
 
     def runs(self) -> list[Run]:
         """The runs of all cells. Raises UserError with every mistake in a configuration, and the cells that have it."""
@@ -65,9 +65,10 @@ class Matrix(Study[MatrixPlan]):
             raise UserError(f"CELLS={cells} is no cell of {self.name}: they are called {names[0]}, or * for any part.")
 
     def stages(self, cells: str | None) -> Iterator[Sequence[Run]]:
+        missing = self._missing_vocabularies()
         for name, entry in self.plan.vocabularies.items():
             if entry.train is not None:  # silent where it exists: nothing is new then
-                log = (lambda line: None) if self._has_vocabulary(name) else print
+                log = print if name in missing else (lambda line: None)
                 prepare.train_vocabulary(self.plan.dataset, entry.train.settings, name=entry.train.name, log=log)
         stage_runs = [run for run in self.runs() if fnmatchcase(run.name, cells or "*")]
         for run in stage_runs:  # before the runs, one after another: runs side by side would be in each other's way
@@ -100,16 +101,14 @@ class Matrix(Study[MatrixPlan]):
         left = f"{len(plan.left_out_pairs())} pairs left out, each with its reason"
         cells = f"{paths.shown(self.plan_path)}: {counts}, {len(plan.cells())} cells; {left}"
         findings, problems = [Finding("matrix", cells)], dict[str, list[str]]()
-        for name, entry in plan.vocabularies.items():
-            if entry.train is not None and not self._has_vocabulary(name):
-                findings.append(
-                    Finding("vocabs", f"{entry.train.name} is trained first: {plan.vocabulary_command(name)}")
-                )
+        missing = self._missing_vocabularies()
+        for name, train in missing.items():
+            findings.append(Finding("vocabs", f"{train.name} is trained first: {plan.vocabulary_command(name)}"))
         for labels in plan.cells():
-            train, bindings = plan.vocabularies[labels["vocabulary"]].train, []
-            if train is not None and not self._has_vocabulary(labels["vocabulary"]):
-                # the most ids that a task may have
-                bindings.append(f"VOCAB_SIZE={train.settings.size + train.settings.extra_ids + len(NAMED_TOKENS)}")
+            bindings = []
+            if labels["vocabulary"] in missing:  # the most ids that a task may have
+                settings = missing[labels["vocabulary"]].settings
+                bindings.append(f"VOCAB_SIZE={settings.size + settings.extra_ids + len(NAMED_TOKENS)}")
             run = self._run(labels, bindings)
             for finding in self._findings_of_run(run, has_data=not bindings):
                 if finding.problem:

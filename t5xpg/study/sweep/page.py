@@ -19,7 +19,7 @@ Entry = Mapping[str, Any]
 
 def sections(board: Board) -> list[str]:
     """The paragraphs of the block."""
-    entries, label, steps = ranked(board), _label(board), _final_steps(board)
+    entries, label, steps = ranked(board), _label(board), steps_text(board, board["reference"]["steps"])
     ends = ", ".join(f"{entry['recipe']} {entry['mean_loss']:.3f}" for entry in entries)
     judged = board.get("judged") or {"tasks": (), "recipes": {}}
     trained = [
@@ -87,13 +87,20 @@ def _label(board: Board) -> str:
 
 def _curves(board: Board, seconds: Mapping[str, float] | None) -> Iterator[Curve]:
     for kind, entry in zip(COMPARED, ranked(board), strict=False):
-        curves = list(entry["curves"].values())
-        steps = [step for step in curves[0]["step"] if step > 0 and all(step in one["step"] for one in curves)]
-        values = [[one[board["measure"]][one["step"].index(step)] for one in curves] for step in steps]
-        means = [None if None in at else statistics.mean(at) for at in values]
-        band = [None if None in at else (min(at), max(at)) for at in values] if len(curves) > 1 else []
+        steps, means, band = over_seeds(entry, board["measure"])
+        first = sum(step <= 0 for step in steps)
         factor = 1.0 if seconds is None else seconds[entry["recipe"]]
-        yield Curve(entry["recipe"], kind, [step * factor for step in steps], means, band)
+        shown_band = band[first:] if len(entry["curves"]) > 1 else []
+        yield Curve(entry["recipe"], kind, [step * factor for step in steps[first:]], means[first:], shown_band)
+
+
+def over_seeds(entry: Entry, measure: str) -> tuple[list[int], list[float | None], list[tuple[float, float] | None]]:
+    """(steps, means, lowest and highest values) of a recipe's seeds at the steps that they have in common."""
+    columns = [dict(zip(seed["step"], seed[measure], strict=True)) for seed in entry["curves"].values()]
+    steps = [step for step in columns[0] if all(step in column for column in columns)]
+    rows = [[column[step] for column in columns] for step in steps]
+    means = [None if None in row else statistics.mean(row) for row in rows]
+    return steps, means, [None if None in row else (min(row), max(row)) for row in rows]
 
 
 def _validated_on(board: Board) -> list[str]:
@@ -116,10 +123,6 @@ def _task_phrase(board: Board) -> str:
 def steps_text(board: Board, steps: int) -> str:
     """The number of steps that final runs were planned with, as text."""
     return f"{'at most ' if 'ended_early' in board else ''}{steps:,} steps"
-
-
-def _final_steps(board: Board) -> str:
-    return steps_text(board, board["reference"]["steps"])
 
 
 def _costs(board: Board, entry: Entry) -> list[str]:
