@@ -142,9 +142,28 @@ class _Plot:
         return [f'<path class="band {curve.kind}" d="M{path}Z"/>']
 
     def line(self, curve: Curve) -> list[str]:
-        """The line of a curve, with marks if it is of the kind "own"."""
-        pairs = zip(curve.steps, curve.values, strict=True)
-        return _line(curve.kind, [None if value is None else (self.x(step), self.y(value)) for step, value in pairs])
+        """The line of a curve, with gaps where it has no values, and with marks if it is of the kind "own"."""
+        values = zip(curve.steps, curve.values, strict=True)
+        points = [None if value is None else (self.x(step), self.y(value)) for step, value in values]
+        pieces = [
+            [point for point in group if point is not None]
+            for is_gap, group in itertools.groupby(points, key=lambda point: point is None)
+            if not is_gap
+        ]
+        elements = []
+        for piece in pieces:
+            if len(piece) > 1:
+                path = "L".join(f"{number(x)} {number(y)}" for x, y in piece)
+                elements.append(f'<path class="line {curve.kind}" d="M{path}"/>')
+            elif curve.kind != "own":  # a point alone: a dot of the line's own width
+                elements.append(
+                    f'<path class="line {curve.kind}" d="M{number(piece[0][0])} {number(piece[0][1])}h.01"/>'
+                )
+        if curve.kind == "own":
+            marks = [point for piece in pieces for point in piece]
+            for x, y in marks if len(marks) <= _MARKED_POINTS else marks[-1:]:
+                elements.append(f'<circle class="mark" cx="{number(x)}" cy="{number(y)}" r="3"/>')
+        return elements
 
     def labels(self, curves: Sequence[Curve]) -> list[str]:
         """For each curve a piece of its line, its last value and its name, beside the end of the line."""
@@ -219,27 +238,6 @@ def spread(positions: Sequence[float], distance: float, low: float, high: float)
         for rank, index in enumerate(members):
             result[index] = centre + distance * (rank - (len(members) - 1) / 2)
     return result
-
-
-def _line(kind: str, points: Sequence[tuple[float, float] | None]) -> list[str]:
-    """The elements of a line through points; None is a gap in it."""
-    pieces = [
-        [point for point in group if point is not None]
-        for is_gap, group in itertools.groupby(points, key=lambda point: point is None)
-        if not is_gap
-    ]
-    elements = []
-    for piece in pieces:
-        if len(piece) > 1:
-            path = "L".join(f"{number(x)} {number(y)}" for x, y in piece)
-            elements.append(f'<path class="line {kind}" d="M{path}"/>')
-        elif kind != "own":  # a point alone: a dot of the line's own width
-            elements.append(f'<path class="line {kind}" d="M{number(piece[0][0])} {number(piece[0][1])}h.01"/>')
-    if kind == "own":
-        marks = [point for piece in pieces for point in piece]
-        for x, y in marks if len(marks) <= _MARKED_POINTS else marks[-1:]:
-            elements.append(f'<circle class="mark" cx="{number(x)}" cy="{number(y)}" r="3"/>')
-    return elements
 
 
 def _description(y_label: str, curves: Sequence[Curve]) -> str:

@@ -153,7 +153,9 @@ def _facts(results: Results) -> Iterator[tuple[str, str]]:
     if isinstance(task_data, Mapping) and isinstance(task_data.get("task"), str):
         yield "task", code(task_data["task"])
     yield "data", "; ".join(_dataset(data) for data in _datasets(_data(results)))
-    yield "started from", _start(identity.get("initial"))
+    if initial := identity.get("initial"):
+        after = f"{initial['experiment']} after step {initial['step']:,}"
+        yield "started from", f"{escape(after)}; the SHA-256 of its arrays begins with {code(initial['sha256'][:12])}"
     vocabulary = identity.get("vocabulary")
     if isinstance(vocabulary, Mapping):
         yield "vocabulary", escape(_scalars(vocabulary, ("kind", "size", "extra_ids", "sentinels")))
@@ -172,7 +174,8 @@ def _facts(results: Results) -> Iterator[tuple[str, str]]:
         yield "ended early", escape(selected["ended_early"] or "")
     yield "examples", "" if results["examples"] is None else f"{results['examples']:,}"
     yield "target tokens", "" if results["target_tokens"] is None else f"{results['target_tokens']:,}"
-    yield "batches", _batches(results.get("batches"))
+    if (batches := results.get("batches")) and batches["step"][-1]:
+        yield "batches", f"{batches['sha256'][-1][:12]}…, the SHA-256 of the first {batches['step'][-1]:,}"
     yield "time", _time(timing)
     used = timing.get("used_by_others")
     load = "not recorded" if used is None else f"other programs used {used:.0%} of the cores"
@@ -186,27 +189,12 @@ def _facts(results: Results) -> Iterator[tuple[str, str]]:
         yield "started", f"{results['starts']} times, each going on from a checkpoint{differing}"
 
 
-def _start(initial: Mapping[str, Any] | None) -> str:
-    """The checkpoint that the run started from."""
-    if initial is None:
-        return ""
-    after = f"{initial['experiment']} after step {initial['step']:,}"
-    return f"{escape(after)}; the SHA-256 of its arrays begins with {code(initial['sha256'][:12])}"
-
-
 def _source(results: Results) -> str:
     training, evaluation = (
         list(dict.fromkeys(map(provenance.format_commit, used))) for used in provenance.git_states(results)
     )
     later = ", ".join(name for name in evaluation if name not in training)
     return ", ".join(training) + (f"; evaluated with {later}" if later else "")
-
-
-def _batches(batches: Mapping[str, Any] | None) -> str:
-    """The digest of all batches of the run; "" where it is not known."""
-    if not batches or not batches["step"][-1]:
-        return ""
-    return f"{batches['sha256'][-1][:12]}…, the SHA-256 of the first {batches['step'][-1]:,}"
 
 
 def _time(timing: Mapping[str, Any]) -> str:
@@ -301,11 +289,8 @@ def _evaluation(evaluation: Any, title: str) -> str:
 
 
 def _samples(results: Results) -> str:
-    samples = (results["samples"] or [])[:SHOWN_SAMPLES]
-    if not samples:
-        return ""
-    rows = [[escape(cut(sample[name])) for name in ("input", "prediction", "target")] for sample in samples]
-    return table(["input", "prediction", "target"], rows)
+    header, samples = ["input", "prediction", "target"], (results["samples"] or [])[:SHOWN_SAMPLES]
+    return table(header, [[escape(cut(sample[name])) for name in header] for sample in samples]) if samples else ""
 
 
 def _title(results: Results) -> str:

@@ -128,7 +128,7 @@ def outcome(run: Run) -> Outcome:
     step = max((record["step"] for record in records), default=0)
     # `skip_nonfinite` updates that are not finite are passed over; the next one ends the run
     skipped = len(list(directory.nonfinite.glob("step_*")))
-    diverged = skipped > 0 and skipped > run.experiment.skip_nonfinite
+    diverged = skipped > 0 and skipped > run.experiment.skip_nonfinite  # whose configuration takes a while to read
     selected = selected_step(records, directory.read()["starts"][-1], step) if directory.exists() else None
     # a run can end early, when evaluations no longer become better
     ended_early = selected is not None and selected["ended_early"] is not None
@@ -185,8 +185,11 @@ def train(runs: Sequence[Run], *, jobs: int, label: str, launcher: Launcher) -> 
     """Train the unfinished runs, `jobs` at a time, below a progress line.
 
     A run that an earlier call began continues where it stopped. On an interruption, each run saves its step first.
-    Raises UserError if a run fails; a loss that is not finite is no failure, but an outcome like any other.
+    Raises UserError if a run fails, and if one was started with other settings than it has now; a loss that is not
+    finite is no failure, but an outcome like any other.
     """
+    for run in runs:
+        run.check()
     states = [(run, outcome(run)) for run in runs]
     waiting = [run for run, state in states if not state.done]
     if not waiting:

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from t5xpg.base import environment, locks
+from t5xpg.base import environment
 from t5xpg.base.errors import UserError, nearest
 from t5xpg.base.files import json_object_of, remove, sha256_of_file, write_json
 from t5xpg.base.markdown import aligned
@@ -129,12 +129,10 @@ class Speedrun(PlannedExperiment[SpeedrunPlan]):
             advice = f"Put this before the command: taskset --cpu-list 0-{plan.cores - 1}"
             raise UserError(f"A speedrun is run on {plan.cores} cores, and {cores} are used here. {advice}")
         claim = None if record else json_object_of(file)
-        finished, instead = self.folder / f"{entry}.check.json", "Wait for it, or name another with RUN=…"
-        with locks.hold(self.folder / ".lock", doing=f"working in {self.folder}", instead=instead):
+        finished = self.folder / f"{entry}.check.json"
+        with self.lock():
             for path in [*self.folder.glob(f"{entry},seed=*"), finished] if finished.exists() and not record else ():
                 remove(path)
-            for run in entry_runs:
-                run.check()
             runs.train(entry_runs, jobs=1, label=entry, launcher=launchers.Processes(1))
             write_json(finished, measured := self._record(entry, entry_runs))
         for name, found in (("here", measured), ("recorded", claim)) if claim else (("here", measured),):

@@ -6,6 +6,7 @@ that was interrupted continues where it stopped. The results are one JSON value,
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from functools import cached_property
 from pathlib import Path
 from typing import ClassVar, Generic, TypeVar
@@ -48,6 +49,11 @@ class PlannedExperiment(ABC, Generic[AnyPlan]):
         """The plan. Raises UserError for mistakes in it."""
         return read(self.plan_path, self.plan_model)
 
+    def lock(self) -> AbstractContextManager[None]:
+        """Hold the folder of the runs. Raises UserError where another process does."""
+        advice = "Wait for it, or name another with RUN=…"
+        return locks.hold(self.folder / ".lock", doing=f"working in {self.folder}", instead=advice)
+
     @abstractmethod
     def publish(self, *, allow_changed: bool = False) -> Path:
         """Write the board and the page into the experiment's folder; returns the README's path."""
@@ -86,11 +92,8 @@ class Study(PlannedExperiment[AnyPlan]):
         """
         self.check_cells(cells)
         trained: list[Run] = []
-        advice = "Wait for it, or name another with RUN=…"
-        with locks.hold(self.folder / ".lock", doing=f"working in {self.folder}", instead=advice):
+        with self.lock():
             for stage in self.stages(cells):
-                for run in stage:
-                    run.check()
                 runs.train(stage, jobs=jobs, label=self.plan_path.stem, launcher=launcher)
                 trained += stage
             board = self.collect(trained)

@@ -34,7 +34,7 @@ def collect(experiment: str, plan: MatrixPlan, runs: Sequence[Run]) -> Board:
     check_same_text(runs)
     cells = [_cell(run) for run in runs]
     started = [run for run in runs if run.directory.exists()]
-    models = {run.labels["vocabulary"]: _recorded_vocabulary(run).get("model_sha256") for run in started}
+    models = {run.labels["vocabulary"]: (run.recorded().get("vocabulary") or {}).get("model_sha256") for run in started}
     vocabularies = [
         {"name": name, "title": entry.title, "command": plan.vocabulary_command(name), "model_sha256": models.get(name)}
         for name, entry in plan.vocabularies.items()
@@ -112,11 +112,6 @@ def _name(cell: _Cell) -> str:
     return ",".join(cell[axis] for axis in AXES)
 
 
-def _recorded_vocabulary(run: Run) -> dict[str, Any]:
-    """The vocabulary that a run was trained with, as it has recorded it."""
-    return run.recorded().get("vocabulary") or {}
-
-
 def _cell(run: Run) -> dict[str, Any]:
     run_outcome, comparison, experiment = outcome(run), unigrams.comparison_of(run), run.experiment
     last_record = run_outcome.last
@@ -136,7 +131,7 @@ def _cell(run: Run) -> dict[str, Any]:
         "rows": experiment.train_dataset.batch_size,
         "lengths": dict(experiment.lengths),
         "packed": experiment.train_dataset.pack,
-        "ids": _recorded_vocabulary(run).get("size"),
+        "ids": (run.recorded().get("vocabulary") or {}).get("size"),
         "num_params": experiment.model.num_params,
         "target_tokens": run_outcome.target_tokens if done else None,
         "held_out_target_tokens": last_record["target_tokens"] if last_record is not None else None,
@@ -163,12 +158,13 @@ def _measures(values: Mapping[str, Any] | None) -> dict[str, float | None]:
 
 def sections(board: Board) -> list[str]:
     """The paragraphs of the block of the experiment's README."""
+    reasons = list(dict.fromkeys(one["reason"] for one in board["left_out"]))  # in the order of their footnotes
     return render(
         "matrix.md.j2",
         board,
         comparable=[cell for cell in board["cells"] if cell["objective"] == _COMPARABLE and cell["done"]],
-        matrix=lambda measure: _matrix(board, measure),
-        reasons=_reasons(board),
+        matrix=lambda measure: _matrix(board, measure, reasons),
+        reasons=reasons,
         title=lambda axis, cell: _title(board, axis, cell),
     )
 
@@ -178,12 +174,11 @@ PAGE = Page("matrix.json", "matrix", sections)
 
 def line(cell: _Cell) -> str:
     """A cell for a terminal."""
-    name = ",".join(cell[axis] for axis in AXES)
     if cell["loss"] is None:
-        return f"{name}: {_values(cell, 'text')}"
+        return f"{_name(cell)}: {_values(cell, 'text')}"
     loss, unigram = map(decimals, _losses(cell, "text"))
     verdict = "learned" if cell["learned"] else "has not learned"
-    return f"{name}: {loss} nats a token of text, unigram {unigram}: {verdict}"
+    return f"{_name(cell)}: {loss} nats a token of text, unigram {unigram}: {verdict}"
 
 
 def _losses(cell: _Cell, measure: str) -> tuple[float | None, float | None]:
@@ -192,9 +187,8 @@ def _losses(cell: _Cell, measure: str) -> tuple[float | None, float | None]:
     return part[name], part["unigram"][name]
 
 
-def _matrix(board: Board, measure: str) -> str:
+def _matrix(board: Board, measure: str, reasons: Sequence[str]) -> str:
     values_by_cell = {tuple(cell[axis] for axis in AXES): _values(cell, measure) for cell in board["cells"]}
-    reasons = _reasons(board)
     notes = {
         (one["architecture"], one["objective"]): f"{_NOTHING}{superscript(reasons.index(one['reason']) + 1)}"
         for one in board["left_out"]
@@ -216,11 +210,6 @@ def _values(cell: _Cell, measure: str) -> str:
         return UNKNOWN
     loss, unigram = map(decimals, _losses(cell, measure))
     return f"{f'**{loss}**' if cell['learned'] else loss} / {unigram}"
-
-
-def _reasons(board: Board) -> list[str]:
-    """The reasons for pairs that are left out, in the order of their footnotes."""
-    return list(dict.fromkeys(one["reason"] for one in board["left_out"]))
 
 
 def _title(board: Board, axis: str, cell: _Cell) -> str:

@@ -79,10 +79,10 @@ def ranked(board: Board) -> list[Entry]:
 
 def _label(board: Board) -> str:
     """The plan's metric as a phrase."""
-    if board["measure"] == _LOSS:
-        return f"validation loss{_task_phrase(board)}, nats per target byte"
     task, _, name = board["measure"].rpartition("/")
-    return f"{name} on {task}" if task else f"{name}{_task_phrase(board)}"
+    tasks = task or ", ".join(_validated_on(board))
+    on_tasks = f" on {tasks}" if tasks else ""
+    return f"validation loss{on_tasks}, nats per target byte" if name == _LOSS and not task else f"{name}{on_tasks}"
 
 
 def _curves(board: Board, seconds: Mapping[str, float] | None) -> Iterator[Curve]:
@@ -112,12 +112,6 @@ def _validated_on(board: Board) -> list[str]:
 def _comparable(board: Board) -> bool:
     """True if the validation losses of the recipes are of one task."""
     return len(_validated_on(board)) <= 1
-
-
-def _task_phrase(board: Board) -> str:
-    """The tasks that the recipes are validated on, as the end of a phrase; empty if they are not recorded."""
-    tasks = _validated_on(board)
-    return f" on {', '.join(tasks)}" if tasks else ""
 
 
 def steps_text(board: Board, steps: int) -> str:
