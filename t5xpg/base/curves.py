@@ -8,6 +8,7 @@ import dataclasses
 import html
 import itertools
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -215,28 +216,21 @@ def ticks(low: float, high: float, *, whole: bool = False) -> list[float]:
 def spread(positions: Sequence[float], distance: float, low: float, high: float) -> list[float]:
     """The positions moved apart to at least `distance`, in the same order, as little as possible, within the bounds.
 
-    Neighbours that are too close form a group around its own mean; groups that meet become one.
+    It is an isotonic regression of what is left of them without the distances: neighbours that are too close form a
+    group around its own mean, and groups that meet become one.
     """
     order = sorted(range(len(positions)), key=lambda index: positions[index])
-    groups: list[tuple[float, list[int]]] = []  # centre, members
-    for index in order:
-        groups.append((min(max(positions[index], low), high), [index]))
-        while True:
-            centre, members = groups[-1]
-            reach = distance * (len(members) - 1) / 2
-            centre = max(low + reach, min(high - reach, centre))
-            groups[-1] = (centre, members)
-            if len(groups) == 1:
-                break
-            before, others = groups[-2]
-            if centre - reach - (before + distance * (len(others) - 1) / 2) >= distance:
-                break
-            together = others + members
-            groups[-2:] = [(sum(positions[index] for index in together) / len(together), together)]
+    groups: list[list[float]] = []
+    for rank, index in enumerate(order):
+        group = [positions[index] - rank * distance]
+        while groups and statistics.fmean(groups[-1]) > statistics.fmean(group):
+            group = groups.pop() + group
+        groups.append(group)
+    means = [statistics.fmean(group) for group in groups for _ in group]
+    highest = high - distance * (len(positions) - 1)
     result = [0.0] * len(positions)
-    for centre, members in groups:
-        for rank, index in enumerate(members):
-            result[index] = centre + distance * (rank - (len(members) - 1) / 2)
+    for rank, (index, mean) in enumerate(zip(order, means, strict=True)):
+        result[index] = max(low, min(highest, mean)) + rank * distance
     return result
 
 

@@ -262,15 +262,14 @@ def _scalars(value: Mapping[str, Any], names: Sequence[str] | None = None) -> st
 
 
 def _splits(results: Results) -> str:
-    rows = []
-    names: list[str] = []
-    for data in _datasets(_data(results)):
-        for split, facts in data["splits"].items():
-            facts = facts if isinstance(facts, Mapping) else {"sha256": facts}
-            names += [name for name in facts if name not in names]
-            rows.append((data.get("name", ""), split, facts))
+    rows = [
+        (data.get("name", ""), split, facts if isinstance(facts, Mapping) else {"sha256": facts})
+        for data in _datasets(_data(results))
+        for split, facts in data["splits"].items()
+    ]
     if not rows:
         return ""
+    names = list(dict.fromkeys(name for *_, facts in rows for name in facts))
     cells = [[escape(name), escape(split), *(cell(facts.get(one)) for one in names)] for name, split, facts in rows]
     return table(["data", "split", *(escape(name) for name in names)], cells, numbers_from=2)
 

@@ -128,7 +128,7 @@ def outcome(run: Run) -> Outcome:
     step = max((record["step"] for record in records), default=0)
     # `skip_nonfinite` updates that are not finite are passed over; the next one ends the run
     skipped = len(list(directory.nonfinite.glob("step_*")))
-    diverged = skipped > 0 and skipped > run.experiment.skip_nonfinite  # whose configuration takes a while to read
+    diverged = skipped > 0 and skipped > run.experiment.skip_nonfinite
     selected = selected_step(records, directory.read()["starts"][-1], step) if directory.exists() else None
     # a run can end early, when evaluations no longer become better
     ended_early = selected is not None and selected["ended_early"] is not None

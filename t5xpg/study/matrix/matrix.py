@@ -1,6 +1,6 @@
 """Matrices: one cell for every architecture, objective and vocabulary that belong together, a training run each."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 
 from t5xpg.base import paths
@@ -50,12 +50,7 @@ class Matrix(Study[MatrixPlan]):
     def runs(self) -> list[Run]:
         """The runs of all cells. Raises UserError with every mistake in a configuration, and the cells that have it."""
         runs = self.runs_of_cells()
-        mistakes: dict[str, list[str]] = {}
-        for run in runs:
-            for mistake in run.examined[1]:
-                mistakes.setdefault(mistake, []).append(run.name)
-        if mistakes:
-            lines = [f"{mistake} (in {_list_cells(cells)})" for mistake, cells in mistakes.items()]
+        if lines := _with_cells((mistake, run.name) for run in runs for mistake in run.examined[1]):
             raise UserError("\n  ".join(["The cells of the matrix cannot be built:", *lines]))
         return runs
 
@@ -100,7 +95,7 @@ class Matrix(Study[MatrixPlan]):
         counts = ", ".join(f"{len(getattr(plan, axis))} {axis}" for axis in AXES.values())
         left = f"{len(plan.left_out_pairs())} pairs left out, each with its reason"
         cells = f"{paths.shown(self.plan_path)}: {counts}, {len(plan.cells())} cells; {left}"
-        findings, problems = [Finding("matrix", cells)], dict[str, list[str]]()
+        findings, problems = [Finding("matrix", cells)], list[tuple[str, str]]()
         missing = self._missing_vocabularies()
         for name, train in missing.items():
             findings.append(Finding("vocabs", f"{train.name} is trained first: {plan.vocabulary_command(name)}"))
@@ -112,11 +107,10 @@ class Matrix(Study[MatrixPlan]):
             run = self._run(labels, bindings)
             for finding in self._findings_of_run(run, has_data=not bindings):
                 if finding.problem:
-                    problems.setdefault(finding.text, []).append(run.name)
+                    problems.append((finding.text, run.name))
                 else:
                     findings.append(finding)
-        for text, names in problems.items():
-            findings.append(Finding("cells", f"{text} (in {_list_cells(names)})", problem=True))
+        findings += [Finding("cells", line, problem=True) for line in _with_cells(problems)]
         return report(findings, as_json=as_json)
 
     def _findings_of_run(self, run: Run, *, has_data: bool) -> list[Finding]:
@@ -133,7 +127,10 @@ class Matrix(Study[MatrixPlan]):
         return [Finding("cell", f"{run.name}: {facts}, {run.labels['task']}, {state}")]
 
 
-def _list_cells(cells: Sequence[str]) -> str:
-    """The names of cells; of many, the first ones and the number of the others."""
-    more = len(cells) - _SHOWN
-    return " ".join(cells[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+def _with_cells(mistakes: Iterable[tuple[str, str]]) -> list[str]:
+    """Each mistake of (mistake, cell) once, with its cells; of many, the first ones and the number of the others."""
+    cells_of: dict[str, list[str]] = {}
+    for mistake, cell in mistakes:
+        cells_of.setdefault(mistake, []).append(cell)
+    more = {mistake: f" and {len(cells) - _SHOWN} more" for mistake, cells in cells_of.items() if len(cells) > _SHOWN}
+    return [f"{text} (in {' '.join(cells[:_SHOWN])}{more.get(text, '')})" for text, cells in cells_of.items()]

@@ -44,6 +44,7 @@ def collect(
         name: [(run, out) for run, out in outcomes if (run.stage, run.labels["recipe"]) == ("final", name)]
         for name in plan.recipes
     }
+    ended_early = (out.last and out.step < run.labels["steps"] for run, out in itertools.chain(*final.values()))
     short = [(run, out) for run, out in outcomes if run.stage == "short"]
     reference = plan.reference
     reference_loss = mean([last_value(out, plan.metric) for _, out in final[reference] if out.done])
@@ -60,7 +61,7 @@ def collect(
         **({} if metric.mode == MIN else {"mode": metric.mode}),
         "runs": planned,
         "runs_done": len({run.path for run, out in outcomes if out.done}),
-        **({"ended_early": True} if any(map(_ended_early, itertools.chain(*final.values()))) else {}),
+        **({"ended_early": True} if any(ended_early) else {}),
         "reference": {"recipe": reference, "steps": plan.final.steps, "loss": rounded(reference_loss)},
         "search": [_trial(plan, run, out, chosen) for run, out in outcomes if run.stage == "search"],
         "final": entries,
@@ -98,11 +99,6 @@ def last_value(run_outcome: Outcome, metric: str) -> float | None:
         names = dict.fromkeys(name for _, values in run_outcome.measured for name in values)
         raise UserError(f"sweep.toml: metric is {metric!r}, which is not measured.{nearest(metric, names)}")
     return curve[-1][1]
-
-
-def _ended_early(final: tuple[Run, Outcome]) -> bool:
-    run, out = final
-    return out.last is not None and out.step < run.labels["steps"]
 
 
 def _setting(runs: _Outcomes, name: str) -> Any:
