@@ -8,6 +8,7 @@ import dataclasses
 import html
 import itertools
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -142,9 +143,28 @@ class _Plot:
         return [f'<path class="band {curve.kind}" d="M{path}Z"/>']
 
     def line(self, curve: Curve) -> list[str]:
-        """The line of a curve, with marks if it is of the kind "own"."""
-        pairs = zip(curve.steps, curve.values, strict=True)
-        return _line(curve.kind, [None if value is None else (self.x(step), self.y(value)) for step, value in pairs])
+        """The line of a curve, with gaps where it has no values, and with marks if it is of the kind "own"."""
+        values = zip(curve.steps, curve.values, strict=True)
+        points = [None if value is None else (self.x(step), self.y(value)) for step, value in values]
+        pieces = [
+            [point for point in group if point is not None]
+            for is_gap, group in itertools.groupby(points, key=lambda point: point is None)
+            if not is_gap
+        ]
+        elements = []
+        for piece in pieces:
+            if len(piece) > 1:
+                path = "L".join(f"{number(x)} {number(y)}" for x, y in piece)
+                elements.append(f'<path class="line {curve.kind}" d="M{path}"/>')
+            elif curve.kind != "own":  # a point alone: a dot of the line's own width
+                elements.append(
+                    f'<path class="line {curve.kind}" d="M{number(piece[0][0])} {number(piece[0][1])}h.01"/>'
+                )
+        if curve.kind == "own":
+            marks = [point for piece in pieces for point in piece]
+            for x, y in marks if len(marks) <= _MARKED_POINTS else marks[-1:]:
+                elements.append(f'<circle class="mark" cx="{number(x)}" cy="{number(y)}" r="3"/>')
+        return elements
 
     def labels(self, curves: Sequence[Curve]) -> list[str]:
         """For each curve a piece of its line, its last value and its name, beside the end of the line."""
@@ -196,51 +216,22 @@ def ticks(low: float, high: float, *, whole: bool = False) -> list[float]:
 def spread(positions: Sequence[float], distance: float, low: float, high: float) -> list[float]:
     """The positions moved apart to at least `distance`, in the same order, as little as possible, within the bounds.
 
-    Neighbours that are too close form a group around its own mean; groups that meet become one.
+    It is an isotonic regression of what is left of them without the distances: neighbours that are too close form a
+    group around its own mean, and groups that meet become one.
     """
     order = sorted(range(len(positions)), key=lambda index: positions[index])
-    groups: list[tuple[float, list[int]]] = []  # centre, members
-    for index in order:
-        groups.append((min(max(positions[index], low), high), [index]))
-        while True:
-            centre, members = groups[-1]
-            reach = distance * (len(members) - 1) / 2
-            centre = max(low + reach, min(high - reach, centre))
-            groups[-1] = (centre, members)
-            if len(groups) == 1:
-                break
-            before, others = groups[-2]
-            if centre - reach - (before + distance * (len(others) - 1) / 2) >= distance:
-                break
-            together = others + members
-            groups[-2:] = [(sum(positions[index] for index in together) / len(together), together)]
+    groups: list[list[float]] = []
+    for rank, index in enumerate(order):
+        group = [positions[index] - rank * distance]
+        while groups and statistics.fmean(groups[-1]) > statistics.fmean(group):
+            group = groups.pop() + group
+        groups.append(group)
+    means = [statistics.fmean(group) for group in groups for _ in group]
+    highest = high - distance * (len(positions) - 1)
     result = [0.0] * len(positions)
-    for centre, members in groups:
-        for rank, index in enumerate(members):
-            result[index] = centre + distance * (rank - (len(members) - 1) / 2)
+    for rank, (index, mean) in enumerate(zip(order, means, strict=True)):
+        result[index] = max(low, min(highest, mean)) + rank * distance
     return result
-
-
-def _line(kind: str, points: Sequence[tuple[float, float] | None]) -> list[str]:
-    """The elements of a line through points; None is a gap in it."""
-    pieces: list[list[tuple[float, float]]] = [[]]
-    for point in points:
-        if point is not None:
-            pieces[-1].append(point)
-        elif pieces[-1]:
-            pieces.append([])
-    elements = []
-    for piece in pieces:
-        if len(piece) > 1:
-            path = "L".join(f"{number(x)} {number(y)}" for x, y in piece)
-            elements.append(f'<path class="line {kind}" d="M{path}"/>')
-        elif piece and kind != "own":  # a point alone: a dot of the line's own width
-            elements.append(f'<path class="line {kind}" d="M{number(piece[0][0])} {number(piece[0][1])}h.01"/>')
-    if kind == "own":
-        marks = [point for piece in pieces for point in piece]
-        for x, y in marks if len(marks) <= _MARKED_POINTS else marks[-1:]:
-            elements.append(f'<circle class="mark" cx="{number(x)}" cy="{number(y)}" r="3"/>')
-    return elements
 
 
 def _description(y_label: str, curves: Sequence[Curve]) -> str:

@@ -64,14 +64,14 @@ def _reproduce(options: Namespace) -> int:
 
 def _verify_claim(options: Namespace) -> int:
     from t5xpg.experiment import config
-    from t5xpg.study.reproduce import claim, receipts
+    from t5xpg.study.reproduce import claim
 
     if (options.experiment is None) == (options.receipt is None):
         raise UserError("Give one of EXP=byt5_tiny, to verify, and RECEIPT=receipt.json, to check.")
     if options.receipt is not None:
         if names := arguments.given_values(options, "steps", "output"):
             raise UserError(f"{next(iter(names)).upper()}=… says nothing here: see `make help verify-claim`.")
-        return receipts.check(Path(options.receipt))
+        return claim.check(Path(options.receipt))
     name, _ = config.find_experiment(options.experiment)
     output = arguments.path_of(options.output) or paths.runs_directory() / f"{name}_claim"
     return claim.verify(options.experiment, output, steps=options.steps)
@@ -100,7 +100,7 @@ def _sweep(options: Namespace) -> None:
 
 
 def _speedrun_check(options: Namespace) -> int:
-    from t5xpg.study.speedrun.speedrun import EXPERIMENT, Speedrun
+    from t5xpg.study.speedrun import EXPERIMENT, Speedrun
 
     speedrun = Speedrun(EXPERIMENT, arguments.run_directory(options, EXPERIMENT))
     return speedrun.check(options.entry, options.seeds, record=options.record)

@@ -1,6 +1,6 @@
 """The numbers of results and of evaluations, which the results page, tables on a terminal and the site show."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from t5xpg.base.markdown import UNKNOWN, cell, decimals, escape
@@ -18,6 +18,15 @@ MEASURES = {  # the names of a curve's columns for people
 }
 # Answers without a model: their names in the records of evaluations, and their names for people.
 TRIVIAL = {"copy": "copying the input", "majority": "the most frequent answer"}
+
+
+def flattened(value: Any, between: str, name: str = "") -> Iterator[tuple[str, Any]]:
+    """The parts of a JSON value that are no mappings, with their joined names: ("splits.train", 1)."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from flattened(inner, between, f"{name}{between}{key}" if name else str(key))
+    else:
+        yield name, value
 
 
 def label_of(evaluation: Results) -> str:

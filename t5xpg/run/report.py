@@ -90,21 +90,13 @@ def write_report(run: RunDirectory, destination: Path, published: Path | None = 
 
 
 def _write(run: RunDirectory, destination: Path, results: Mapping[str, Any]) -> Path:
-    if line := missing_evaluation(run, results):
-        print(line)
+    """Write a run's results, and print the reason why they have no evaluation and no samples where they have none."""
+    if results["evaluation"] is None:
+        step = results["steps"]
+        is_saved = step == max(saved_steps(run.checkpoints), default=None)
+        why = "was not evaluated: make eval" if is_saved else "was recorded and not saved: make train"
+        print(f"without evaluation and samples, as step {step:,} {why} {options_of(run)}")
     return PAGE.write(destination, results)
-
-
-def missing_evaluation(run: RunDirectory, results: Mapping[str, Any]) -> str:
-    """The reason why the results have no evaluation and no samples, as a line; "" if they have them."""
-    if results["evaluation"] is not None:
-        return ""
-    step = results["steps"]
-    if step != max(saved_steps(run.checkpoints), default=None):
-        why, remedy = "was recorded and not saved", "make train"
-    else:
-        why, remedy = "was not evaluated", "make eval"
-    return f"without evaluation and samples, as step {step:,} {why}: {remedy} {options_of(run)}"
 
 
 def publish(

@@ -14,6 +14,7 @@ from t5xpg.run.numbers import (
     decoding_text,
     evaluations,
     filled_rows,
+    flattened,
     loss_rows,
     metric_rows,
     significance_rows,
@@ -152,7 +153,9 @@ def _facts(results: Results) -> Iterator[tuple[str, str]]:
     if isinstance(task_data, Mapping) and isinstance(task_data.get("task"), str):
         yield "task", code(task_data["task"])
     yield "data", "; ".join(_dataset(data) for data in _datasets(_data(results)))
-    yield "started from", _start(identity.get("initial"))
+    if initial := identity.get("initial"):
+        after = f"{initial['experiment']} after step {initial['step']:,}"
+        yield "started from", f"{escape(after)}; the SHA-256 of its arrays begins with {code(initial['sha256'][:12])}"
     vocabulary = identity.get("vocabulary")
     if isinstance(vocabulary, Mapping):
         yield "vocabulary", escape(_scalars(vocabulary, ("kind", "size", "extra_ids", "sentinels")))
@@ -171,9 +174,12 @@ def _facts(results: Results) -> Iterator[tuple[str, str]]:
         yield "ended early", escape(selected["ended_early"] or "")
     yield "examples", "" if results["examples"] is None else f"{results['examples']:,}"
     yield "target tokens", "" if results["target_tokens"] is None else f"{results['target_tokens']:,}"
-    yield "batches", _batches(results.get("batches"))
+    if (batches := results.get("batches")) and batches["step"][-1]:
+        yield "batches", f"{batches['sha256'][-1][:12]}…, the SHA-256 of the first {batches['step'][-1]:,}"
     yield "time", _time(timing)
-    yield "load", _load(timing) if timing["training_seconds"] else ""
+    used = timing.get("used_by_others")
+    load = "not recorded" if used is None else f"other programs used {used:.0%} of the cores"
+    yield "load", load if timing["training_seconds"] else ""
     yield "hardware", escape(_hardware(hardware))
     yield "XLA_FLAGS", escape(hardware.get("xla_flags") or "")
     yield "versions", escape(", ".join(f"{name} {version}" for name, version in results["versions"].items() if version))
@@ -183,27 +189,12 @@ def _facts(results: Results) -> Iterator[tuple[str, str]]:
         yield "started", f"{results['starts']} times, each going on from a checkpoint{differing}"
 
 
-def _start(initial: Mapping[str, Any] | None) -> str:
-    """The checkpoint that the run started from."""
-    if initial is None:
-        return ""
-    after = f"{initial['experiment']} after step {initial['step']:,}"
-    return f"{escape(after)}; the SHA-256 of its arrays begins with {code(initial['sha256'][:12])}"
-
-
 def _source(results: Results) -> str:
     training, evaluation = (
         list(dict.fromkeys(map(provenance.format_commit, used))) for used in provenance.git_states(results)
     )
     later = ", ".join(name for name in evaluation if name not in training)
     return ", ".join(training) + (f"; evaluated with {later}" if later else "")
-
-
-def _batches(batches: Mapping[str, Any] | None) -> str:
-    """The digest of all batches of the run; "" where it is not known."""
-    if not batches or not batches["step"][-1]:
-        return ""
-    return f"{batches['sha256'][-1][:12]}…, the SHA-256 of the first {batches['step'][-1]:,}"
 
 
 def _time(timing: Mapping[str, Any]) -> str:
@@ -218,11 +209,6 @@ def _time(timing: Mapping[str, Any]) -> str:
     alone = (timing.get("used_by_others") or 0.0) <= OTHER_LOAD_ALLOWED
     others = f"left out: more than {OTHER_LOAD_ALLOWED:.0%} of the cores were used by others"
     return ", ".join(known) if alone else others
-
-
-def _load(timing: Mapping[str, Any]) -> str:
-    used = timing.get("used_by_others")
-    return "not recorded" if used is None else f"other programs used {used:.0%} of the cores"
 
 
 def _hardware(hardware: Mapping[str, Any]) -> str:
@@ -276,15 +262,14 @@ def _scalars(value: Mapping[str, Any], names: Sequence[str] | None = None) -> st
 
 
 def _splits(results: Results) -> str:
-    rows = []
-    names: list[str] = []
-    for data in _datasets(_data(results)):
-        for split, facts in data["splits"].items():
-            facts = facts if isinstance(facts, Mapping) else {"sha256": facts}
-            names += [name for name in facts if name not in names]
-            rows.append((data.get("name", ""), split, facts))
+    rows = [
+        (data.get("name", ""), split, facts if isinstance(facts, Mapping) else {"sha256": facts})
+        for data in _datasets(_data(results))
+        for split, facts in data["splits"].items()
+    ]
     if not rows:
         return ""
+    names = list(dict.fromkeys(name for *_, facts in rows for name in facts))
     cells = [[escape(name), escape(split), *(cell(facts.get(one)) for one in names)] for name, split, facts in rows]
     return table(["data", "split", *(escape(name) for name in names)], cells, numbers_from=2)
 
@@ -293,28 +278,18 @@ def _evaluation(evaluation: Any, title: str) -> str:
     if not isinstance(evaluation, Mapping):
         return ""
     elsewhere = ("label", "data", "tasks", "metrics", "predicted", "trivial", "blanks", "decoding")
-    numbers = {name: value for name, value in evaluation.items() if name not in elsewhere}
+    shown = {name: value for name, value in evaluation.items() if name not in elsewhere}
+    parts = flattened(shown, " / ")
+    numbers: list[tuple[str, Any]] = [(name, one) for name, one in parts if isinstance(one, str | int | float)]
     rows = [
-        [escape(_NAMES.get(name, name)), decimals(value) if name in _NAMES else cell(value)]
-        for name, value in _flattened(numbers, "")
+        [escape(_NAMES.get(name, name)), decimals(value) if name in _NAMES else cell(value)] for name, value in numbers
     ]
     return table([escape(title), ""], rows, numbers_from=1)
 
 
-def _flattened(value: Any, prefix: str) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, Mapping):
-        for name, inner in value.items():
-            yield from _flattened(inner, f"{prefix} / {name}" if prefix else str(name))
-    elif isinstance(value, str | int | float):
-        yield prefix, value
-
-
 def _samples(results: Results) -> str:
-    samples = (results["samples"] or [])[:SHOWN_SAMPLES]
-    if not samples:
-        return ""
-    rows = [[escape(cut(sample[name])) for name in ("input", "prediction", "target")] for sample in samples]
-    return table(["input", "prediction", "target"], rows)
+    header, samples = ["input", "prediction", "target"], (results["samples"] or [])[:SHOWN_SAMPLES]
+    return table(header, [[escape(cut(sample[name])) for name in header] for sample in samples]) if samples else ""
 
 
 def _title(results: Results) -> str:

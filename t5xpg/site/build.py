@@ -4,13 +4,16 @@ It opens from file://, fetches nothing, and can be read without JavaScript, whic
 comparisons. The charts are uPlot's (in `static/`, with its licence): 50 kB, no dependencies; other libraries need D3.
 """
 
+import ast
 import csv
+import inspect
 import io
 import json
 import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import date
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -18,6 +21,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+import t5xpg
 from t5xpg.base import digests, environment, paths
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import directory_atomically, room_for, write_text
@@ -25,11 +29,10 @@ from t5xpg.base.markdown import cell
 from t5xpg.run.numbers import MEASURES
 from t5xpg.run.report import README_FILE
 from t5xpg.run.results_page import CURVE_FILE, METRIC_FILE
-from t5xpg.site import docstrings, lineage
-from t5xpg.site.markup import compared, html_of
-from t5xpg.site.pictures import attention, spark
+from t5xpg.site import lineage
+from t5xpg.site.markup import attention, compared, html_of, spark
 from t5xpg.site.records import SiteExperiment, SiteRun, experiments, has_link, local_runs
-from t5xpg.study.sweep.page import SECONDS_FILE, STEPS_FILE, ranked
+from t5xpg.study.sweep.page import SECONDS_FILE, STEPS_FILE, over_seeds, ranked
 
 PARTS = Path(__file__).parent
 MARK = ".t5xpg-site"  # a folder with this file is a site, which another one may replace
@@ -89,7 +92,7 @@ class Site:
         self._page("compare.html", "compare.html", runs=self.charted, named=names)
         chains = [lineage.chain_of(one) for one in self.shown if one.published]
         self._page("lineage.html", "lineage.html", chains=chains)
-        self._page("python.html", "python.html", public=docstrings.public(), markdown=lambda text: html_of(text, str))
+        self._page("python.html", "python.html", public=public_interface(), markdown=lambda text: html_of(text, str))
         self._page("benchmarks.html", "benchmarks.html", history=lineage.benchmarks())
         for one in self.shown:
             self._experiment(one)
@@ -206,11 +209,8 @@ def recipe(experiment: str, entry: Mapping[str, Any]) -> dict[str, Any]:
     """A recipe of a sweep as one run: at each step the mean over its seeds, and their band."""
     curves = {}
     for measure in dict.fromkeys(name for seed in entry["curves"].values() for name in seed if name != "step"):
-        columns = [dict(zip(seed["step"], seed[measure], strict=True)) for seed in entry["curves"].values()]
-        steps = sorted(set.intersection(*(set(column) for column in columns)))
-        rows = [[column[step] for column in columns] for step in steps]
-        means = [None if None in row else sum(row) / len(row) for row in rows]
-        low, high = ([None if None in row else end(row) for row in rows] for end in (min, max))
+        steps, means, band = over_seeds(entry, measure)
+        low, high = ([edges and edges[end] for edges in band] for end in (0, 1))
         task, _, name = measure.rpartition("/")
         curves[f"{task or 'validation'}: {name if task else MEASURES.get(name, name)}"] = [steps, means, low, high]
     tokens = entry.get("target_tokens_per_step")
@@ -229,3 +229,40 @@ def csv_of(curves: Mapping[str, Sequence[Sequence[float | None]]]) -> str:
     for name, (steps, values, *_) in curves.items():
         writer.writerows([name, step, value] for step, value in zip(steps, values, strict=True))
     return text.getvalue()
+
+
+@dataclass(frozen=True)
+class Documented:
+    """A function or class, with the methods of a class. signature: as "load(name: str) -> Model"."""
+
+    name: str
+    signature: str
+    text: str
+    methods: tuple["Documented", ...] = ()
+
+
+def public_interface() -> list[Documented]:
+    """The functions, and then the classes, of `t5xpg.__all__`, read from the source of `t5xpg.api`: it loads JAX."""
+    body = ast.parse((paths.PACKAGE / "api.py").read_text(encoding="utf-8")).body
+    documented = [
+        _documented(node)
+        for node in body
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name in t5xpg.__all__
+    ]
+    return sorted(documented, key=lambda one: one.name[0].isupper())
+
+
+def _documented(node: ast.FunctionDef | ast.ClassDef) -> Documented:
+    text = inspect.cleandoc(ast.get_docstring(node) or "")
+    if isinstance(node, ast.ClassDef):
+        return Documented(node.name, f"class {node.name}", text, tuple(_methods(node)))
+    arguments = ast.unparse(node.args).removeprefix("self, ").removeprefix("self")
+    is_property = any(ast.unparse(one) == "property" for one in node.decorator_list)
+    returns = f" -> {ast.unparse(node.returns)}".replace("'", "") if node.returns else ""
+    return Documented(node.name, f"{node.name}{'' if is_property else f'({arguments})'}{returns}", text)
+
+
+def _methods(node: ast.ClassDef) -> Iterator[Documented]:
+    for one in node.body:
+        if isinstance(one, ast.FunctionDef) and not one.name.startswith("_"):
+            yield _documented(one)

@@ -117,14 +117,9 @@ def benchmarks() -> Mapping[str, list[BenchmarkRun]]:
             rows = {
                 f"{row['what']} ({row['unit']})": median
                 for row in record["rows"]
-                if (median := _own_median(row)) is not None
+                if (median := next(iter(row["contestants"].values()), dict[str, Any]()).get("median"))
+                is not None  # the first is ours
             }
             commit, time = (record.get("git") or {}).get("commit", ""), record["time"]
             runs_of_kind.setdefault(record["kind"], {})[time] = BenchmarkRun(time, commit[:12], rows)
     return {kind: [runs[time] for time in sorted(runs)] for kind, runs in sorted(runs_of_kind.items())}
-
-
-def _own_median(row: Mapping[str, Any]) -> float | None:
-    """The median of the first contestant, which is ours."""
-    first: Mapping[str, Any] = next(iter(row["contestants"].values()), {})
-    return first.get("median")

@@ -14,7 +14,7 @@ from t5xpg.base.errors import UserError, first_line
 from t5xpg.base.files import json_object_if_any, json_object_of, read_text, sha256_of_file
 from t5xpg.base.paths import shown
 from t5xpg.run.directory import RunDirectory
-from t5xpg.run.numbers import FILLED_IN, MEASURES, evaluations, matching_keys, trivial_results, values
+from t5xpg.run.numbers import FILLED_IN, MEASURES, evaluations, flattened, matching_keys, trivial_results, values
 from t5xpg.run.report import README_FILE, RESULTS_FILE
 from t5xpg.run.results import Results, collect, read_results
 from t5xpg.study.kinds import KINDS
@@ -244,9 +244,10 @@ def changes_since(commit: str, folder: Path) -> int | None:
     return None if count is None else int(count)
 
 
-def _flat(value: Any, name: str = "") -> dict[str, Any]:
-    """A JSON value as one flat mapping: {"data.splits.train": value}."""
-    if isinstance(value, Mapping):
-        parts = [_flat(one, f"{name}.{key}" if name else str(key)) for key, one in value.items()]
-        return {key: one for part in parts for key, one in part.items()}
-    return {name: value if isinstance(value, str | int | float | bool | None) else json.dumps(value)} if name else {}
+def _flat(value: Any) -> dict[str, Any]:
+    """A JSON value as one flat mapping: {"splits.train": value}."""
+    return {
+        name: one if isinstance(one, str | int | float | None) else json.dumps(one)
+        for name, one in flattened(value, ".")
+        if name
+    }

@@ -59,10 +59,6 @@ def superscript(number: int) -> str:
     return str(number).translate(str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹"))
 
 
-def _version_text(versions: Mapping[str, str | None]) -> str:
-    return ", ".join(f"{name} {version}" for name, version in versions.items() if version)
-
-
 _ENVIRONMENT = Environment(
     loader=FileSystemLoader(Path(__file__).parent / "templates"),
     undefined=StrictUndefined,
@@ -83,5 +79,5 @@ _ENVIRONMENT.filters.update(
     prefixed=lambda text, prefix: prefix + text,
     seeds_text=seeds_text,
     superscript=superscript,
-    version_text=_version_text,
+    version_text=lambda versions: ", ".join(f"{name} {version}" for name, version in versions.items() if version),
 )

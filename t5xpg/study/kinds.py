@@ -1,19 +1,20 @@
 """The kinds of experiments with a plan, and the kind of an experiment."""
 
 from pathlib import Path
+from typing import Any
 
 from t5xpg.base.errors import UserError
 from t5xpg.base.paths import shown
 from t5xpg.study.matrix.matrix import Matrix
-from t5xpg.study.speedrun.speedrun import Speedrun
+from t5xpg.study.speedrun import Speedrun
 from t5xpg.study.study import PlannedExperiment
 from t5xpg.study.sweep.sweep import Sweep
 
-KINDS: tuple[type[PlannedExperiment], ...] = (Sweep, Matrix, Speedrun)
+KINDS: tuple[type[PlannedExperiment[Any]], ...] = (Sweep, Matrix, Speedrun)
 PLAN_FILES = " or ".join(kind.plan_file for kind in (Sweep, Matrix))
 
 
-def study_of(experiment: str, folder: Path) -> PlannedExperiment | None:
+def study_of(experiment: str, folder: Path) -> PlannedExperiment[Any] | None:
     """The plan of an experiment, with its runs in `folder`; None for an experiment that is one run."""
     return next((kind(experiment, folder) for kind in KINDS if kind.is_planned(experiment)), None)
 

@@ -63,30 +63,15 @@ class Processes:
             cores = sorted(os.sched_getaffinity(0))
             self._shares = [set(cores[number::jobs]) or set(cores) for number in range(jobs)]
 
-    def launch(self, command: Sequence[str], log: Path, slot: int) -> "_Process":
+    def launch(self, command: Sequence[str], log: Path, slot: int) -> subprocess.Popen[bytes]:
         """Start a command whose output and errors are appended to `log`. slot: its number among the running ones."""
-        # a session of its own: Ctrl-C is passed on once, by `stop`
+        # a session of its own: Ctrl-C is passed on once, by `runs.train`
         process = start_logged(command, log, start_new_session=True)
         cores = self._shares[slot]
         if cores is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.sched_setaffinity(process.pid, cores)
-        return _Process(process)
-
-
-class _Process:
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        self._process = process
-
-    def poll(self) -> int | None:
-        """The exit code; None as long as the process runs, or waits for its turn."""
-        return self._process.poll()
-
-    def stop(self) -> None:
-        """Ask the process to save its step and end, and wait for it."""
-        with contextlib.suppress(ProcessLookupError):
-            self._process.send_signal(signal.SIGTERM)
-        self._process.wait()
+        return process
 
 
 class Jobs:
@@ -126,6 +111,8 @@ class Work:
 
 
 class _Job:
+    """A job with the methods of a process."""
+
     def __init__(self, job: Any, log: Path) -> None:
         self._job, self._log = job, log
 
@@ -139,10 +126,11 @@ class _Job:
             log.write(f"{type(error).__name__}: {error}\n")
         return 1
 
-    def stop(self) -> None:
+    def terminate(self) -> None:
         self._job.cancel(check=False)
+
+    def wait(self) -> None:
         self._job.wait()
 
 
 Launcher: TypeAlias = Processes | Jobs
-Launched: TypeAlias = _Process | _Job

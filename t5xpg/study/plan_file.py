@@ -1,6 +1,6 @@
 """Reading the plan of many runs: a TOML file in an experiment's folder, checked by a pydantic model of its tables.
 
-The models are in `sweep.plan`, `matrix.plan`, `speedrun.rules` and `references`.
+The models are in `sweep.plan`, `matrix.plan`, `speedrun` and `references`.
 """
 
 import re

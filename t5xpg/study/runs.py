@@ -18,7 +18,7 @@ from t5xpg.experiment import config
 from t5xpg.experiment.config import ConfigError, LoadedConfig
 from t5xpg.experiment.experiment import Experiment
 from t5xpg.experiment.identity import run_identity
-from t5xpg.run.best import Best, BestMetric, Values, values_of
+from t5xpg.run.best import Values, selected_step, values_of
 from t5xpg.run.checkpoint.folders import saved_steps
 from t5xpg.run.directory import RunDirectory
 from t5xpg.run.provenance import counting_starts
@@ -129,9 +129,9 @@ def outcome(run: Run) -> Outcome:
     # `skip_nonfinite` updates that are not finite are passed over; the next one ends the run
     skipped = len(list(directory.nonfinite.glob("step_*")))
     diverged = skipped > 0 and skipped > run.experiment.skip_nonfinite
-    selection = directory.read()["starts"][-1].get("selection") if directory.exists() else None
+    selected = selected_step(records, directory.read()["starts"][-1], step) if directory.exists() else None
     # a run can end early, when evaluations no longer become better
-    ended_early = selection is not None and Best.of_records(records, BestMetric(**selection), step).ends(step)
+    ended_early = selected is not None and selected["ended_early"] is not None
     has_last_validation = bool(validation) and validation[-1]["step"] == run.steps
     is_saved = step in saved_steps(directory.checkpoints)  # if not, the run was killed after its last record
     target_tokens = sum(record["target_tokens"] for record in records_of_split(records, "train"))
@@ -185,8 +185,11 @@ def train(runs: Sequence[Run], *, jobs: int, label: str, launcher: Launcher) -> 
     """Train the unfinished runs, `jobs` at a time, below a progress line.
 
     A run that an earlier call began continues where it stopped. On an interruption, each run saves its step first.
-    Raises UserError if a run fails; a loss that is not finite is no failure, but an outcome like any other.
+    Raises UserError if a run fails, and if one was started with other settings than it has now; a loss that is not
+    finite is no failure, but an outcome like any other.
     """
+    for run in runs:
+        run.check()
     states = [(run, outcome(run)) for run in runs]
     waiting = [run for run, state in states if not state.done]
     if not waiting:
@@ -205,7 +208,8 @@ def train(runs: Sequence[Run], *, jobs: int, label: str, launcher: Launcher) -> 
                         del running[slot]
         finally:
             for training in running.values():
-                training.launched.stop()
+                training.launched.terminate()  # it saves its step
+                training.launched.wait()
 
 
 class _Training:

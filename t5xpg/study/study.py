@@ -6,8 +6,10 @@ that was interrupted continues where it stopped. The results are one JSON value,
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from functools import cached_property
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Generic, TypeVar
 
 from t5xpg.base import locks
 from t5xpg.base.errors import UserError
@@ -18,13 +20,17 @@ from t5xpg.run.command_options import options_for
 from t5xpg.run.report import Board, Page
 from t5xpg.study import runs
 from t5xpg.study.launchers import Launcher
+from t5xpg.study.plan_file import Plan, read
 from t5xpg.study.runs import Run
 
+AnyPlan = TypeVar("AnyPlan", bound=Plan)
 
-class PlannedExperiment(ABC):
+
+class PlannedExperiment(ABC, Generic[AnyPlan]):
     """An experiment with a plan beside its gin file, its runs in the folder `folder`, and a page of its own."""
 
     plan_file: ClassVar[str]
+    plan_model: type[AnyPlan]
     page: ClassVar[Page]
 
     def __init__(self, experiment: str, folder: Path) -> None:
@@ -38,12 +44,22 @@ class PlannedExperiment(ABC):
         """True if the experiment has a plan of this kind."""
         return (config.find_experiment(experiment)[1].parent / cls.plan_file).exists()
 
+    @cached_property
+    def plan(self) -> AnyPlan:
+        """The plan. Raises UserError for mistakes in it."""
+        return read(self.plan_path, self.plan_model)
+
+    def lock(self) -> AbstractContextManager[None]:
+        """Hold the folder of the runs. Raises UserError where another process does."""
+        advice = "Wait for it, or name another with RUN=…"
+        return locks.hold(self.folder / ".lock", doing=f"working in {self.folder}", instead=advice)
+
     @abstractmethod
     def publish(self, *, allow_changed: bool = False) -> Path:
         """Write the board and the page into the experiment's folder; returns the README's path."""
 
 
-class Study(PlannedExperiment):
+class Study(PlannedExperiment[AnyPlan]):
     """A plan whose runs `make sweep` trains, all or those that are left."""
 
     @abstractmethod
@@ -76,11 +92,8 @@ class Study(PlannedExperiment):
         """
         self.check_cells(cells)
         trained: list[Run] = []
-        advice = "Wait for it, or name another with RUN=…"
-        with locks.hold(self.folder / ".lock", doing=f"working in {self.folder}", instead=advice):
+        with self.lock():
             for stage in self.stages(cells):
-                for run in stage:
-                    run.check()
                 runs.train(stage, jobs=jobs, label=self.plan_path.stem, launcher=launcher)
                 trained += stage
             board = self.collect(trained)

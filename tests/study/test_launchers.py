@@ -58,5 +58,6 @@ def test_a_process_is_asked_to_stop_and_waited_for(tmp_path: Path) -> None:
     while (tmp_path / "log").read_text() != "ready\n":
         assert process.poll() is None
         time.sleep(0.01)
-    process.stop()
+    process.terminate()
+    process.wait()
     assert process.poll() == 7

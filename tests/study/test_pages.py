@@ -11,11 +11,11 @@ from t5xpg.run.best import BestMetric
 from t5xpg.run.report import Page
 from t5xpg.run.results import write_results
 from t5xpg.study import kinds, runs
+from t5xpg.study.matrix.board import PAGE as MATRIX_PAGE
 from t5xpg.study.matrix.board import settings_digest
 from t5xpg.study.matrix.matrix import Matrix
-from t5xpg.study.matrix.page import PAGE as MATRIX_PAGE
-from t5xpg.study.sweep import scaling, step_times
-from t5xpg.study.sweep.board import last_value, steps_to
+from t5xpg.study.sweep import step_times
+from t5xpg.study.sweep.board import fit_law, last_value, steps_to
 from t5xpg.study.sweep.page import PAGE as SWEEP_PAGE
 from t5xpg.study.sweep.sweep import Sweep
 from tests.refusals import assert_named, program_refused, refused
@@ -49,7 +49,7 @@ def test_cells_that_are_not_done_or_diverged_say_so() -> None:
 def test_a_law_is_that_of_the_losses_that_are_shown() -> None:
     board = read_json(paths.EXPERIMENTS / "widths_tiny" / "leaderboard.json")
     fit, losses = board["fit"], {entry["recipe"]: entry["mean_loss"] for entry in board["final"]}
-    law = scaling.fit([fit["num_params"][name] for name in fit["recipes"]], [losses[name] for name in fit["recipes"]])
+    law = fit_law([fit["num_params"][name] for name in fit["recipes"]], [losses[name] for name in fit["recipes"]])
     assert fit["law"] == pytest.approx(law._asdict())
     size, measured = fit["num_params"][fit["held_out"]], losses[fit["held_out"]]
     assert fit["predicted"] == pytest.approx(law.loss(size), abs=1e-6)

@@ -1,21 +1,25 @@
-"""The board of a matrix, matrix.json."""
+"""The board of a matrix, matrix.json, and its page: tables of the README, made from the board and from nothing else."""
 
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from t5xpg.base.markdown import UNKNOWN, decimals, escape, table
 from t5xpg.experiment.experiment import Experiment
 from t5xpg.experiment.identity import identity_settings
 from t5xpg.run.records import read_jsonl
-from t5xpg.run.report import Board
+from t5xpg.run.report import Board, Page
 from t5xpg.run.results import training_seconds
-from t5xpg.study.board import FORMAT, rounded
+from t5xpg.study.board import FORMAT, render, rounded, superscript
 from t5xpg.study.matrix import unigrams
 from t5xpg.study.matrix.plan import AXES, MatrixPlan
 from t5xpg.study.runs import Run, check_same_text, outcome, sources
 
 MEASURES = ("loss", "bits_per_byte", "accuracy")
+_NOTHING = "\N{EN DASH}"  # a pair that is not trained
+# The objective whose targets are the whole text, whatever the vocabulary: its cells can be compared.
+_COMPARABLE = "lm"
 
 _Cell = Mapping[str, Any]
 
@@ -30,7 +34,7 @@ def collect(experiment: str, plan: MatrixPlan, runs: Sequence[Run]) -> Board:
     check_same_text(runs)
     cells = [_cell(run) for run in runs]
     started = [run for run in runs if run.directory.exists()]
-    models = {run.labels["vocabulary"]: _recorded_vocabulary(run).get("model_sha256") for run in started}
+    models = {run.labels["vocabulary"]: (run.recorded().get("vocabulary") or {}).get("model_sha256") for run in started}
     vocabularies = [
         {"name": name, "title": entry.title, "command": plan.vocabulary_command(name), "model_sha256": models.get(name)}
         for name, entry in plan.vocabularies.items()
@@ -108,11 +112,6 @@ def _name(cell: _Cell) -> str:
     return ",".join(cell[axis] for axis in AXES)
 
 
-def _recorded_vocabulary(run: Run) -> dict[str, Any]:
-    """The vocabulary that a run was trained with, as it has recorded it."""
-    return run.recorded().get("vocabulary") or {}
-
-
 def _cell(run: Run) -> dict[str, Any]:
     run_outcome, comparison, experiment = outcome(run), unigrams.comparison_of(run), run.experiment
     last_record = run_outcome.last
@@ -132,7 +131,7 @@ def _cell(run: Run) -> dict[str, Any]:
         "rows": experiment.train_dataset.batch_size,
         "lengths": dict(experiment.lengths),
         "packed": experiment.train_dataset.pack,
-        "ids": _recorded_vocabulary(run).get("size"),
+        "ids": (run.recorded().get("vocabulary") or {}).get("size"),
         "num_params": experiment.model.num_params,
         "target_tokens": run_outcome.target_tokens if done else None,
         "held_out_target_tokens": last_record["target_tokens"] if last_record is not None else None,
@@ -155,3 +154,64 @@ def _cell(run: Run) -> dict[str, Any]:
 
 def _measures(values: Mapping[str, Any] | None) -> dict[str, float | None]:
     return {name: None if values is None else rounded(values[name]) for name in MEASURES}
+
+
+def sections(board: Board) -> list[str]:
+    """The paragraphs of the block of the experiment's README."""
+    reasons = list(dict.fromkeys(one["reason"] for one in board["left_out"]))  # in the order of their footnotes
+    return render(
+        "matrix.md.j2",
+        board,
+        comparable=[cell for cell in board["cells"] if cell["objective"] == _COMPARABLE and cell["done"]],
+        matrix=lambda measure: _matrix(board, measure, reasons),
+        reasons=reasons,
+        title=lambda axis, cell: _title(board, axis, cell),
+    )
+
+
+PAGE = Page("matrix.json", "matrix", sections)
+
+
+def line(cell: _Cell) -> str:
+    """A cell for a terminal."""
+    if cell["loss"] is None:
+        return f"{_name(cell)}: {_values(cell, 'text')}"
+    loss, unigram = map(decimals, _losses(cell, "text"))
+    verdict = "learned" if cell["learned"] else "has not learned"
+    return f"{_name(cell)}: {loss} nats a token of text, unigram {unigram}: {verdict}"
+
+
+def _losses(cell: _Cell, measure: str) -> tuple[float | None, float | None]:
+    """(model, unigrams). measure: "text" and "targets": nats per token of these; "bits": bits per byte of targets."""
+    part, name = cell["of_text"] if measure == "text" else cell, "bits_per_byte" if measure == "bits" else "loss"
+    return part[name], part["unigram"][name]
+
+
+def _matrix(board: Board, measure: str, reasons: Sequence[str]) -> str:
+    values_by_cell = {tuple(cell[axis] for axis in AXES): _values(cell, measure) for cell in board["cells"]}
+    notes = {
+        (one["architecture"], one["objective"]): f"{_NOTHING}{superscript(reasons.index(one['reason']) + 1)}"
+        for one in board["left_out"]
+    }
+    rows = []
+    for architecture in board["architectures"]:
+        for vocabulary in board["vocabularies"]:
+            pairs = [(architecture["name"], objective["name"]) for objective in board["objectives"]]
+            values = [values_by_cell.get((*pair, vocabulary["name"])) or notes[pair] for pair in pairs]
+            rows.append([escape(architecture["title"]), escape(vocabulary["title"]), *values])
+    header = ["architecture", "vocabulary", *(escape(one["title"]) for one in board["objectives"])]
+    return table(header, rows, numbers_from=2)
+
+
+def _values(cell: _Cell, measure: str) -> str:
+    if cell["diverged_at"] is not None:
+        return f"not finite after step {cell['diverged_at']:,}"
+    if not cell["done"]:
+        return UNKNOWN
+    loss, unigram = map(decimals, _losses(cell, measure))
+    return f"{f'**{loss}**' if cell['learned'] else loss} / {unigram}"
+
+
+def _title(board: Board, axis: str, cell: _Cell) -> str:
+    """The title of a cell's entry of an axis, as Markdown."""
+    return escape(next(one["title"] for one in board[AXES[axis]] if one["name"] == cell[axis]))

@@ -1,9 +1,7 @@
 """Matrices: one cell for every architecture, objective and vocabulary that belong together, a training run each."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
-from functools import cached_property
-from typing import ClassVar
 
 from t5xpg.base import paths
 from t5xpg.base.errors import UserError
@@ -14,27 +12,22 @@ from t5xpg.data.vocab.record import find_vocabularies
 from t5xpg.data.vocab.sentinels import NAMED_TOKENS
 from t5xpg.experiment import making
 from t5xpg.experiment.recipe import Recipe
-from t5xpg.run.report import Board, Page
+from t5xpg.run.report import Board
 from t5xpg.study.matrix import unigrams
-from t5xpg.study.matrix.board import collect, with_published
-from t5xpg.study.matrix.page import PAGE, line
-from t5xpg.study.matrix.plan import AXES, MatrixPlan
-from t5xpg.study.plan_file import read
+from t5xpg.study.matrix.board import PAGE, collect, line, with_published
+from t5xpg.study.matrix.plan import AXES, MatrixPlan, TrainedVocabulary
 from t5xpg.study.runs import Run, outcome
 from t5xpg.study.study import Study
 
 _SHOWN = 3  # names at most of the cells that share a mistake
 
 
-class Matrix(Study):
+class Matrix(Study[MatrixPlan]):
     """A matrix with its runs."""
 
-    plan_file: ClassVar[str] = "matrix.toml"
-    page: ClassVar[Page] = PAGE
-
-    @cached_property
-    def plan(self) -> MatrixPlan:
-        return read(self.plan_path, MatrixPlan)
+    plan_file = "matrix.toml"
+    plan_model = MatrixPlan
+    page = PAGE
 
     def runs_of_cells(self) -> list[Run]:
         """The runs of all cells, whatever their configurations."""
@@ -49,20 +42,16 @@ class Matrix(Study):
         path = self.folder / ",".join(labels[axis] for axis in AXES)
         return Run(self.experiment, path, "matrix", labels, [*settings, *bindings], gin_files)
 
-    def _has_vocabulary(self, vocabulary: str) -> bool:
-        """True if a vocabulary was made, or does not have to be, as for bytes."""
-        name = self.plan.task_ending(vocabulary)
-        return not name or name in find_vocabularies(paths.data_directory())
+    def _missing_vocabularies(self) -> dict[str, TrainedVocabulary]:
+        """The vocabularies that are to be trained first."""
+        known = find_vocabularies(paths.data_directory())
+        entries = self.plan.vocabularies.items()
+        return {name: one.train for name, one in entries if one.train and self.plan.task_ending(name) not in known}
 
     def runs(self) -> list[Run]:
         """The runs of all cells. Raises UserError with every mistake in a configuration, and the cells that have it."""
         runs = self.runs_of_cells()
-        mistakes: dict[str, list[str]] = {}
-        for run in runs:
-            for mistake in run.examined[1]:
-                mistakes.setdefault(mistake, []).append(run.name)
-        if mistakes:
-            lines = [f"{mistake} (in {_list_cells(cells)})" for mistake, cells in mistakes.items()]
+        if lines := _with_cells((mistake, run.name) for run in runs for mistake in run.examined[1]):
             raise UserError("\n  ".join(["The cells of the matrix cannot be built:", *lines]))
         return runs
 
@@ -72,9 +61,10 @@ class Matrix(Study):
             raise UserError(f"CELLS={cells} is no cell of {self.name}: they are called {names[0]}, or * for any part.")
 
     def stages(self, cells: str | None) -> Iterator[Sequence[Run]]:
+        missing = self._missing_vocabularies()
         for name, entry in self.plan.vocabularies.items():
             if entry.train is not None:  # silent where it exists: nothing is new then
-                log = (lambda line: None) if self._has_vocabulary(name) else print
+                log = print if name in missing else (lambda line: None)
                 making.train_vocabulary(self.plan.dataset, entry.train.settings, name=entry.train.name, log=log)
         stage_runs = [run for run in self.runs() if fnmatchcase(run.name, cells or "*")]
         for run in stage_runs:  # before the runs, one after another: runs side by side would be in each other's way
@@ -106,25 +96,22 @@ class Matrix(Study):
         counts = ", ".join(f"{len(getattr(plan, axis))} {axis}" for axis in AXES.values())
         left = f"{len(plan.left_out_pairs())} pairs left out, each with its reason"
         cells = f"{paths.shown(self.plan_path)}: {counts}, {len(plan.cells())} cells; {left}"
-        findings, problems = [Finding("matrix", cells)], dict[str, list[str]]()
-        for name, entry in plan.vocabularies.items():
-            if entry.train is not None and not self._has_vocabulary(name):
-                findings.append(
-                    Finding("vocabs", f"{entry.train.name} is trained first: {plan.vocabulary_command(name)}")
-                )
+        findings, problems = [Finding("matrix", cells)], list[tuple[str, str]]()
+        missing = self._missing_vocabularies()
+        for name, train in missing.items():
+            findings.append(Finding("vocabs", f"{train.name} is trained first: {plan.vocabulary_command(name)}"))
         for labels in plan.cells():
-            train, bindings = plan.vocabularies[labels["vocabulary"]].train, []
-            if train is not None and not self._has_vocabulary(labels["vocabulary"]):
-                # the most ids that a task may have
-                bindings.append(f"VOCAB_SIZE={train.settings.size + train.settings.extra_ids + len(NAMED_TOKENS)}")
+            bindings = []
+            if labels["vocabulary"] in missing:  # the most ids that a task may have
+                settings = missing[labels["vocabulary"]].settings
+                bindings.append(f"VOCAB_SIZE={settings.size + settings.extra_ids + len(NAMED_TOKENS)}")
             run = self._run(labels, bindings)
             for finding in self._findings_of_run(run, has_data=not bindings):
                 if finding.problem:
-                    problems.setdefault(finding.text, []).append(run.name)
+                    problems.append((finding.text, run.name))
                 else:
                     findings.append(finding)
-        for text, names in problems.items():
-            findings.append(Finding("cells", f"{text} (in {_list_cells(names)})", problem=True))
+        findings += [Finding("cells", line, problem=True) for line in _with_cells(problems)]
         return report(findings, as_json=as_json)
 
     def _findings_of_run(self, run: Run, *, has_data: bool) -> list[Finding]:
@@ -141,7 +128,10 @@ class Matrix(Study):
         return [Finding("cell", f"{run.name}: {facts}, {run.labels['task']}, {state}")]
 
 
-def _list_cells(cells: Sequence[str]) -> str:
-    """The names of cells; of many, the first ones and the number of the others."""
-    more = len(cells) - _SHOWN
-    return " ".join(cells[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+def _with_cells(mistakes: Iterable[tuple[str, str]]) -> list[str]:
+    """Each mistake of (mistake, cell) once, with its cells; of many, the first ones and the number of the others."""
+    cells_of: dict[str, list[str]] = {}
+    for mistake, cell in mistakes:
+        cells_of.setdefault(mistake, []).append(cell)
+    more = {mistake: f" and {len(cells) - _SHOWN} more" for mistake, cells in cells_of.items() if len(cells) > _SHOWN}
+    return [f"{text} (in {' '.join(cells[:_SHOWN])}{more.get(text, '')})" for text, cells in cells_of.items()]

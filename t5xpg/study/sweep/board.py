@@ -2,7 +2,9 @@
 
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from t5xpg.base.errors import UserError, nearest
 from t5xpg.run.best import MIN, BestMetric
@@ -10,11 +12,11 @@ from t5xpg.run.report import Board
 from t5xpg.study.board import FORMAT, mean, rounded
 from t5xpg.study.run_batches import text_bytes
 from t5xpg.study.runs import Outcome, Run, check_same_text, outcome, sources
-from t5xpg.study.sweep import scaling
 from t5xpg.study.sweep.judged_tasks import evaluation_on
 from t5xpg.study.sweep.plan import Fit, SweepPlan
 
 _VALIDATION = "validation/"  # what the names of measures of a validation start with; boards leave it out
+_EXPONENTS = np.linspace(0.01, 2.0, 1991)  # of scaling laws that are tried
 _Outcomes = Sequence[tuple[Run, Outcome]]
 
 
@@ -42,6 +44,7 @@ def collect(
         name: [(run, out) for run, out in outcomes if (run.stage, run.labels["recipe"]) == ("final", name)]
         for name in plan.recipes
     }
+    ended_early = (out.last and out.step < run.labels["steps"] for run, out in itertools.chain(*final.values()))
     short = [(run, out) for run, out in outcomes if run.stage == "short"]
     reference = plan.reference
     reference_loss = mean([last_value(out, plan.metric) for _, out in final[reference] if out.done])
@@ -58,7 +61,7 @@ def collect(
         **({} if metric.mode == MIN else {"mode": metric.mode}),
         "runs": planned,
         "runs_done": len({run.path for run, out in outcomes if out.done}),
-        **({"ended_early": True} if any(map(_ended_early, itertools.chain(*final.values()))) else {}),
+        **({"ended_early": True} if any(ended_early) else {}),
         "reference": {"recipe": reference, "steps": plan.final.steps, "loss": rounded(reference_loss)},
         "search": [_trial(plan, run, out, chosen) for run, out in outcomes if run.stage == "search"],
         "final": entries,
@@ -96,11 +99,6 @@ def last_value(run_outcome: Outcome, metric: str) -> float | None:
         names = dict.fromkeys(name for _, values in run_outcome.measured for name in values)
         raise UserError(f"sweep.toml: metric is {metric!r}, which is not measured.{nearest(metric, names)}")
     return curve[-1][1]
-
-
-def _ended_early(final: tuple[Run, Outcome]) -> bool:
-    run, out = final
-    return out.last is not None and out.step < run.labels["steps"]
 
 
 def _setting(runs: _Outcomes, name: str) -> Any:
@@ -151,8 +149,41 @@ def _fit(fit: Fit, final: Mapping[str, _Outcomes], losses: Mapping[str, float | 
     board = {"recipes": fit.recipes, "held_out": fit.held_out, "num_params": sizes}
     if len(sizes) < len(names) or None in known_losses:
         return board | {"law": None, "predicted": None}
-    law = scaling.fit([sizes[name] for name in fit.recipes], [loss for loss in known_losses[:-1] if loss is not None])
+    law = fit_law([sizes[name] for name in fit.recipes], [loss for loss in known_losses[:-1] if loss is not None])
     return board | {"law": law._asdict(), "predicted": rounded(law.loss(sizes[fit.held_out]))}
+
+
+class ScalingLaw(NamedTuple):
+    """The loss of N parameters: irreducible + coefficient / N^exponent.
+
+    It is the law of Hoffmann et al. 2022 (arXiv 2203.15556, section 3.3) without the term of the tokens: all sizes see
+    equally many.
+    """
+
+    irreducible: float
+    coefficient: float
+    exponent: float
+
+    def loss(self, parameters: float) -> float:
+        return self.irreducible + self.coefficient * parameters**-self.exponent
+
+
+def fit_law(parameters: Sequence[int], losses: Sequence[float]) -> ScalingLaw:
+    """Fit the law by least squares, with exponents from 0.01 to 2 in steps of 0.001, and an E of at least 0.
+
+    parameters, losses: of at least three sizes. For each exponent, fitting the rest is a linear problem.
+    """
+    sizes, values = np.asarray(parameters, np.float64), np.asarray(losses, np.float64)
+    scale = np.exp(np.log(sizes).mean())  # so that powers are near 1, and the equations well conditioned
+    best, least = ScalingLaw(0.0, 0.0, 0.0), np.inf
+    for exponent in _EXPONENTS:
+        power = (sizes / scale) ** -exponent
+        irreducible, slope = np.linalg.lstsq(np.stack([np.ones_like(power), power], -1), values)[0]
+        if irreducible < 0:
+            irreducible, slope = 0.0, power @ values / (power @ power)
+        if (squares := float(((irreducible + slope * power - values) ** 2).sum())) < least:
+            best, least = ScalingLaw(float(irreducible), float(slope * scale**exponent), float(exponent)), squares
+    return best
 
 
 def _judged(tasks: Sequence[str], final: Mapping[str, _Outcomes]) -> dict[str, Any]:

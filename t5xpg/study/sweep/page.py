@@ -19,7 +19,7 @@ Entry = Mapping[str, Any]
 
 def sections(board: Board) -> list[str]:
     """The paragraphs of the block."""
-    entries, label, steps = ranked(board), _label(board), _final_steps(board)
+    entries, label, steps = ranked(board), _label(board), steps_text(board, board["reference"]["steps"])
     ends = ", ".join(f"{entry['recipe']} {entry['mean_loss']:.3f}" for entry in entries)
     judged = board.get("judged") or {"tasks": (), "recipes": {}}
     trained = [
@@ -79,21 +79,28 @@ def ranked(board: Board) -> list[Entry]:
 
 def _label(board: Board) -> str:
     """The plan's metric as a phrase."""
-    if board["measure"] == _LOSS:
-        return f"validation loss{_task_phrase(board)}, nats per target byte"
     task, _, name = board["measure"].rpartition("/")
-    return f"{name} on {task}" if task else f"{name}{_task_phrase(board)}"
+    tasks = task or ", ".join(_validated_on(board))
+    on_tasks = f" on {tasks}" if tasks else ""
+    return f"validation loss{on_tasks}, nats per target byte" if name == _LOSS and not task else f"{name}{on_tasks}"
 
 
 def _curves(board: Board, seconds: Mapping[str, float] | None) -> Iterator[Curve]:
     for kind, entry in zip(COMPARED, ranked(board), strict=False):
-        curves = list(entry["curves"].values())
-        steps = [step for step in curves[0]["step"] if step > 0 and all(step in one["step"] for one in curves)]
-        values = [[one[board["measure"]][one["step"].index(step)] for one in curves] for step in steps]
-        means = [None if None in at else statistics.mean(at) for at in values]
-        band = [None if None in at else (min(at), max(at)) for at in values] if len(curves) > 1 else []
+        steps, means, band = over_seeds(entry, board["measure"])
+        first = sum(step <= 0 for step in steps)
         factor = 1.0 if seconds is None else seconds[entry["recipe"]]
-        yield Curve(entry["recipe"], kind, [step * factor for step in steps], means, band)
+        shown_band = band[first:] if len(entry["curves"]) > 1 else []
+        yield Curve(entry["recipe"], kind, [step * factor for step in steps[first:]], means[first:], shown_band)
+
+
+def over_seeds(entry: Entry, measure: str) -> tuple[list[int], list[float | None], list[tuple[float, float] | None]]:
+    """(steps, means, lowest and highest values) of a recipe's seeds at the steps that they have in common."""
+    columns = [dict(zip(seed["step"], seed[measure], strict=True)) for seed in entry["curves"].values()]
+    steps = [step for step in columns[0] if all(step in column for column in columns)]
+    rows = [[column[step] for column in columns] for step in steps]
+    means = [None if None in row else statistics.mean(row) for row in rows]
+    return steps, means, [None if None in row else (min(row), max(row)) for row in rows]
 
 
 def _validated_on(board: Board) -> list[str]:
@@ -107,19 +114,9 @@ def _comparable(board: Board) -> bool:
     return len(_validated_on(board)) <= 1
 
 
-def _task_phrase(board: Board) -> str:
-    """The tasks that the recipes are validated on, as the end of a phrase; empty if they are not recorded."""
-    tasks = _validated_on(board)
-    return f" on {', '.join(tasks)}" if tasks else ""
-
-
 def steps_text(board: Board, steps: int) -> str:
     """The number of steps that final runs were planned with, as text."""
     return f"{'at most ' if 'ended_early' in board else ''}{steps:,} steps"
-
-
-def _final_steps(board: Board) -> str:
-    return steps_text(board, board["reference"]["steps"])
 
 
 def _costs(board: Board, entry: Entry) -> list[str]:

@@ -5,7 +5,7 @@ The runs of a sweep share the machine with each other and with other programs, s
 
 import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
@@ -27,11 +27,11 @@ def measure(runs: Mapping[str, Run]) -> dict[str, Any]:
     runs: one run of each recipe. The updates are on made-up batches; nothing else should run meanwhile.
     """
     with Progress("times of a step", ROUNDS * len(runs), "turns") as progress:
-        turns = {name: _Turn(run.experiment) for name, run in runs.items()}
+        turns = {name: _turns(run.experiment) for name, run in runs.items()}
         seconds: dict[str, list[float]] = {name: [] for name in turns}
         for _ in range(ROUNDS):
             for name, turn in turns.items():
-                seconds[name] += turn.take()
+                seconds[name] += next(turn)
                 progress.advance(1, name)
     return {
         "seconds": {name: statistics.median(values) for name, values in seconds.items()},
@@ -43,22 +43,18 @@ def measure(runs: Mapping[str, Run]) -> dict[str, Any]:
     }
 
 
-class _Turn:
-    """A recipe's compiled step with a state of its own."""
-
-    def __init__(self, experiment: Experiment) -> None:
-        built = assembly.assemble(experiment)
-        self._step = built.compile_train_step()
-        self._state = built.state_to_time()
-        self._batch = built.on_devices(next(made_up_batches(experiment, experiment.train_dataset)))
-        self._token_bytes = jax.numpy.ones((experiment.model.config.vocab_size,), np.int32)
-
-    def take(self) -> list[float]:
-        """Seconds of each update but the first."""
+def _turns(experiment: Experiment) -> Iterator[list[float]]:
+    """Yields, turn by turn of a recipe's compiled step with a state of its own, the seconds of each update but the
+    first."""
+    built = assembly.assemble(experiment)
+    step, state = built.compile_train_step(), built.state_to_time()
+    batch = built.on_devices(next(made_up_batches(experiment, experiment.train_dataset)))
+    token_bytes = jax.numpy.ones((experiment.model.config.vocab_size,), np.int32)
+    while True:
         seconds = []
         for _ in range(STEPS):
             start = time.perf_counter()
-            self._state, metrics = self._step(self._state, self._batch, self._token_bytes)
-            jax.block_until_ready((self._state, metrics))
+            state, metrics = step(state, batch, token_bytes)
+            jax.block_until_ready((state, metrics))
             seconds.append(time.perf_counter() - start)
-        return seconds[1:]
+        yield seconds[1:]

@@ -3,17 +3,14 @@
 import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
 from pathlib import Path
-from typing import ClassVar
 
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import json_object_of, write_json
 from t5xpg.base.markdown import decimals
 from t5xpg.base.paths import shown
 from t5xpg.run.command_options import options_for
-from t5xpg.run.report import Board, Page
-from t5xpg.study.plan_file import read
+from t5xpg.run.report import Board
 from t5xpg.study.runs import Run, outcome
 from t5xpg.study.study import Study
 from t5xpg.study.sweep import judged_tasks
@@ -24,15 +21,12 @@ from t5xpg.study.sweep.plan import SweepPlan
 _LONGEST = 180  # characters of settings in the name of a run's folder; file systems take names of 255 bytes
 
 
-class Sweep(Study):
+class Sweep(Study[SweepPlan]):
     """A sweep with its runs."""
 
-    plan_file: ClassVar[str] = "sweep.toml"
-    page: ClassVar[Page] = PAGE
-
-    @cached_property
-    def plan(self) -> SweepPlan:
-        return read(self.plan_path, SweepPlan)
+    plan_file = "sweep.toml"
+    plan_model = SweepPlan
+    page = PAGE
 
     @property
     def _times_file(self) -> Path:

@@ -7,7 +7,7 @@ import pytest
 from t5xpg.base import paths
 from t5xpg.base.files import read_json, sha256_of_file, write_json
 from t5xpg.run.provenance import commit_of
-from t5xpg.study.reproduce import claim, receipts
+from t5xpg.study.reproduce import claim
 from t5xpg.study.reproduce.comparison import DIFFERENT, NOT_COMPARED, SAME, WITHIN
 from tests.refusals import assert_named, refused
 from tests.study.reproduce.test_comparison import Results, results
@@ -31,7 +31,7 @@ def outcome(verdict: str = SAME) -> Results:
 
 def receipt(of: str = "ab" * 32) -> Results:
     return {
-        "format": receipts.FORMAT, "experiment": "tiny", "verdict": SAME, "reproduction": {**outcome(), "of": of},
+        "format": claim.FORMAT, "experiment": "tiny", "verdict": SAME, "reproduction": {**outcome(), "of": of},
         "claim": {"results": of, "commit": "cd" * 20, "repository": None}, "ended": "now", "by": "Ada <é>",
     }  # fmt: skip
 
@@ -39,7 +39,7 @@ def receipt(of: str = "ab" * 32) -> Results:
 def test_the_verdict_is_the_worst_of_the_numbers() -> None:
     for verdicts in ([SAME, WITHIN, NOT_COMPARED, DIFFERENT], [SAME, WITHIN], [NOT_COMPARED, SAME], []):
         worst = verdicts[-1] if verdicts else NOT_COMPARED
-        assert receipts.verdict({"numbers": [{"verdict": one} for one in verdicts]}) == worst
+        assert claim.verdict({"numbers": [{"verdict": one} for one in verdicts]}) == worst
 
 
 def test_only_one_commit_without_changes_can_be_cloned() -> None:
@@ -54,7 +54,7 @@ def test_only_one_commit_without_changes_can_be_cloned() -> None:
 def test_what_is_no_receipt_of_an_experiment_here_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "a.json"
     write_json(file, receipt())
-    assert receipts.read(file) == receipt()
+    assert claim.read(file) == receipt()
     text = file.read_text()
     for changed in (
         text.replace('"verdict": "same",\n  "repro', '"verdict": "different",\n  "repro'),
@@ -66,10 +66,10 @@ def test_what_is_no_receipt_of_an_experiment_here_is_refused(tmp_path: Path) -> 
     ):
         file.write_text(changed)
         with refused("a.json", "make verify-claim"):
-            receipts.read(file)
+            claim.read(file)
     write_json(file, {**receipt(), "experiment": "demmo"})
     with refused("'demmo'", "Did you mean demo"):
-        receipts.check(file)
+        claim.check(file)
 
 
 @pytest.fixture
@@ -128,7 +128,7 @@ def test_a_claim_is_verified_and_its_receipt_checked(
     address = "https://example.org/t5xpg.git"
     assert found["claim"] == {"results": sha256_of_file(published), "commit": first, "repository": address}
     assert (found["by"], found["hardware"]["cpu"]) == ("Ada <ada@example.org>", "mine")
-    assert receipts.check(file) == 0
+    assert claim.check(file) == 0
     for changed in (
         {"reproduction": {**found["reproduction"], "steps": 0}},
         {"reproduction": {**found["reproduction"], "steps": 10**9}},
@@ -136,13 +136,13 @@ def test_a_claim_is_verified_and_its_receipt_checked(
     ):
         write_json(tmp_path / "empty.json", {**found, **changed})
         with refused("empty.json", "shows nothing"):
-            receipts.check(tmp_path / "empty.json")
+            claim.check(tmp_path / "empty.json")
     capfd.readouterr()
-    assert receipts.check(file) == 0
+    assert claim.check(file) == 0
     assert_named(capfd.readouterr().out, ["same: tiny, 12 of 12 steps"])
     write_json(published, {**read_json(published), "steps": 13})
     with refused("published here"):
-        receipts.check(file)
+        claim.check(file)
 
 
 @pytest.mark.process
@@ -164,7 +164,7 @@ def test_numbers_that_differ_are_a_receipt_too(
         claim.verify("tiny", tmp_path / "claim")
     assert claim.verify("tiny", tmp_path / "another", steps=5) == 1
     capfd.readouterr()
-    assert receipts.check(tmp_path / "another" / "receipt.json") == 1
+    assert claim.check(tmp_path / "another" / "receipt.json") == 1
     assert_named(capfd.readouterr().out, ["different", "5 of 12 steps"])
 
 

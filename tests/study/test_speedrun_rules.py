@@ -9,10 +9,9 @@ import pytest
 from t5xpg.base import environment, paths
 from t5xpg.base.files import sha256_of_file, write_json
 from t5xpg.experiment import config
+from t5xpg.study import speedrun
 from t5xpg.study.plan_file import read
-from t5xpg.study.speedrun import speedrun
-from t5xpg.study.speedrun.rules import P, SpeedrunPlan, margin, objections, rule_violations
-from t5xpg.study.speedrun.speedrun import Speedrun
+from t5xpg.study.speedrun import P, Speedrun, SpeedrunPlan, margin, objections, rule_violations
 from tests.refusals import assert_named, program_refused, refused
 from tests.written_pages import wrong_files
 

@@ -4,18 +4,24 @@ An entry is a gin file records/<entry>/*.gin in the experiment's folder. It clai
 the target after its TRAIN_STEPS updates. The record.json beside it holds what was found.
 """
 
+import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any
 
-from t5xpg.base import environment, locks
+from pydantic import Field
+
+from t5xpg.base import environment
 from t5xpg.base.errors import UserError, nearest
 from t5xpg.base.files import json_object_of, remove, sha256_of_file, write_json
 from t5xpg.base.markdown import aligned
 from t5xpg.base.paths import shown
 from t5xpg.experiment import config
+from t5xpg.experiment.config import settings
+from t5xpg.experiment.experiment import Experiment
+from t5xpg.experiment.known_tasks import known_task
 from t5xpg.run import provenance
 from t5xpg.run.records import read_jsonl, records_of_split
 from t5xpg.run.report import Page
@@ -23,22 +29,81 @@ from t5xpg.run.results import collect, training_seconds, write_results
 from t5xpg.run.results_page import OTHER_LOAD_ALLOWED
 from t5xpg.study import launchers, runs
 from t5xpg.study.board import FORMAT, render, rounded
-from t5xpg.study.plan_file import read
+from t5xpg.study.plan_file import Plan
 from t5xpg.study.runs import Run
-from t5xpg.study.speedrun.rules import SpeedrunPlan, margin, objections, rule_violations
 from t5xpg.study.study import PlannedExperiment
 
 EXPERIMENT, RECORD_FILE = "speedrun", "record.json"
+P = 0.01  # the probability that an entry counts whose expected loss is just the target
+_FREE = ("eval_dataset.seed", "eval_dataset.metrics")  # what an entry may change; the seed is the run's
 _SLOWER = 1.1  # a recorded time is confirmed up to this factor
 _SHOWN = ("seed", "steps", "target_tokens", "seconds", "used_by_others", "nats_per_byte", "encoder_use")
 Record = Mapping[str, Any]
 
 
-class Speedrun(PlannedExperiment):
+class SpeedrunPlan(Plan):
+    """The contents of speedrun.toml. target: the mean over seeds of the validation loss has to be at or below it, in
+    nats per target byte. deviation: one standard deviation of that loss over seeds; None if it was not measured yet.
+    """
+
+    target: Annotated[float, Field(gt=0)]
+    deviation: Annotated[float, Field(gt=0)] | None = None
+    seeds: int = Field(3, ge=2)  # at least
+    cores: int = Field(2, ge=1)
+
+    @property
+    def noise(self) -> float | None:
+        """The least `margin` of a record, in nats: by chance alone, it is exceeded with probability `P`."""
+        return None if self.deviation is None else statistics.NormalDist(0.0, self.deviation).inv_cdf(1.0 - P)
+
+
+def margin(losses: Sequence[float], target: float) -> float:
+    """(target - mean) * sqrt(n), in nats. If the expected loss is the target, this has mean 0 and the standard
+    deviation of one loss, whatever n is (the rule of the NanoGPT speedrun, Jordan et al. 2024)."""
+    return (target - statistics.fmean(losses)) * math.sqrt(len(losses))
+
+
+def objections(plan: SpeedrunPlan, losses: Sequence[float | None]) -> Iterator[str]:
+    """Yields reasons why losses, one of each seed at its end, make no record. A loss is None if it is not finite."""
+    finite = [loss for loss in losses if loss is not None]
+    if len(losses) < plan.seeds:
+        yield f"{len(losses)} seeds, and at least {plan.seeds} are needed"
+    if len(finite) < len(losses):
+        yield f"{len(losses) - len(finite)} of {len(losses)} runs have no finite loss at their end"
+    elif plan.noise is None:
+        yield "the noise is not measured: deviation is missing in speedrun.toml"
+    elif margin(finite, plan.target) < plan.noise:
+        yield f"(target - mean) * sqrt(n) is {margin(finite, plan.target):+.4f} and does not clear {plan.noise:.4f}"
+
+
+def rule_violations(entry: Experiment, rules: Experiment) -> Iterator[str]:
+    """Yields an entry's violations of the rules. rules: the experiment that every entry includes."""
+    actual, fixed = settings(entry), settings(rules)
+    for name in sorted(actual.keys() | fixed.keys()):
+        if name.startswith("eval_dataset") and name not in _FREE and actual.get(name) != fixed.get(name):
+            yield f"{name} is {actual.get(name)!r}, and validation is fixed: {fixed.get(name)!r}"
+    if entry.initial is not None or entry.teacher is not None:
+        yield "it starts from a checkpoint, and pretrained weights are not allowed"
+    if entry.selection is not None and entry.selection.patience is not None:
+        yield "it ends early by its validation loss, and the number of steps is what an entry claims"
+    train = entry.train_dataset
+    text, trained_on = (
+        row and row.dataset
+        for row in (
+            known_task(rules.eval_dataset.mixture_or_task_name),
+            known_task(train.mixture_or_task_name, entry.needs),
+        )
+    )
+    if (train.split, trained_on) != ("train", text):
+        yield f"it trains on {train.split} of {train.mixture_or_task_name}, and may on train of {text} alone"
+
+
+class Speedrun(PlannedExperiment[SpeedrunPlan]):
     """The entries of a speedrun, their gin files by their names, and their runs."""
 
-    plan_file: ClassVar[str] = "speedrun.toml"
-    page: ClassVar[Page] = Page("speedrun.json", "speedrun", partial(render, "speedrun.md.j2"))
+    plan_file = "speedrun.toml"
+    plan_model = SpeedrunPlan
+    page = Page("speedrun.json", "speedrun", partial(render, "speedrun.md.j2"))
 
     def __init__(self, experiment: str, folder: Path) -> None:
         super().__init__(experiment, folder)
@@ -61,18 +126,16 @@ class Speedrun(PlannedExperiment):
         check has left are then used. Returns 0 if the entry is accepted, else 1. Raises UserError for an entry that
         breaks the rules, for another number of cores, and for a record of runs with code of more than one commit.
         """
-        plan = read(self.plan_path, SpeedrunPlan)
+        plan = self.plan
         entry_runs, file = self.runs_of(entry, seeds or range(plan.seeds)), self.home / "records" / entry / RECORD_FILE
         if (cores := environment.usable_cores()) != plan.cores:
             advice = f"Put this before the command: taskset --cpu-list 0-{plan.cores - 1}"
             raise UserError(f"A speedrun is run on {plan.cores} cores, and {cores} are used here. {advice}")
         claim = None if record else json_object_of(file)
-        finished, instead = self.folder / f"{entry}.check.json", "Wait for it, or name another with RUN=…"
-        with locks.hold(self.folder / ".lock", doing=f"working in {self.folder}", instead=instead):
+        finished = self.folder / f"{entry}.check.json"
+        with self.lock():
             for path in [*self.folder.glob(f"{entry},seed=*"), finished] if finished.exists() and not record else ():
                 remove(path)
-            for run in entry_runs:
-                run.check()
             runs.train(entry_runs, jobs=1, label=entry, launcher=launchers.Processes(1))
             write_json(finished, measured := self._record(entry, entry_runs))
         for name, found in (("here", measured), ("recorded", claim)) if claim else (("here", measured),):
@@ -110,7 +173,7 @@ class Speedrun(PlannedExperiment):
 
     def publish(self, *, allow_changed: bool = False) -> Path:
         """Write the board and the README's block, from the records alone; returns the README's path."""
-        plan = read(self.plan_path, SpeedrunPlan)
+        plan = self.plan
         files = {name: file.with_name(RECORD_FILE) for name, file in self.entries.items()}
         board: dict[str, Any] = {
             "format": FORMAT,

@@ -6,7 +6,7 @@ import pytest
 
 from t5xpg.base import environment
 from t5xpg.base.files import read_json
-from t5xpg.study.speedrun.speedrun import Speedrun
+from t5xpg.study.speedrun import Speedrun
 from tests.refusals import assert_named, refused
 from tests.workplace import EXPERIMENT, make_workplace
 
