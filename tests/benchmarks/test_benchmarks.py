@@ -127,7 +127,7 @@ def test_a_start_that_fails_leaves_the_other_rows(monkeypatch: pytest.MonkeyPatc
         monkeypatch.setattr(start, name, Mock(side_effect=NotMeasuredError("it broke")))
     monkeypatch.setattr(start, "measure_command", lambda *words: 1.0)
     found = [row.found for row in start.rows(1)]
-    assert [[*one.missing.values()] for one in found] == [["it broke"]] * 2 + [[]] * 2 + [["it broke"]] * 2
+    assert [[*one.missing.values()] for one in found] == [["it broke"]] + [[]] * 2 + [["it broke"]] * 2
 
 
 def test_results_are_the_rows_again_and_the_pages_show_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
