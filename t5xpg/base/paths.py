@@ -103,3 +103,8 @@ def require_no_pattern(path: Path, wildcards: str, library: str, options: str) -
             f"The folder {path.absolute()} has {' and '.join(found)} in its name, which {library} takes for a pattern. "
             f"Name another folder: {options}"
         )
+
+
+def require_path_for_orbax(path: Path) -> None:
+    """Raise UserError for a folder whose checkpoints Orbax could not read: it looks for parts of them by patterns."""
+    require_no_pattern(path, "*?[\\", "Orbax, which writes checkpoints,", "RUN=… or T5XPG_RUNS_DIR=…")

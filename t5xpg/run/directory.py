@@ -15,9 +15,8 @@ from typing import Any, ClassVar
 from t5xpg.base import environment, locks, paths
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import copy_file, read_json, remove_abandoned, write_json
-from t5xpg.base.paths import shown
+from t5xpg.base.paths import require_path_for_orbax, shown
 from t5xpg.models.config import setting_name
-from t5xpg.run.checkpoint.folders import require_path_for_orbax
 from t5xpg.run.records import to_json
 
 _FORMAT = 1

@@ -34,11 +34,11 @@ from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.stream import first_examples, worker
 from t5xpg.data.stream.client import TaskDescription
 from t5xpg.data.stream.length_fit import LengthFit
-from t5xpg.data.tasks.seqio_vocabularies import to_seqio
 from t5xpg.data.tasks.steps import output_features
 from t5xpg.data.tasks.table import register_tasks
 from t5xpg.data.text.export import export_dataset
 from t5xpg.data.vocab.making import copy_vocabulary
+from t5xpg.data.vocab.seqio_vocabularies import to_seqio
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from tests.refusals import assert_named
 from tests.small_tokenizers import byte_level, word_pieces

@@ -212,7 +212,7 @@ def _without_addresses(text: str) -> str:
 
 
 def _feature(feature: Any) -> dict[str, Any]:
-    from t5xpg.data.tasks.seqio_vocabularies import from_seqio
+    from t5xpg.data.vocab.seqio_vocabularies import from_seqio
 
     try:
         vocabulary: Any = from_seqio(feature.vocabulary).to_json()

@@ -80,7 +80,7 @@ def masked_lm(
     import tensorflow as tf
     from t5.data import preprocessors as t5
 
-    from t5xpg.data.tasks.seqio_vocabularies import from_seqio
+    from t5xpg.data.vocab.seqio_vocabularies import from_seqio
 
     seqio_vocabulary = output_features["targets"].vocabulary
     vocabulary = from_seqio(seqio_vocabulary)

@@ -48,7 +48,7 @@ def next_line(dataset: Any, sequence_length: Lengths, output_features: Mapping[s
     """
     import tensorflow as tf
 
-    from t5xpg.data.tasks.seqio_vocabularies import from_seqio
+    from t5xpg.data.vocab.seqio_vocabularies import from_seqio
 
     vocabulary = from_seqio(output_features["targets"].vocabulary)
     if problem := NextLine(lines).vocabulary_problem("next_line", vocabulary):

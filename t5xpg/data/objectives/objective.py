@@ -146,7 +146,7 @@ def prepend_mode(dataset: Any, output_features: Mapping[str, Any], mode: str) ->
     import seqio
     import tensorflow as tf
 
-    from t5xpg.data.tasks.seqio_vocabularies import from_seqio
+    from t5xpg.data.vocab.seqio_vocabularies import from_seqio
 
     token = from_seqio(output_features["inputs"].vocabulary).named_id(mode)
 

@@ -48,7 +48,7 @@ def passkey(dataset: Any, sequence_length: Lengths, output_features: Mapping[str
     import tensorflow as tf
     from t5.data import preprocessors as t5
 
-    from t5xpg.data.tasks.seqio_vocabularies import from_seqio
+    from t5xpg.data.vocab.seqio_vocabularies import from_seqio
 
     encode = from_seqio(output_features["targets"].vocabulary).encode_plain
     before, of_digits, behind = (

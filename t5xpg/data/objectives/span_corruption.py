@@ -154,7 +154,7 @@ def whole_word_spans(
     import tensorflow as tf
     from t5.data import preprocessors as t5
 
-    from t5xpg.data.tasks.seqio_vocabularies import from_seqio
+    from t5xpg.data.vocab.seqio_vocabularies import from_seqio
 
     vocabulary = output_features["targets"].vocabulary
     of_word, begins = (tf.constant(flags) for flags in from_seqio(vocabulary).word_flags())

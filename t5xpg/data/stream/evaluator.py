@@ -21,8 +21,8 @@ from t5xpg.data.spec import DatasetConfig, unpacked
 from t5xpg.data.stream.pipeline import without_autograph
 from t5xpg.data.tasks.feature_converters import feature_converter
 from t5xpg.data.tasks.providers import Provider, tasks_of
-from t5xpg.data.tasks.seqio_vocabularies import from_seqio
 from t5xpg.data.tasks.table import ROWS
+from t5xpg.data.vocab.seqio_vocabularies import from_seqio
 
 Kind: TypeAlias = seqio.metrics.ModelOutputType
 # The supported kinds of model outputs, by their names in the protocol.

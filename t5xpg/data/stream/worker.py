@@ -86,7 +86,7 @@ class Calls:
     def describe(self, config: dict[str, Any]) -> dict[str, Any]:
         """Facts about a task or mixture, known before it is read."""
         from t5xpg.data.tasks import providers
-        from t5xpg.data.tasks.seqio_vocabularies import from_seqio
+        from t5xpg.data.vocab.seqio_vocabularies import from_seqio
 
         dataset, provider = _find_provider(config)
         first, *others = [

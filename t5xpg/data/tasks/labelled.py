@@ -12,10 +12,10 @@ from t5.data import preprocessors as t5
 
 from t5xpg.data import metrics
 from t5xpg.data.preprocessors import parse_records
-from t5xpg.data.tasks.seqio_vocabularies import to_seqio
 from t5xpg.data.tasks.shared_cache import register
 from t5xpg.data.tasks.task_names import KnownTask
 from t5xpg.data.text.labelled import TFDS_TASKS, TRANSLATE
+from t5xpg.data.vocab.seqio_vocabularies import to_seqio
 
 Step = Callable[..., tf.data.Dataset]
 

@@ -13,10 +13,10 @@ from t5xpg.data.batch import layout_of
 from t5xpg.data.metric_names import metric_of
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.tasks import sources
-from t5xpg.data.tasks.seqio_vocabularies import from_seqio
 from t5xpg.data.tasks.steps import objective_of, reserved_of, with_objective
 from t5xpg.data.tasks.table import ROWS
 from t5xpg.data.tasks.task_names import NOT_CACHED, cache_command, unknown_task
+from t5xpg.data.vocab.seqio_vocabularies import from_seqio
 
 Provider: TypeAlias = seqio.Task | seqio.Mixture
 _NOT_REGISTERED = re.compile(r"Provider name not registered: (\S+)")  # SeqIO's words

@@ -13,12 +13,12 @@ from t5xpg.data import metrics
 from t5xpg.data.objectives import Objective
 from t5xpg.data.preprocessors import parse_jsonl
 from t5xpg.data.tasks.labelled import register_records, register_tfds
-from t5xpg.data.tasks.seqio_vocabularies import to_seqio
 from t5xpg.data.tasks.shared_cache import register
 from t5xpg.data.tasks.steps import output_features
 from t5xpg.data.tasks.task_names import KnownTask, known_tasks
 from t5xpg.data.text.datasets import built_in
 from t5xpg.data.text.manifest import SPLITS, Manifest, find_manifests, read_manifest
+from t5xpg.data.vocab.seqio_vocabularies import to_seqio
 
 # What was registered last under each name.
 ROWS: dict[str, KnownTask] = {}

@@ -30,6 +30,7 @@ import orbax.checkpoint as ocp
 from t5xpg.base import phases
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import DISK_FULL, Closing
+from t5xpg.base.paths import require_path_for_orbax
 from t5xpg.distributed.group import ALONE, Group
 from t5xpg.models.config import is_count
 from t5xpg.models.model import Params
@@ -41,7 +42,6 @@ from t5xpg.run.checkpoint.folders import (
     CheckpointFolders,
     best_step,
     lasting_steps,
-    require_path_for_orbax,
 )
 
 Value = TypeVar("Value")

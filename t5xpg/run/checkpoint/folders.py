@@ -28,7 +28,6 @@ from typing import Any
 
 from t5xpg.base.errors import UserError, first_line
 from t5xpg.base.files import json_object_if_any, remove, sha256_of_file, write_text
-from t5xpg.base.paths import require_no_pattern
 
 DIGESTS = "SHA256SUMS"
 RESUME_ONLY = "passing"  # in the meta of a checkpoint that is only to continue from
@@ -72,11 +71,6 @@ def last_meta(directory: Path) -> dict[str, Any]:
     """The meta of the last checkpoint whose meta can be read; empty where there is none."""
     metas = (json_object_if_any(directory / str(step) / "meta" / "metadata") for step in saved_steps(directory)[::-1])
     return next(filter(None, metas), {})
-
-
-def require_path_for_orbax(path: Path) -> None:
-    """Raise UserError for a folder whose checkpoints Orbax could not read: it looks for parts of them by patterns."""
-    require_no_pattern(path, "*?[\\", "Orbax, which writes checkpoints,", "RUN=… or T5XPG_RUNS_DIR=…")
 
 
 class CheckpointFolders:

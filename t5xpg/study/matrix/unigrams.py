@@ -120,6 +120,8 @@ def _model_on_text(run: Run, data_vocabulary: Vocabulary, held_out: Sequence[Bat
     return {name: summary[name] for name in ("loss", "accuracy", "bits_per_byte", "target_tokens")}
 
 
-def _in_bits(measures: dict[str, Any]) -> dict[str, Any]:
-    nats = measures.pop("nats_per_byte")
-    return {**measures, "bits_per_byte": None if nats is None else nats / math.log(2)}
+def _in_bits(measures: Mapping[str, Any]) -> dict[str, Any]:
+    """The measures with "bits_per_byte" in place of "nats_per_byte"; None stays None."""
+    nats = measures["nats_per_byte"]
+    others = {name: value for name, value in measures.items() if name != "nats_per_byte"}
+    return {**others, "bits_per_byte": None if nats is None else nats / math.log(2)}

@@ -122,7 +122,7 @@ class SweepPlan(Plan):
 
     def mistakes(self) -> Iterator[Mistake]:
         try:
-            assert self.decides
+            BestMetric(self.metric, self.mode)
         except UserError as error:
             yield Mistake(("metric",), str(error).replace("BEST_METRIC", "metric").replace("BEST_MODE", "mode"))
         names = [("final", "reference", self.reference)]

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from t5xpg.data.cache.local_format import Column, Stats, applies, columns, names_in_order, parts, serialise
 from t5xpg.data.preprocessors import parse_jsonl
-from t5xpg.data.tasks.seqio_vocabularies import to_seqio
 from t5xpg.data.tasks.table import register_tasks
 from t5xpg.data.tasks.task_names import VOCABULARIES, rows
 from t5xpg.data.text.manifest import canonical_line
+from t5xpg.data.vocab.seqio_vocabularies import to_seqio
 
 TRICKY = [chr(code) for code in range(0x20)] + list('\\"/bfnrtuab01{}: \x7f\x85\u2028é€😀')
 OTHER_LINES = [

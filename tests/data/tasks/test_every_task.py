@@ -17,11 +17,11 @@ from t5xpg.data.cache import definition, local
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.stream.pipeline import ShardedBatches
 from t5xpg.data.tasks import providers
-from t5xpg.data.tasks.seqio_vocabularies import from_seqio
 from t5xpg.data.tasks.table import register_tasks
 from t5xpg.data.tasks.task_names import known_tasks
 from t5xpg.data.text.export import export_dataset
 from t5xpg.data.vocab.making import copy_vocabulary, train_vocabulary
+from t5xpg.data.vocab.seqio_vocabularies import from_seqio
 from t5xpg.data.vocab.training import VocabularySettings
 from t5xpg.models.config import T5Config
 from t5xpg.models.decoder_only import DecoderOnlyModel

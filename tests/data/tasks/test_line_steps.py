@@ -9,12 +9,12 @@ import pytest
 import seqio
 
 from t5xpg.data.objectives import NextLine, Passkey
-from t5xpg.data.tasks.seqio_vocabularies import to_seqio
 from t5xpg.data.tasks.table import ROWS, register_tasks
 from t5xpg.data.tasks.task_names import BYTES, NAMED_BYTES
 from t5xpg.data.text import package_documents
 from t5xpg.data.text.export import export_dataset
 from t5xpg.data.text.wheels import CODE_WHEELS, source_files, wheels_directory
+from t5xpg.data.vocab.seqio_vocabularies import to_seqio
 from t5xpg.data.vocab.training import VocabularySettings, train_model
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from tests.data.tasks.objective_examples import examples_of

@@ -13,9 +13,9 @@ from t5.data import preprocessors as t5
 
 from t5xpg.data.objectives import IidDenoising, LanguageModel, MaskedLM, PrefixLM, SpanCorruption
 from t5xpg.data.tasks import steps as objective_steps
-from t5xpg.data.tasks.seqio_vocabularies import to_seqio
 from t5xpg.data.tasks.task_names import NAMED_BYTES, UL2
 from t5xpg.data.vocab.sentinels import CLS, MASK
+from t5xpg.data.vocab.seqio_vocabularies import to_seqio
 from tests.data.tasks.objective_examples import dataset_of, examples_of
 from tests.refusals import refused
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from t5xpg.data.objectives import SpanCorruption
-from t5xpg.data.tasks.seqio_vocabularies import to_seqio
 from t5xpg.data.vocab.files import vocabulary_of_file
 from t5xpg.data.vocab.sentinels import fill
+from t5xpg.data.vocab.seqio_vocabularies import to_seqio
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from tests.data.tasks.objective_examples import examples_of
 from tests.small_tokenizers import with_spaces_in_pieces

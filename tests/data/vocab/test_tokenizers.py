@@ -9,8 +9,8 @@ import seqio
 import tensorflow as tf
 from tokenizers import Tokenizer
 
-from t5xpg.data.tasks.seqio_vocabularies import HuggingFaceVocabulary, from_seqio, model_file_of, to_seqio
 from t5xpg.data.vocab.files import vocabulary_of_file, vocabulary_of_record
+from t5xpg.data.vocab.seqio_vocabularies import HuggingFaceVocabulary, from_seqio, model_file_of, to_seqio
 from t5xpg.data.vocab.tokenizers import HUGGING_FACE, load
 from t5xpg.data.vocab.vocabulary import OWN, SEQIO, Vocabulary
 from t5xpg.run.directory import RunDirectory

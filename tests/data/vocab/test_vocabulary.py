@@ -9,8 +9,8 @@ import pytest
 import seqio
 
 from t5xpg.base.errors import UserError
-from t5xpg.data.tasks.seqio_vocabularies import from_seqio, to_seqio
 from t5xpg.data.vocab.sentinels import NAMED_TOKENS
+from t5xpg.data.vocab.seqio_vocabularies import from_seqio, to_seqio
 from t5xpg.data.vocab.vocabulary import BYT5_GOOGLE, SEQIO, TRANSFORMERS, Vocabulary
 from tests.refusals import refused
 from tests.small_tokenizers import sentencepiece_model

@@ -156,7 +156,7 @@ def from_seqio(vocabulary: seqio.Vocabulary) -> Vocabulary:
         return Vocabulary(IDS, 0, SEQIO, eos_id=vocabulary.eos_id, unk_id=None, num_ids=vocabulary.size)
     raise UserError(
         f"The vocabulary {type(vocabulary).__name__} is not known here: use seqio.ByteVocabulary, "
-        "seqio.SentencePieceVocabulary, t5xpg.data.tasks.seqio_vocabularies.HuggingFaceVocabulary or, for ids that are "
+        "seqio.SentencePieceVocabulary, t5xpg.data.vocab.seqio_vocabularies.HuggingFaceVocabulary or, for ids that are "
         "no text, seqio.PassThroughVocabulary."
     )
 
