@@ -26,10 +26,10 @@ def launcher(name: str, options: str, jobs: int, folder: Path) -> "Launcher":
     if name == HERE:
         if options:
             raise UserError(f"LAUNCHER_OPTIONS={options} is for a cluster: LAUNCHER={CLUSTERS[0]}.")
-        return Processes(jobs)
+        return LocalProcesses(jobs)
     if name not in CLUSTERS:
         raise UserError(f"LAUNCHER={name} is not known.{nearest(name, (HERE, *CLUSTERS))}")
-    return Jobs(name, dict(_option(word) for word in options.split()), folder)
+    return ClusterJobs(name, dict(_option(word) for word in options.split()), folder)
 
 
 def _option(word: str) -> tuple[str, Any]:
@@ -54,7 +54,7 @@ def start_logged(
         return subprocess.Popen(command, stdout=output, **streams, **options)
 
 
-class Processes:
+class LocalProcesses:
     """Processes of this machine, each with its share of the cores where there are several."""
 
     def __init__(self, jobs: int) -> None:
@@ -74,7 +74,7 @@ class Processes:
         return process
 
 
-class Jobs:
+class ClusterJobs:
     """Jobs of a cluster that sees the same folders. submitit starts another job after one that is ended early."""
 
     def __init__(self, cluster: str, options: Mapping[str, Any], folder: Path) -> None:
@@ -88,7 +88,7 @@ class Jobs:
             raise UserError(f"submitit does not take LAUNCHER={cluster} with {dict(options)}: {error}") from None
 
     def launch(self, command: Sequence[str], log: Path, slot: int) -> "_Job":
-        """As `Processes.launch`."""
+        """As `LocalProcesses.launch`."""
         return _Job(self._executor.submit(Work(command, log)), log)
 
 
@@ -133,4 +133,4 @@ class _Job:
         self._job.wait()
 
 
-Launcher: TypeAlias = Processes | Jobs
+Launcher: TypeAlias = LocalProcesses | ClusterJobs

@@ -15,23 +15,23 @@ from t5xpg.data.batch import Batch, BatchLayout, hash_batch, layout_of
 from t5xpg.data.stream.client import DataService
 from t5xpg.experiment.identity import data_config
 from t5xpg.run.batch_trail import read_trail
-from t5xpg.study.runs import Run, outcome
+from t5xpg.study.runs import StudyRun, outcome
 
 
-def training_batch_hashes(run: Run) -> list[str]:
+def training_batch_hashes(run: StudyRun) -> list[str]:
     """The hashes of the batches that a run was trained on, in order."""
     directory = run.directory
     return read_trail(directory.batches)[: outcome(run).step] if directory.batches.exists() else []
 
 
-def training_batches_digest(run: Run) -> str:
+def training_batches_digest(run: StudyRun) -> str:
     """A digest of the batches that a run was trained on."""
     return hashlib.sha256(
         "".join(f"{batch_hash}\n" for batch_hash in training_batch_hashes(run)).encode("ascii")
     ).hexdigest()
 
 
-def training_batches(run: Run, service: DataService) -> Iterator[Batch]:
+def training_batches(run: StudyRun, service: DataService) -> Iterator[Batch]:
     """Yields the batches that a run was trained on, made again. Raises UserError if their hashes have changed."""
     train = data_config(run.experiment.train_dataset, run.experiment.random_seed)
     hashes = training_batch_hashes(run)
@@ -42,7 +42,7 @@ def training_batches(run: Run, service: DataService) -> Iterator[Batch]:
             yield batch
 
 
-def other_batches_error(run: Run) -> UserError:
+def other_batches_error(run: StudyRun) -> UserError:
     """The error for a run whose batches cannot be made again."""
     return UserError(
         f"{run.path} was trained on other batches than {run.experiment.train_dataset.mixture_or_task_name} gives now: "
@@ -50,7 +50,7 @@ def other_batches_error(run: Run) -> UserError:
     )
 
 
-def count_text(run: Run) -> None:
+def count_text(run: StudyRun) -> None:
     """Make the batches of a run again and count the bytes of text in them; the result is kept beside the run's folder.
 
     A run records how many target tokens it read, but not how much text was in its inputs.
@@ -77,13 +77,13 @@ def count_bytes(batch: Batch, layout: BatchLayout, token_bytes: np.ndarray) -> i
     return sum(int(token_bytes[batch[name]].sum()) for name in names)
 
 
-def text_bytes(run: Run) -> int | None:
+def text_bytes(run: StudyRun) -> int | None:
     """Bytes of text that a run was trained on, as `count_text` stored them; None if not counted, or retrained since."""
     num_bytes: int | None = read_sidecar(run, "text").get("text_bytes")
     return num_bytes
 
 
-def read_sidecar(run: Run, kind: str) -> dict[str, Any]:
+def read_sidecar(run: StudyRun, kind: str) -> dict[str, Any]:
     """The record of a kind beside a run about its batches; {} if the run has been trained on others since."""
     record = json_object_if_any(run.file_beside(f"{kind}.json"))
     return record if record.get("batches") == training_batches_digest(run) else {}

@@ -30,7 +30,7 @@ _SHOWN_LINES = 15  # of the output of a process that failed
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
+class StudyRun:
     """One training run of a plan.
 
     path: its run directory, in the folder of all runs of the plan. stage: the name of its part of the plan. labels: its
@@ -120,7 +120,7 @@ class Outcome:
         return self.validation[-1] if self.done and not self.diverged and self.validation else None
 
 
-def outcome(run: Run) -> Outcome:
+def outcome(run: StudyRun) -> Outcome:
     """The outcome of a run up to now."""
     directory = run.directory
     records = read_jsonl(directory.metrics_jsonl)
@@ -151,7 +151,7 @@ def ended_message(subject: str, code: int | None, log: Path) -> str:
     return "\n  ".join([first_line, *last_lines(log, _SHOWN_LINES)])
 
 
-def sources(runs: Iterable[Run]) -> dict[str, list[Any]]:
+def sources(runs: Iterable[StudyRun]) -> dict[str, list[Any]]:
     """{"commit", "versions", "cpu", "cores"}: for each, all different values at the starts of the runs."""
     facts: dict[str, list[Any]] = {"commit": [], "versions": [], "cpu": [], "cores": []}
     for start in (start for run in runs if run.directory.exists() for start in counting_starts(run.directory.read())):
@@ -163,9 +163,9 @@ def sources(runs: Iterable[Run]) -> dict[str, list[Any]]:
     return facts
 
 
-def check_same_text(runs: Iterable[Run]) -> None:
+def check_same_text(runs: Iterable[StudyRun]) -> None:
     """Raise UserError if runs were trained on different exports, or with different vocabularies, under one name."""
-    first_seen: dict[tuple[str, Any], tuple[Any, Run]] = {}
+    first_seen: dict[tuple[str, Any], tuple[Any, StudyRun]] = {}
     for run in runs:
         identity = run.recorded()
         data, vocabulary = identity.get("data") or {}, identity.get("vocabulary") or {}
@@ -181,7 +181,7 @@ def check_same_text(runs: Iterable[Run]) -> None:
                 )
 
 
-def train(runs: Sequence[Run], *, jobs: int, label: str, launcher: Launcher) -> None:
+def train(runs: Sequence[StudyRun], *, jobs: int, label: str, launcher: Launcher) -> None:
     """Train the unfinished runs, `jobs` at a time, below a progress line.
 
     A run that an earlier call began continues where it stopped. On an interruption, each run saves its step first.
@@ -215,7 +215,7 @@ def train(runs: Sequence[Run], *, jobs: int, label: str, launcher: Launcher) -> 
 class _Training:
     """One run under way."""
 
-    def __init__(self, run: Run, launcher: Launcher, slot: int, progress: Progress) -> None:
+    def __init__(self, run: StudyRun, launcher: Launcher, slot: int, progress: Progress) -> None:
         self._run, self._progress = run, progress
         self._log = run.file_beside("log")
         self._step = outcome(run).step

@@ -30,7 +30,7 @@ from t5xpg.run.results_page import OTHER_LOAD_ALLOWED
 from t5xpg.study import launchers, runs
 from t5xpg.study.board import FORMAT, render, rounded
 from t5xpg.study.plan_file import Plan
-from t5xpg.study.runs import Run
+from t5xpg.study.runs import StudyRun
 from t5xpg.study.study import PlannedExperiment
 
 EXPERIMENT, RECORD_FILE = "speedrun", "record.json"
@@ -109,7 +109,7 @@ class Speedrun(PlannedExperiment[SpeedrunPlan]):
         super().__init__(experiment, folder)
         self.entries = {file.parent.name: file for file in sorted(self.home.glob("records/*/*.gin"))}
 
-    def runs_of(self, entry: str, seeds: Sequence[int]) -> list[Run]:
+    def runs_of(self, entry: str, seeds: Sequence[int]) -> list[StudyRun]:
         """The runs of an entry. Raises UserError where there is no such entry, or where it breaks the rules."""
         if entry not in self.entries:
             raise UserError(f"There is no entry {entry!r} in {shown(self.home)}/records.{nearest(entry, self.entries)}")
@@ -117,7 +117,9 @@ class Speedrun(PlannedExperiment[SpeedrunPlan]):
         if violations := list(rule_violations(config.load(file).experiment, config.load(self.experiment).experiment)):
             raise UserError("\n  ".join([f"{entry} is refused:", *violations]))
         folders = {seed: self.folder / f"{entry},seed={seed}" for seed in seeds}
-        return [Run(file, path, "entry", {"seed": seed}, [f"RANDOM_SEED={seed}"]) for seed, path in folders.items()]
+        return [
+            StudyRun(file, path, "entry", {"seed": seed}, [f"RANDOM_SEED={seed}"]) for seed, path in folders.items()
+        ]
 
     def check(self, entry: str, seeds: Sequence[int] | None = None, *, record: bool = False) -> int:
         """Train an entry with these seeds (None: as many as are needed), judge it, and compare it with its record.json.
@@ -136,7 +138,7 @@ class Speedrun(PlannedExperiment[SpeedrunPlan]):
         with self.lock():
             for path in [*self.folder.glob(f"{entry},seed=*"), finished] if finished.exists() and not record else ():
                 remove(path)
-            runs.train(entry_runs, jobs=1, label=entry, launcher=launchers.Processes(1))
+            runs.train(entry_runs, jobs=1, label=entry, launcher=launchers.LocalProcesses(1))
             write_json(finished, measured := self._record(entry, entry_runs))
         for name, found in (("here", measured), ("recorded", claim)) if claim else (("here", measured),):
             rows = [[name, *(str(one[each]) for each in _SHOWN)] for one in found["seeds"]]
@@ -152,7 +154,7 @@ class Speedrun(PlannedExperiment[SpeedrunPlan]):
             print(f"written to {shown(file)}; the page: make report EXP={self.name}")
         return 1 if reasons else 0
 
-    def _record(self, entry: str, entry_runs: Sequence[Run]) -> dict[str, Any]:
+    def _record(self, entry: str, entry_runs: Sequence[StudyRun]) -> dict[str, Any]:
         """The record of finished runs. How much they use their encoders is measured where it was not measured yet."""
         from t5xpg.evaluate import evaluation
 
@@ -202,7 +204,7 @@ class Speedrun(PlannedExperiment[SpeedrunPlan]):
         return self.page.write(self.home, board)
 
 
-def _seed_record(run: Run, results: Record) -> dict[str, Any]:
+def _seed_record(run: StudyRun, results: Record) -> dict[str, Any]:
     """A run's end, and its curve: for each validation the step, and the target tokens and training seconds so far."""
     train = records_of_split(read_jsonl(run.directory.metrics_jsonl), "train")
     timing, curve = read_jsonl(run.directory.timing_jsonl), results["curves"]["validation"]

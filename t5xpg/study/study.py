@@ -21,7 +21,7 @@ from t5xpg.run.report import Board, Page
 from t5xpg.study import runs
 from t5xpg.study.launchers import Launcher
 from t5xpg.study.plan_file import Plan, read
-from t5xpg.study.runs import Run
+from t5xpg.study.runs import StudyRun
 
 AnyPlan = TypeVar("AnyPlan", bound=Plan)
 
@@ -63,7 +63,7 @@ class Study(PlannedExperiment[AnyPlan]):
     """A plan whose runs `make sweep` trains, all or those that are left."""
 
     @abstractmethod
-    def runs(self) -> list[Run]:
+    def runs(self) -> list[StudyRun]:
         """All runs that are known: later ones may depend on the results of earlier ones."""
 
     def check_cells(self, cells: str | None) -> None:
@@ -72,11 +72,11 @@ class Study(PlannedExperiment[AnyPlan]):
             raise UserError("CELLS=… chooses cells of a matrix.toml: the runs of a sweep depend on each other.")
 
     @abstractmethod
-    def stages(self, cells: str | None) -> Iterator[Sequence[Run]]:
+    def stages(self, cells: str | None) -> Iterator[Sequence[StudyRun]]:
         """Yield groups of runs that are trained together; make what a group needs before it, and measure after it."""
 
     @abstractmethod
-    def collect(self, runs: Sequence[Run]) -> Board:
+    def collect(self, runs: Sequence[StudyRun]) -> Board:
         """The board of these runs."""
 
     @abstractmethod
@@ -91,7 +91,7 @@ class Study(PlannedExperiment[AnyPlan]):
         mistake in the plan, and for a run that was started with other settings than the plan has now.
         """
         self.check_cells(cells)
-        trained: list[Run] = []
+        trained: list[StudyRun] = []
         with self.lock():
             for stage in self.stages(cells):
                 runs.train(stage, jobs=jobs, label=self.plan_path.stem, launcher=launcher)

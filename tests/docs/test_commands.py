@@ -62,6 +62,7 @@ TRIED_ELSEWHERE = (
     r"make (test|prove|lint|bench|gpu|fuzz|install|lock|docker)\b.*",
     r"make (reproduce|verify-claim|speedrun-check|convert-gin|new)\b.*",
     r"make (sweep EXP=\w+_tiny.*|sweep .* LAUNCHER=slurm .*|train EXP=adapters_tiny .*|cache .*\bRUNNER=.*)",
+    r"make report EXP=demo",
     r"make (report|check) EXP=(speedrun|(?!norwegian|passkey)\w+_tiny)",
     r"make (watch .*|site SERVE=1|runs (REMOVE|GC)=.*)",  # the first two end with Ctrl-C
     r"make (import|eval|infer|vocab) .*(=path/to/|google/byt5-small|EXP=(byt5_small|t5_small)\b).*",

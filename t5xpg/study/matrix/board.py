@@ -14,7 +14,7 @@ from t5xpg.run.results import training_seconds
 from t5xpg.study.board import FORMAT, render, rounded, superscript
 from t5xpg.study.matrix import unigrams
 from t5xpg.study.matrix.plan import AXES, MatrixPlan
-from t5xpg.study.runs import Run, check_same_text, outcome, sources
+from t5xpg.study.runs import StudyRun, check_same_text, outcome, sources
 
 MEASURES = ("loss", "bits_per_byte", "accuracy")
 _NOTHING = "\N{EN DASH}"  # a pair that is not trained
@@ -24,7 +24,7 @@ _COMPARABLE = "lm"
 _Cell = Mapping[str, Any]
 
 
-def collect(experiment: str, plan: MatrixPlan, runs: Sequence[Run]) -> Board:
+def collect(experiment: str, plan: MatrixPlan, runs: Sequence[StudyRun]) -> Board:
     """The board: everything that the page shows.
 
     A cell counts as done once it was compared, or has diverged. It has learned where its loss on the held-out batches
@@ -52,7 +52,7 @@ def collect(experiment: str, plan: MatrixPlan, runs: Sequence[Run]) -> Board:
     }
 
 
-def with_published(board: Board, published: Board, runs: Sequence[Run]) -> Board:
+def with_published(board: Board, published: Board, runs: Sequence[StudyRun]) -> Board:
     """The board in which cells without a run here are taken from an earlier board, if they are done there.
 
     A cell is taken only if it belongs here: if its settings, text and vocabulary are the same.
@@ -112,7 +112,7 @@ def _name(cell: _Cell) -> str:
     return ",".join(cell[axis] for axis in AXES)
 
 
-def _cell(run: Run) -> dict[str, Any]:
+def _cell(run: StudyRun) -> dict[str, Any]:
     run_outcome, comparison, experiment = outcome(run), unigrams.comparison_of(run), run.experiment
     last_record = run_outcome.last
     if last_record is not None and comparison is not None:  # must have counted what the run read

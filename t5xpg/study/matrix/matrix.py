@@ -16,7 +16,7 @@ from t5xpg.run.report import Board
 from t5xpg.study.matrix import unigrams
 from t5xpg.study.matrix.board import PAGE, collect, line, with_published
 from t5xpg.study.matrix.plan import AXES, MatrixPlan, TrainedVocabulary
-from t5xpg.study.runs import Run, outcome
+from t5xpg.study.runs import StudyRun, outcome
 from t5xpg.study.study import Study
 
 _SHOWN = 3  # names at most of the cells that share a mistake
@@ -29,18 +29,18 @@ class Matrix(Study[MatrixPlan]):
     plan_model = MatrixPlan
     page = PAGE
 
-    def runs_of_cells(self) -> list[Run]:
+    def runs_of_cells(self) -> list[StudyRun]:
         """The runs of all cells, whatever their configurations."""
         return [self._run(labels) for labels in self.plan.cells()]
 
-    def _run(self, labels: dict[str, str], bindings: Sequence[str] = ()) -> Run:
+    def _run(self, labels: dict[str, str], bindings: Sequence[str] = ()) -> StudyRun:
         plan = self.plan
         vocabulary = plan.vocabularies[labels["vocabulary"]]
         entries = (vocabulary, plan.architectures[labels["architecture"]], plan.objectives[labels["objective"]])
         settings = [f"MIXTURE_OR_TASK_NAME={labels['task']}", *(one for entry in entries for one in entry.bindings)]
         gin_files = [file for entry in entries for file in entry.gin_files]
         path = self.folder / ",".join(labels[axis] for axis in AXES)
-        return Run(self.experiment, path, "matrix", labels, [*settings, *bindings], gin_files)
+        return StudyRun(self.experiment, path, "matrix", labels, [*settings, *bindings], gin_files)
 
     def _missing_vocabularies(self) -> dict[str, TrainedVocabulary]:
         """The vocabularies that are to be trained first."""
@@ -48,7 +48,7 @@ class Matrix(Study[MatrixPlan]):
         entries = self.plan.vocabularies.items()
         return {name: one.train for name, one in entries if one.train and self.plan.task_ending(name) not in known}
 
-    def runs(self) -> list[Run]:
+    def runs(self) -> list[StudyRun]:
         """The runs of all cells. Raises UserError with every mistake in a configuration, and the cells that have it."""
         runs = self.runs_of_cells()
         if lines := _with_cells((mistake, run.name) for run in runs for mistake in run.examined[1]):
@@ -60,7 +60,7 @@ class Matrix(Study[MatrixPlan]):
         if not any(fnmatchcase(name, cells or "*") for name in names):
             raise UserError(f"CELLS={cells} is no cell of {self.name}: they are called {names[0]}, or * for any part.")
 
-    def stages(self, cells: str | None) -> Iterator[Sequence[Run]]:
+    def stages(self, cells: str | None) -> Iterator[Sequence[StudyRun]]:
         missing = self._missing_vocabularies()
         for name, entry in self.plan.vocabularies.items():
             if entry.train is not None:  # silent where it exists: nothing is new then
@@ -75,7 +75,7 @@ class Matrix(Study[MatrixPlan]):
         yield stage_runs
         unigrams.compare([run for run in stage_runs if not outcome(run).diverged])
 
-    def collect(self, runs: Sequence[Run]) -> Board:
+    def collect(self, runs: Sequence[StudyRun]) -> Board:
         return collect(self.name, self.plan, runs)
 
     def with_published(self, board: Board) -> Board:
@@ -114,7 +114,7 @@ class Matrix(Study[MatrixPlan]):
         findings += [Finding("cells", line, problem=True) for line in _with_cells(problems)]
         return report(findings, as_json=as_json)
 
-    def _findings_of_run(self, run: Run, *, has_data: bool) -> list[Finding]:
+    def _findings_of_run(self, run: StudyRun, *, has_data: bool) -> list[Finding]:
         """The problems of a cell, or a line with its facts."""
         loaded, mistakes = run.examined
         if loaded is None or mistakes:

@@ -26,12 +26,12 @@ from t5xpg.experiment.identity import data_config
 from t5xpg.run.metrics import Window
 from t5xpg.run.records import to_json
 from t5xpg.study.run_batches import other_batches_error, read_sidecar, training_batches, training_batches_digest
-from t5xpg.study.runs import Run, outcome
+from t5xpg.study.runs import StudyRun, outcome
 
 _FORMAT = 1
 
 
-def compare(runs: Sequence[Run]) -> None:
+def compare(runs: Sequence[StudyRun]) -> None:
     """Compare those runs that were not compared yet; results are kept beside their folders. All runs are trained.
 
     Runs on the same data share the counting. Raises UserError where the data are no longer those that a run was trained
@@ -55,7 +55,7 @@ def compare(runs: Sequence[Run]) -> None:
             progress.advance(1, run.name)
 
 
-def comparison_of(run: Run) -> Mapping[str, Any] | None:
+def comparison_of(run: StudyRun) -> Mapping[str, Any] | None:
     """The comparison of a run with its baseline; None if missing, or if the run was trained on other batches since.
 
     {"batches": what was counted, as a digest, "training_tokens", "unigram": {"loss" in nats a target token, "accuracy",
@@ -82,7 +82,7 @@ def unigram_of_text(
     return Unigram(unigram.counts[is_text]).measure(renumbered, layout, token_bytes[is_text])
 
 
-def _count(run: Run, service: DataService) -> tuple[dict[str, Any], Vocabulary, Sequence[Batch]]:
+def _count(run: StudyRun, service: DataService) -> tuple[dict[str, Any], Vocabulary, Sequence[Batch]]:
     """The parts that runs on the same data share: the record without the model's part, vocabulary, held-out batches."""
     experiment = run.experiment
     vocabulary = service.describe(experiment.train_dataset).vocabulary
@@ -100,7 +100,7 @@ def _count(run: Run, service: DataService) -> tuple[dict[str, Any], Vocabulary, 
     return record, vocabulary, held_out
 
 
-def _model_on_text(run: Run, data_vocabulary: Vocabulary, held_out: Sequence[Batch]) -> dict[str, Any]:
+def _model_on_text(run: StudyRun, data_vocabulary: Vocabulary, held_out: Sequence[Batch]) -> dict[str, Any]:
     """Measure the trained model on the text alone. Unlike the unigrams, it is not told which tokens are text."""
     directory, built = run.directory, assembly.assemble(run.experiment)
     params, vocabulary, step = parameters_and_vocabulary(directory, run.experiment, built)

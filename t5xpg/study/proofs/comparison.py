@@ -30,7 +30,7 @@ Arrays = dict[str, np.ndarray]
 
 
 @dataclass
-class Comparison:
+class RunComparison:
     """The equal parts, {name: {"sha256", …}}, and for each kind of difference a sentence on its first place."""
 
     equal: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -44,9 +44,9 @@ class Comparison:
             self.differences.append(difference)
 
 
-def compare(loaded: LoadedConfig, unbroken: Path, killed: Path, steps: int) -> Comparison:
+def compare(loaded: LoadedConfig, unbroken: Path, killed: Path, steps: int) -> RunComparison:
     """Compare two finished runs of `steps` updates: records, batches, and what their last checkpoints hold."""
-    result = Comparison()
+    result = RunComparison()
     ours, theirs = RunDirectory(unbroken), RunDirectory(killed)
     _compare_lines(result, ours.metrics_jsonl, theirs.metrics_jsonl)
     _compare_lines(result, ours.batches, theirs.batches, expected=steps)
@@ -117,7 +117,7 @@ def first_difference(ours: Mapping[str, np.ndarray], theirs: Mapping[str, np.nda
     return None
 
 
-def _compare_lines(result: Comparison, ours: Path, theirs: Path, expected: int | None = None) -> None:
+def _compare_lines(result: RunComparison, ours: Path, theirs: Path, expected: int | None = None) -> None:
     """Compare two files line by line. No line may be `UNKNOWN`. expected: the number of lines there must be, if any."""
     a, b = (path.read_bytes().splitlines() if path.is_file() else [] for path in (ours, theirs))
     difference = None
@@ -132,7 +132,7 @@ def _compare_lines(result: Comparison, ours: Path, theirs: Path, expected: int |
     result.add(ours.name, difference, sha256=sha256, lines=len(a))
 
 
-def _compare_checkpoints(result: Comparison, loaded: LoadedConfig, ours: Path, theirs: Path) -> None:
+def _compare_checkpoints(result: RunComparison, loaded: LoadedConfig, ours: Path, theirs: Path) -> None:
     a, b = read_checkpoint(ours), read_checkpoint(theirs)
     for item, name in (("params", "parameters"), ("optimizer", "optimiser")):
         difference = first_difference(a[item], b[item])

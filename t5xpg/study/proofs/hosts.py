@@ -43,7 +43,7 @@ _END_SECONDS = 300.0  # in which all processes have to end after one of them got
 
 
 @dataclass(frozen=True)
-class Row:
+class ComparedRun:
     """A run compared with the one of a single process. losses: largest relative difference; parameters: relative L2.
 
     exact: whether it equals the unbroken run of equally many processes bit for bit; None where that is not compared.
@@ -123,7 +123,7 @@ class _Proof:
         self._steps = loaded.experiment.total_steps
         self._starts = 0
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[ComparedRun]:
         """Everything that is to be proven."""
         counts = [2**power for power in range(self._devices.bit_length())]
         for count in counts:
@@ -181,11 +181,11 @@ class _Proof:
             index = next(place for place, code in enumerate(codes) if code != expected[place])
             raise UserError(ended_message(f"{name}: process {index}", codes[index], outputs[index]))
 
-    def _row(self, name: str, label: str, exact: bool | None = None) -> Row:
+    def _row(self, name: str, label: str, exact: bool | None = None) -> ComparedRun:
         single, other = RunDirectory(self._folder / "on_1"), RunDirectory(self._folder / name)
         batches = single.batches.read_bytes() == other.batches.read_bytes()
         arrays = [read_checkpoint(run.checkpoints / str(self._steps))["params"] for run in (single, other)]
-        return Row(label, batches, _loss_difference(single, other), _relative_l2(*arrays), exact)
+        return ComparedRun(label, batches, _loss_difference(single, other), _relative_l2(*arrays), exact)
 
 
 def _loss_difference(single: RunDirectory, other: RunDirectory) -> float:

@@ -27,7 +27,7 @@ from t5xpg.experiment import config
 from t5xpg.experiment.config import LoadedConfig
 from t5xpg.run.checkpoint.folders import saved_steps
 from t5xpg.run.directory import RunDirectory
-from t5xpg.study.proofs.comparison import Comparison, compare
+from t5xpg.study.proofs.comparison import RunComparison, compare
 from t5xpg.study.proofs.folder import proof_folder
 from t5xpg.study.proofs.kills import WatchedRun, kill_in
 from t5xpg.study.runs import ended_message, train_command
@@ -127,7 +127,7 @@ class _Proof:
         self.kills: list[Kill] = []
         self.rounds, self.starts, self.steps = 1, 0, loaded.experiment.total_steps
 
-    def run(self, kills: int) -> Comparison:
+    def run(self, kills: int) -> RunComparison:
         """Train without interruption, then kill and compare until every phase has its share of kills."""
         say(f"training {self.steps:,} steps without interruption, into {shown(self._folder / _UNBROKEN)}")
         with self._start(_UNBROKEN) as run:

@@ -37,7 +37,7 @@ Values = dict[tuple[str, int, str], Any]
 
 
 @dataclass(frozen=True)
-class Row:
+class ComparedValue:
     """One line of the comparison: a label, its value as published and here, and one of the verdicts above."""
 
     what: str
@@ -47,15 +47,15 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ResultsComparison:
     """numbers: those that the run determines. conditions: of the run, a row for every part and for every change.
 
     exact: whether the numbers had to be the same bit for bit. largest: the largest difference among them, relative or
     (of accuracies) absolute; infinite where a value is missing on one side.
     """
 
-    numbers: tuple[Row, ...]
-    conditions: tuple[Row, ...]
+    numbers: tuple[ComparedValue, ...]
+    conditions: tuple[ComparedValue, ...]
     exact: bool
     largest: float
 
@@ -70,7 +70,9 @@ class Comparison:
         return list(dict.fromkeys(row.what.split(":")[0] for row in self.conditions if row.verdict == CHANGED))
 
 
-def compare(published: Results, here: Results, *, steps: int, changed_files: Sequence[str] | None = None) -> Comparison:
+def compare(
+    published: Results, here: Results, *, steps: int, changed_files: Sequence[str] | None = None
+) -> ResultsComparison:
     """Compare published results with those of a run of `steps` updates, both as `results.collect` makes them.
 
     here: collected at the published steps of the training curve. What was published after `steps`, or not at all, is
@@ -91,7 +93,7 @@ def compare(published: Results, here: Results, *, steps: int, changed_files: Seq
         *(_count(name, published, here) for name in ("num_params", *(("target_tokens", "examples") if whole else ()))),
         *_evaluation(published, here, whole, exact),
     ]
-    return Comparison(
+    return ResultsComparison(
         numbers=tuple(row for row, _ in parts),
         conditions=tuple(conditions(published, here, changed_files)),
         exact=exact,
@@ -105,7 +107,9 @@ def other_stack(published: Results, here: Results) -> list[str]:
     return [f"{name} {old}, here {new}" for name, old, new in pairs if old and old != new]
 
 
-def conditions(published: Results, here: Results, changed_files: Sequence[str] | None = None) -> Iterator[Row]:
+def conditions(
+    published: Results, here: Results, changed_files: Sequence[str] | None = None
+) -> Iterator[ComparedValue]:
     """Yields the conditions of the numbers: a row for every part that is the same, and for every value that changed."""
     yield _code(published.get("git"), here.get("git"), changed_files)
     yield from identity(published["identity"], here["identity"])
@@ -113,7 +117,7 @@ def conditions(published: Results, here: Results, changed_files: Sequence[str] |
         yield from _leaves(part, published[part], here[part])
 
 
-def identity(published: Results, here: Results) -> Iterator[Row]:
+def identity(published: Results, here: Results) -> Iterator[ComparedValue]:
     """Yields the rows of a run's identity: settings, seed, data, cache, vocabulary, initial checkpoint, teacher.
 
     A part that is not known here (yet) is left out, and a value that only one side knows is no change: the program
@@ -123,7 +127,7 @@ def identity(published: Results, here: Results) -> Iterator[Row]:
         if part not in published or part not in here:
             continue
         if part == "cache" and _cache_formats(published[part]) != _cache_formats(here[part]):
-            yield Row(part, "made by another format", "", NOT_COMPARED)
+            yield ComparedValue(part, "made by another format", "", NOT_COMPARED)
         else:
             yield from _leaves(part, published[part], here[part])
 
@@ -134,22 +138,22 @@ def _cache_formats(cache: Any) -> set[Any]:
     return {one["format"] for one in definitions if isinstance(one, Mapping) and "format" in one}
 
 
-def other_run(rows: Sequence[Row]) -> list[Row]:
+def other_run(rows: Sequence[ComparedValue]) -> list[ComparedValue]:
     """The rows of `identity` whose change makes the run another one, which cannot repeat the published numbers."""
     return [row for row in rows if row.verdict == CHANGED and row.what.split(":")[0] in _DECIDING]
 
 
-def _leaves(part: str, old: Any, new: Any) -> Iterator[Row]:
+def _leaves(part: str, old: Any, new: Any) -> Iterator[ComparedValue]:
     changes = {
         name: (before, after)
         for name, (before, after) in differing({part: _index_lists(old)}, {part: _index_lists(new)}).items()
         if NOT_SET not in (before, after) and name != "hardware.memory_bytes"
     }
     if not changes:
-        yield Row(part, "", "", SAME)
+        yield ComparedValue(part, "", "", SAME)
     for name, (before, after) in changes.items():
         what = part if name == part else f"{part}: {name.removeprefix(part + '.')}"
-        yield Row(what, *_texts(before, after), CHANGED)
+        yield ComparedValue(what, *_texts(before, after), CHANGED)
 
 
 def _index_lists(value: Any) -> Any:
@@ -161,37 +165,37 @@ def _index_lists(value: Any) -> Any:
     return value
 
 
-def _code(old: Results | None, new: Results | None, changed_files: Sequence[str] | None) -> Row:
+def _code(old: Results | None, new: Results | None, changed_files: Sequence[str] | None) -> ComparedValue:
     before, after = (
         _NO_VALUE if git is None else git["commit"][:12] + ("" if git["clean"] else " and changes")
         for git in (old, new)
     )
     if old is None or new is None:
-        return Row("code", before, after, UNKNOWN)
+        return ComparedValue("code", before, after, UNKNOWN)
     if changed_files is None:
         same = old["commit"] == new["commit"] and old["clean"] and new["clean"]
     else:
         same = old["clean"] and not changed_files
         after += f": {len(changed_files)} files differ" if len(changed_files) > 1 else ""
         after += f": {changed_files[0]} differs" if len(changed_files) == 1 else ""
-    return Row("code", before, after, SAME if same else CHANGED)
+    return ComparedValue("code", before, after, SAME if same else CHANGED)
 
 
-def _batches(old: Results | None, new: Results | None, steps: int) -> tuple[Row, float]:
+def _batches(old: Results | None, new: Results | None, steps: int) -> tuple[ComparedValue, float]:
     """Compare the batches that the runs were fed; these do not depend on the hardware."""
     before, after = ({} if one is None else dict(zip(one["step"], one["sha256"], strict=True)) for one in (old, new))
     steps_of_both = [step for step in before if step in after and step <= steps]
     if not steps_of_both:
-        return Row("batches", _NO_VALUE, _NO_VALUE, NOT_COMPARED), 0.0
+        return ComparedValue("batches", _NO_VALUE, _NO_VALUE, NOT_COMPARED), 0.0
     shown = next((step for step in steps_of_both if before[step] != after[step]), steps_of_both[-1])
     same = before[shown] == after[shown]
-    row = Row(
+    row = ComparedValue(
         f"batches to step {shown:,}", before[shown][:12] + "…", after[shown][:12] + "…", SAME if same else DIFFERENT
     )
     return row, 0.0 if same else math.inf
 
 
-def _curve(split: str, published: Results, here: Results, steps: int, exact: bool) -> tuple[Row, float]:
+def _curve(split: str, published: Results, here: Results, steps: int, exact: bool) -> tuple[ComparedValue, float]:
     old, new = _values(published, split, steps), _values(here, split, steps)
     measures = {measure for _, _, measure in old}
     if steps < published["steps"]:  # the last and the best of a shorter run are others
@@ -199,13 +203,13 @@ def _curve(split: str, published: Results, here: Results, steps: int, exact: boo
     keys = [*old, *(key for key in new if key not in old and key[2] in measures)]
     label = "training" if split == "train" else split
     if not keys:
-        return Row(f"{label} loss", _NO_VALUE, _NO_VALUE, NOT_COMPARED), 0.0
+        return ComparedValue(f"{label} loss", _NO_VALUE, _NO_VALUE, NOT_COMPARED), 0.0
     distances = {key: distance(key[2], old.get(key), new.get(key)) for key in keys}
     worst = max(keys, key=lambda key: distances[key])
     last = max((key for key in keys if key[2] == "loss"), key=lambda key: key[1], default=worst)
     shown = worst if distances[worst] else last
     count = len({step for _, step, _ in keys})
-    row = Row(
+    row = ComparedValue(
         f"{label} {shown[2].replace('_', ' ')} at step {shown[1]:,} ({count} point{'s'[: count > 1]} compared)",
         *_texts(old.get(shown), new.get(shown)),
         _verdict(distances[worst], exact),
@@ -231,20 +235,20 @@ def _values(results: Results, split: str, steps: int) -> Values:
     return numbers
 
 
-def _count(name: str, published: Results, here: Results) -> tuple[Row, float]:
+def _count(name: str, published: Results, here: Results) -> tuple[ComparedValue, float]:
     old, new = published.get(name), here.get(name)
     label = {"num_params": "parameters"}.get(name, name.replace("_", " "))
     if old is None:
-        return Row(label, _NO_VALUE, _NO_VALUE, NOT_COMPARED), 0.0
-    return Row(label, *_texts(old, new), SAME if old == new else DIFFERENT), distance(name, old, new)
+        return ComparedValue(label, _NO_VALUE, _NO_VALUE, NOT_COMPARED), 0.0
+    return ComparedValue(label, *_texts(old, new), SAME if old == new else DIFFERENT), distance(name, old, new)
 
 
-def _evaluation(published: Results, here: Results, whole: bool, exact: bool) -> Iterator[tuple[Row, float]]:
+def _evaluation(published: Results, here: Results, whole: bool, exact: bool) -> Iterator[tuple[ComparedValue, float]]:
     old, new = published.get("evaluation"), here.get("evaluation")
     if old is None:
         return
     if not whole:
-        yield Row("evaluation", _NO_VALUE, _NO_VALUE, NOT_COMPARED), 0.0
+        yield ComparedValue("evaluation", _NO_VALUE, _NO_VALUE, NOT_COMPARED), 0.0
         return
     old_numbers, new_numbers = (  # what was read is part of the identity
         flatten_dict({name: value for name, value in (one or {}).items() if name != "data"}, sep="/")
@@ -254,18 +258,21 @@ def _evaluation(published: Results, here: Results, whole: bool, exact: bool) -> 
     worst = max(distances, key=lambda name: distances[name])
     shown = worst if distances[worst] or "loss" not in old_numbers else "loss"
     values = _texts(old_numbers[shown], new_numbers.get(shown))
-    yield Row(f"evaluation: {shown}", *values, _verdict(distances[worst], exact)), distances[worst]
+    yield ComparedValue(f"evaluation: {shown}", *values, _verdict(distances[worst], exact)), distances[worst]
     yield from _samples(published.get("samples"), here.get("samples"), exact)
 
 
-def _samples(old: Any, new: Any, exact: bool) -> Iterator[tuple[Row, float]]:
+def _samples(old: Any, new: Any, exact: bool) -> Iterator[tuple[ComparedValue, float]]:
     """Compare greedy predictions. A small change can give quite other ones: a difference counts only where `exact`."""
     if not old:
         return
     equal = sum(before == after for before, after in zip(old, new or [], strict=False))
     same = equal == len(old) == len(new or [])
     verdict = SAME if same else DIFFERENT if exact else NOT_COMPARED
-    yield Row("sample predictions", str(len(old)), f"{equal} equal", verdict), 0.0 if same or not exact else math.inf
+    yield (
+        ComparedValue("sample predictions", str(len(old)), f"{equal} equal", verdict),
+        0.0 if same or not exact else math.inf,
+    )
 
 
 def distance(name: str, old: Any, new: Any) -> float:

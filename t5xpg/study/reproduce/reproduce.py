@@ -25,8 +25,8 @@ from t5xpg.run.results import collect, read_results
 from t5xpg.study import kinds
 from t5xpg.study.reproduce.comparison import (
     TOLERANCE,
-    Comparison,
-    Row,
+    ComparedValue,
+    ResultsComparison,
     compare,
     identity,
     other_run,
@@ -202,7 +202,7 @@ def _changed_files(git: Results | None, loaded: LoadedConfig) -> list[str] | Non
     return None if output is None else output.splitlines()
 
 
-def _print(comparison: Comparison, published: Results, steps: int, file: Path) -> None:
+def _print(comparison: ResultsComparison, published: Results, steps: int, file: Path) -> None:
     total = "" if steps == published["steps"] else f" of {published['steps']:,}"
     print(f"\n{published['experiment']}, {steps:,}{total} steps, and {shown(file)}:\n")
     _print_table(comparison.numbers)
@@ -215,12 +215,12 @@ def _print(comparison: Comparison, published: Results, steps: int, file: Path) -
     )
 
 
-def _print_table(rows: Sequence[Row]) -> None:
+def _print_table(rows: Sequence[ComparedValue]) -> None:
     for line in aligned(("", "published", "here", ""), [astuple(row) for row in rows]):
         print(line, flush=True)
 
 
-def _as_json(comparison: Comparison) -> dict[str, Any]:
+def _as_json(comparison: ResultsComparison) -> dict[str, Any]:
     largest = comparison.largest if comparison.largest < float("inf") else None
     return {
         "exact": comparison.exact,

@@ -11,19 +11,19 @@ from t5xpg.run.best import MIN, BestMetric
 from t5xpg.run.report import Board
 from t5xpg.study.board import FORMAT, mean, rounded
 from t5xpg.study.run_batches import text_bytes
-from t5xpg.study.runs import Outcome, Run, check_same_text, outcome, sources
+from t5xpg.study.runs import Outcome, StudyRun, check_same_text, outcome, sources
 from t5xpg.study.sweep.judged_tasks import evaluation_on
 from t5xpg.study.sweep.plan import Fit, SweepPlan
 
 _VALIDATION = "validation/"  # what the names of measures of a validation start with; boards leave it out
 _EXPONENTS = np.linspace(0.01, 2.0, 1991)  # of scaling laws that are tried
-_Outcomes = Sequence[tuple[Run, Outcome]]
+_Outcomes = Sequence[tuple[StudyRun, Outcome]]
 
 
 def collect(
     experiment: str,
     plan: SweepPlan,
-    runs: Sequence[Run],
+    runs: Sequence[StudyRun],
     chosen: Mapping[str, str] | None,
     planned: int,
     step_times: Mapping[str, Any] | None,
@@ -77,7 +77,7 @@ def collect(
     }
 
 
-def _trial(plan: SweepPlan, run: Run, out: Outcome, chosen: Mapping[str, str] | None) -> dict[str, Any]:
+def _trial(plan: SweepPlan, run: StudyRun, out: Outcome, chosen: Mapping[str, str] | None) -> dict[str, Any]:
     """A run of the search, and whether its candidate is the chosen one."""
     return {
         **run.labels,
@@ -211,7 +211,7 @@ def _training_facts(done: _Outcomes) -> dict[str, Any]:
     }
 
 
-def _losses_on(task: str, runs: Sequence[Run]) -> dict[str, Any]:
+def _losses_on(task: str, runs: Sequence[StudyRun]) -> dict[str, Any]:
     """{"seeds": the loss of each, "mean", "parts": {task of a mixture: mean}}; no means while one is missing."""
     measured = [evaluation_on(run, task) for run in runs]
     evaluations = [one for one in measured if one is not None]

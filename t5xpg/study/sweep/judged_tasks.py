@@ -15,10 +15,10 @@ from t5xpg.experiment.experiment import Experiment
 from t5xpg.experiment.recipe import Recipe
 from t5xpg.run.evaluations import find
 from t5xpg.study.run_batches import count_text, text_bytes
-from t5xpg.study.runs import Run, outcome
+from t5xpg.study.runs import StudyRun, outcome
 
 
-def require_tasks(runs: Sequence[Run], tasks: Sequence[str]) -> None:
+def require_tasks(runs: Sequence[StudyRun], tasks: Sequence[str]) -> None:
     """Raise UserError, before training and not hours later, if a run could not be measured on a task.
 
     Missing exports and caches are made. Runs that were measured on every task are not checked again.
@@ -45,7 +45,7 @@ def require_tasks(runs: Sequence[Run], tasks: Sequence[str]) -> None:
                 )
 
 
-def measure(runs: Iterable[Run], tasks: Sequence[str]) -> None:
+def measure(runs: Iterable[StudyRun], tasks: Sequence[str]) -> None:
     """Measure finished runs on the tasks on which they were not measured yet, and count the text that they read."""
     for run in runs if tasks else ():
         if outcome(run).last is None:
@@ -57,7 +57,7 @@ def measure(runs: Iterable[Run], tasks: Sequence[str]) -> None:
             count_text(run)
 
 
-def evaluation_on(run: Run, task: str) -> Mapping[str, Any] | None:
+def evaluation_on(run: StudyRun, task: str) -> Mapping[str, Any] | None:
     """The evaluation of a run's last step on a task, as `evaluation.evaluate` writes it; None if there is none."""
     found = find(run.directory, task=task, step=outcome(run).step, mean_of_checkpoints=None)
     return None if found is None else found.record

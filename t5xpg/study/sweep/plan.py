@@ -86,7 +86,7 @@ class Fit(Table):
     held_out: str
 
 
-class Recipe(Table):
+class SweepRecipe(Table):
     """The part in which runs differ: an optimiser with its settings, a task.
 
     gin_file: laid over the experiment's. candidates: bindings that are tried on top of it, such as
@@ -108,7 +108,7 @@ class SweepPlan(Plan):
     short: Short | None = None
     judged: Judged | None = None
     fit: Fit | None = None
-    recipes: Annotated[dict[Name, Recipe], AtLeastOne]
+    recipes: Annotated[dict[Name, SweepRecipe], AtLeastOne]
 
     @property
     def decides(self) -> BestMetric:

@@ -16,12 +16,12 @@ from t5xpg.base.progress import Progress
 from t5xpg.check.estimate import made_up_batches
 from t5xpg.experiment import assembly
 from t5xpg.experiment.experiment import Experiment
-from t5xpg.study.runs import Run
+from t5xpg.study.runs import StudyRun
 
 ROUNDS, STEPS = 7, 6  # turns of each recipe, and updates in a turn of which the first warms up
 
 
-def measure(runs: Mapping[str, Run]) -> dict[str, Any]:
+def measure(runs: Mapping[str, StudyRun]) -> dict[str, Any]:
     """{"seconds": {recipe: median seconds of an update}, "fastest": …, "rounds", "steps", "host", "versions"}.
 
     runs: one run of each recipe. The updates are on made-up batches; nothing else should run meanwhile.

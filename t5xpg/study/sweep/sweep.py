@@ -11,7 +11,7 @@ from t5xpg.base.markdown import decimals
 from t5xpg.base.paths import shown
 from t5xpg.run.command_options import options_for
 from t5xpg.run.report import Board
-from t5xpg.study.runs import Run, outcome
+from t5xpg.study.runs import StudyRun, outcome
 from t5xpg.study.study import Study
 from t5xpg.study.sweep import judged_tasks
 from t5xpg.study.sweep.board import collect, last_value
@@ -32,7 +32,7 @@ class Sweep(Study[SweepPlan]):
     def _times_file(self) -> Path:
         return self.folder / "step_times.json"
 
-    def search_runs(self) -> list[Run]:
+    def search_runs(self) -> list[StudyRun]:
         """A run of every candidate of every recipe; a recipe with one candidate needs no search."""
         steps, seed = self.plan.search.steps or self.plan.final.steps, self.plan.search.seed
         return [
@@ -42,7 +42,7 @@ class Sweep(Study[SweepPlan]):
             for candidate in recipe.candidates
         ]
 
-    def long_runs(self, chosen: Mapping[str, str]) -> list[Run]:
+    def long_runs(self, chosen: Mapping[str, str]) -> list[StudyRun]:
         """The final and the short runs, seed by seed. chosen: the candidate of each recipe that they are made with."""
         final, short = self.plan.final, self.plan.short
         specs = [("final", name, final.steps, seed) for name in self.plan.recipes for seed in final.seeds]
@@ -50,12 +50,12 @@ class Sweep(Study[SweepPlan]):
         ordered = sorted(specs, key=lambda spec: spec[-1])
         return [self._run(stage, name, chosen[name], steps, seed) for stage, name, steps, seed in ordered]
 
-    def _run(self, stage: str, recipe: str, candidate: str, steps: int, seed: int) -> Run:
+    def _run(self, stage: str, recipe: str, candidate: str, steps: int, seed: int) -> StudyRun:
         settings = re.sub(r"[^A-Za-z0-9_.=+-]+", ",", candidate)
         if len(settings) > _LONGEST:
             settings = f"{settings[:_LONGEST]},{hashlib.sha256(candidate.encode()).hexdigest()[:8]}"
         gin_file = self.plan.recipes[recipe].gin_file
-        return Run(
+        return StudyRun(
             self.experiment,
             # the name depends on this run alone, whatever else the plan holds
             self.folder / f"{recipe},{settings},steps={steps},seed={seed}",
@@ -83,11 +83,11 @@ class Sweep(Study[SweepPlan]):
                 best[recipe], values[recipe] = run.labels["candidate"], value
         return best
 
-    def runs(self) -> list[Run]:
+    def runs(self) -> list[StudyRun]:
         chosen = self.best_candidates()
         return [*self.search_runs(), *(self.long_runs(chosen) if chosen is not None else [])]
 
-    def stages(self, cells: str | None) -> Iterator[Sequence[Run]]:
+    def stages(self, cells: str | None) -> Iterator[Sequence[StudyRun]]:
         tasks = self.plan.judged.tasks if self.plan.judged is not None else []
         if not self.plan.decides.of_validation:
             for run in self.long_runs(self.first_candidates):
@@ -103,7 +103,7 @@ class Sweep(Study[SweepPlan]):
         yield (long_runs := self.long_runs(chosen))
         judged_tasks.measure([run for run in long_runs if run.stage == "final"], tasks)
 
-    def collect(self, runs: Sequence[Run]) -> Board:
+    def collect(self, runs: Sequence[StudyRun]) -> Board:
         chosen = self.best_candidates()
         times = dict(json_object_of(self._times_file)) or None
         if times is not None and (chosen is None or times.pop("runs", None) != _run_names(self._timed(chosen))):
@@ -112,7 +112,7 @@ class Sweep(Study[SweepPlan]):
         count = len({run.path for run in planned_runs})
         return collect(self.name, self.plan, runs, chosen, count, times)
 
-    def _timed(self, chosen: Mapping[str, str]) -> dict[str, Run]:
+    def _timed(self, chosen: Mapping[str, str]) -> dict[str, StudyRun]:
         """The final run of each recipe with the first seed."""
         final = [run for run in self.long_runs(chosen) if run.stage == "final"]
         return {run.labels["recipe"]: run for run in final[: len(chosen)]}
@@ -137,5 +137,5 @@ class Sweep(Study[SweepPlan]):
             print(f"{recipe}: {1000 * seconds:,.0f} ms a step (fastest {1000 * measured['fastest'][recipe]:,.0f})")
 
 
-def _run_names(runs: Mapping[str, Run]) -> dict[str, str]:
+def _run_names(runs: Mapping[str, StudyRun]) -> dict[str, str]:
     return {recipe: run.name for recipe, run in runs.items()}

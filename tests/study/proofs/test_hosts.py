@@ -9,10 +9,10 @@ import pytest
 
 from t5xpg.run.directory import RunDirectory
 from t5xpg.study.proofs import hosts
-from t5xpg.study.proofs.hosts import LOSS_TOLERANCE, PARAMETER_TOLERANCE, Row, prove_hosts
+from t5xpg.study.proofs.hosts import LOSS_TOLERANCE, PARAMETER_TOLERANCE, ComparedRun, prove_hosts
 from tests.refusals import refused
 
-ROW = Row("2 processes", True, 1e-7, 1e-8, True)
+ROW = ComparedRun("2 processes", True, 1e-7, 1e-8, True)
 
 
 def test_every_difference_counts() -> None:

@@ -12,7 +12,7 @@ from t5xpg.base import locks
 from t5xpg.base.files import read_json
 from t5xpg.base.phases import PHASES
 from t5xpg.study.proofs import resume
-from t5xpg.study.proofs.comparison import Comparison
+from t5xpg.study.proofs.comparison import RunComparison
 from t5xpg.study.proofs.kills import WatchedRun, kill_in
 from tests.refusals import refused
 
@@ -64,7 +64,7 @@ def trainer(own_place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     file = own_place / "trainer"
     write_trainer(file)
     monkeypatch.setattr(sys, "executable", str(file))
-    monkeypatch.setattr(resume, "compare", lambda *arguments: Comparison())
+    monkeypatch.setattr(resume, "compare", lambda *arguments: RunComparison())
     return file
 
 
@@ -97,7 +97,7 @@ def test_every_phase_gets_its_share(trainer: Path, tmp_path: Path, monkeypatch: 
 
 def test_a_proof_fails_where_the_runs_differ(trainer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resume, "_FRUITLESS", 10_000)  # on a slow machine many kills come too late
-    monkeypatch.setattr(resume, "compare", lambda _, *given: Comparison(differences=[" ".join(map(str, given))]))
+    monkeypatch.setattr(resume, "compare", lambda _, *given: RunComparison(differences=[" ".join(map(str, given))]))
     folder = tmp_path / "proof"
     assert prove(folder, kills=1) == 1
     receipt = read_json(folder / "receipt.json")

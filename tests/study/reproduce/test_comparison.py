@@ -15,7 +15,7 @@ from t5xpg.study.reproduce.comparison import (
     TOLERANCE,
     UNKNOWN,
     WITHIN,
-    Comparison,
+    ResultsComparison,
     compare,
     identity,
     other_run,
@@ -74,7 +74,7 @@ def changed(path: str, value: Any) -> Results:
     return found
 
 
-def row_of(comparison: Comparison, what: str) -> Any:
+def row_of(comparison: ResultsComparison, what: str) -> Any:
     rows = [row for row in (*comparison.numbers, *comparison.conditions) if row.what.startswith(what)]
     assert len(rows) == 1, rows
     return rows[0]
@@ -196,7 +196,7 @@ OTHER = {
 
 @pytest.mark.parametrize("path", OTHER)
 def test_other_hardware_and_another_stack_have_a_tolerance(path: str) -> None:
-    def against(**numbers: Any) -> Comparison:
+    def against(**numbers: Any) -> ResultsComparison:
         here = changed(path, OTHER[path])
         for place, number in numbers.items():
             here["curves"]["validation"][place][1] = number
