@@ -70,8 +70,8 @@ class Matrix(Study[MatrixPlan]):
         for run in stage_runs:  # before the runs, one after another: runs side by side would be in each other's way
             needs = run.experiment.needs
             for dataset in (run.experiment.train_dataset, run.experiment.eval_dataset):
-                if not Recipe.of(dataset, needs).ready:
-                    Recipe.of(dataset, needs).make()
+                if not (recipe := Recipe.of(dataset, needs)).ready:
+                    recipe.make()
         yield stage_runs
         unigrams.compare([run for run in stage_runs if not outcome(run).diverged])
 

@@ -34,7 +34,7 @@ def require_tasks(runs: Sequence[StudyRun], tasks: Sequence[str]) -> None:
         needs = trained[name].needs
         recipe = Recipe.of(dataset, needs)
         if not recipe.ready or recipe.task is None:
-            Recipe.of(dataset, needs).make()
+            recipe.make()
     with DataService() as service:
         for name, dataset in judged:
             expected = service.describe(trained[name].train_dataset).vocabulary.to_json()
