@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from t5xpg.base import paths
+from t5xpg.base.digests import is_inside
 from t5xpg.base.errors import UserError, first_line
 from t5xpg.run.directory import RunDirectory
 from t5xpg.run.records import GrowingRecords
@@ -82,8 +83,9 @@ class Pages(SimpleHTTPRequestHandler):
         """A file, or the data of a run."""
         if self._is_answered():
             name = Path(unquote(urlsplit(self.path).path))
-            if name.parent.name == "data" and name.suffix == ".js" and name.name.startswith(LOCAL):
-                self._run(paths.runs_directory() / name.stem.removeprefix(LOCAL))
+            run = name.stem.removeprefix(LOCAL)
+            if name.parent.name == "data" and name.suffix == ".js" and run != name.stem and is_inside(run):
+                self._run(paths.runs_directory() / run)
             else:
                 super().do_GET()
 

@@ -4,6 +4,7 @@ import functools
 import http.client
 import json
 import os
+import shutil
 import threading
 import urllib.error
 import urllib.request
@@ -64,6 +65,7 @@ def test_a_run_is_shown_as_it_is_now(address: str, runs: Path) -> None:
 
 def test_nothing_else_is_served(address: str, runs: Path, tmp_path: Path) -> None:
     (tmp_path / "secret.txt").write_text("secret")
+    shutil.copytree(make_run(runs / "whole", steps=100).path, tmp_path, dirs_exist_ok=True)  # a run that holds runs
     other_format = make_run(runs / "older", steps=100).path / "run.json"
     other_format.write_text(json.dumps({**json.loads(other_format.read_text()), "starts": [{}]}))
     assert read(f"{address}/") == "first page"
