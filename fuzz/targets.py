@@ -25,7 +25,7 @@ from t5xpg.base.errors import UserError
 from t5xpg.data.batch import BatchSpec, validate
 from t5xpg.data.recording.format import StreamReader, StreamWriter, stream_path
 from t5xpg.data.tensorflow_checkpoint import TensorFlowCheckpoint
-from t5xpg.data.text.lines import LeftOut
+from t5xpg.data.text.lines import LeftOutRows
 from t5xpg.data.text.local_records import records
 from t5xpg.data.text.manifest import Manifest, SplitRecord, canonical_line, read_manifest
 from t5xpg.data.vocab.sentinels import blanks_of, fill
@@ -67,7 +67,7 @@ def local_files(data: bytes) -> None:
     except UserError as error:
         refusal = error
         _refused(error, str(path))
-    left_out = LeftOut(skip_malformed=True)
+    left_out = LeftOutRows(skip_malformed=True)
     lenient: list[str] = []
     broken = None
     try:

@@ -98,6 +98,7 @@ class Workplace:
         }
         if not self.fast_compilation:
             own["XLA_FLAGS"] = ""
+            own["JAX_ENABLE_COMPILATION_CACHE"] = "0"  # it cannot keep oneDNN's products, and warns
         return {**os.environ, **own, **self.variables}
 
     def enter(self, patch: pytest.MonkeyPatch) -> None:

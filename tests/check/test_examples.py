@@ -58,7 +58,7 @@ def test_rows_that_fill_a_batch_up_are_no_examples(
     opened.describe.return_value.vocabulary = Vocabulary("bytes", extra_ids=0)
     opened.open.return_value = iter([batch])
     monkeypatch.setattr(examples, "DataService", service)
-    monkeypatch.setattr(examples.prepare, "prepare", lambda *_: None)
+    monkeypatch.setattr(examples.Recipe, "of", MagicMock())
     lengths = {"targets": 2} if converter == LM else {"inputs": 2, "targets": 2}
     examples.show(DatasetConfig("pairs", lengths, feature_converter=converter), 2)
     printed = capsys.readouterr().out

@@ -16,6 +16,7 @@ import os, sys
 # before anything is given up: the interpreter may lie where only this user can read
 from t5xpg import cli
 from t5xpg.data.text import export, local_files
+from t5xpg.experiment import making
 
 if os.getuid() == 0:  # to whom permissions do not apply
     os.setgroups([]); os.setgid(65534); os.setuid(65534)
