@@ -30,6 +30,8 @@ Service: TypeAlias = Callable[[], DataService]  # starts TensorFlow at the first
 def data_findings(dataset: DatasetConfig, experiment: Experiment, service: Service | None) -> Iterator[Finding]:
     """The findings about a stream. service: None to leave out those with TensorFlow, such as all of users' tasks."""
     recipe = Recipe.of(dataset, experiment.needs)
+    if service is not None:
+        recipe = recipe.compared()
     if recipe.task is not None:
         yield from _task_of_table(recipe, recipe.task, dataset, experiment, service)
     elif not dataset.module_import:
@@ -62,7 +64,7 @@ def _task_of_table(
 ) -> Iterator[Finding]:
     documents = _documents(recipe, row)
     count = documents.get(dataset.split)
-    yield from errors_as_problems("data", _table_text(recipe, row, dataset, documents, service))
+    yield from errors_as_problems("data", _table_text(recipe, row, dataset, documents))
     yield from _metrics(dataset, experiment, has_metrics=row.has_metrics or bool(dataset.metrics))
     yield from errors_as_problems("ids", _vocabulary(row.vocabulary, experiment))
     if row.supervised is not None and dataset.objective is not None:
@@ -76,11 +78,7 @@ def _task_of_table(
 
 
 def _table_text(
-    recipe: Recipe,
-    row: task_names.KnownTask,
-    dataset: DatasetConfig,
-    documents: Mapping[str, int | None],
-    service: Service | None,
+    recipe: Recipe, row: task_names.KnownTask, dataset: DatasetConfig, documents: Mapping[str, int | None]
 ) -> Iterator[Finding]:
     """The finding on the text of a split; raises UserError where the task has not what the stream takes."""
     dataset.check_task(row.name, row.features, documents)
@@ -90,8 +88,6 @@ def _table_text(
     if not recipe.ready:
         yield from _text(recipe, dataset)
     else:
-        if service is not None and recipe.others_may_cache and dataset.use_cached:
-            recipe.compare_caches()
         yield _readable(row.name, dataset, "cached" if dataset.use_cached else "not cached", count)
 
 

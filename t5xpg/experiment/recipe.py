@@ -164,6 +164,14 @@ class Recipe:
         name = self.config.mixture_or_task_name
         return dict(identity) if self.cached_as == name else {self.cached_as: identity}
 
+    def compared(self) -> "Recipe":
+        """The recipe, with the problem of a cache of TensorFlow Datasets that was made from another definition."""
+        problems: list[str] = []
+        if self.ready and self.config.use_cached and self.task is not None and self.others_may_cache:
+            with _collecting(problems):
+                self.compare_caches()
+        return replace(self, problems=(*self.problems, *problems))
+
     def compare_caches(self) -> None:
         """Raise UserError, as `make` does, where an existing cache was made from another text or definition. Starts
         TensorFlow."""

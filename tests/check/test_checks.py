@@ -8,9 +8,11 @@ from unittest.mock import MagicMock
 
 import pytest
 
+from t5xpg.base.errors import UserError
 from t5xpg.base.files import write_json
 from t5xpg.base.paths import shown
 from t5xpg.check import checks
+from t5xpg.data.cache import caching
 from t5xpg.data.stream.length_fit import LengthFit
 from t5xpg.data.text.export import export_dataset
 from t5xpg.data.text.manifest import read_manifest
@@ -116,6 +118,15 @@ def test_supervised_tasks(place: Path, capsys: pytest.CaptureFixture[str], monke
     for objective, task in (("", "squad"), ("include 'gin/objectives/prefix_lm.gin'\n", "small_span_corruption")):
         (place / "small.gin").write_text(EXPERIMENT + objective)
         assert_named(of(task, code=1), ["objective", "span_corruption"])
+    # an outdated cache is named, and not read
+    (place / "cache" / "squad").mkdir(parents=True)
+    (place / "cache" / "squad" / caching.COMPLETED).touch()
+    (place / "small.gin").write_text(EXPERIMENT + "include 'gin/objectives/none.gin'\n")
+    monkeypatch.setattr(caching, "cache_task", MagicMock(side_effect=UserError("of another definition")))
+    fits = service.return_value.__enter__.return_value.fits
+    fits.reset_mock()
+    assert "of another definition" in of("squad", code=1)
+    fits.assert_not_called()
 
 
 def start_a_run(place: Path) -> RunDirectory:

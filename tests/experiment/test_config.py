@@ -160,7 +160,7 @@ def test_fragments_of_loggers(tmp_path: Path) -> None:
         config.load(file, ["LOGGERS=('wandb',)"])
 
 
-@pytest.mark.parametrize("optimizer", ["adafactor", "adamw", "adamw_scale", "muon"])
+@pytest.mark.parametrize("optimizer", ["adafactor", "adamw", "adamw_scale", "muon", "muon_tiny"])
 def test_fine_tuning_has_a_constant_rate_and_a_task_of_its_own(tmp_path: Path, optimizer: str) -> None:
     file = write_fine_tuning(tmp_path, optimizer=optimizer)
     experiment = config.load(file, ["INITIAL_CHECKPOINT=pretrained"]).experiment

@@ -74,6 +74,11 @@ def test_an_unknown_task_is_named(experiments: Path, capsys: pytest.CaptureFixtu
     assert "warning" not in capsys.readouterr().out
 
 
+def test_the_optimizer_suits_the_model(experiments: Path) -> None:
+    for model, optimizer in (("byt5_tiny", "muon_tiny"), ("byt5_small", "muon")):
+        assert f"/{optimizer}.gin'" in new.write(model, "pydocs_span_corruption", model).read_text()
+
+
 def test_mistakes_leave_nothing(experiments: Path) -> None:
     (experiments / "taken").mkdir()
     for name, model, optimizer, named in (
