@@ -6,14 +6,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import seqio
 
 from t5xpg.data.objectives import SpanCorruption
+from t5xpg.data.spec import DatasetConfig
+from t5xpg.data.tasks import providers
 from t5xpg.data.vocab.files import vocabulary_of_file
 from t5xpg.data.vocab.sentinels import fill
 from t5xpg.data.vocab.seqio_vocabularies import to_seqio
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from tests.data.tasks.objective_examples import examples_of
-from tests.small_tokenizers import with_spaces_in_pieces
+from tests.refusals import refused
+from tests.small_tokenizers import with_spaces_in_pieces, word_pieces
 
 BYTES = Vocabulary("bytes", extra_ids=125)
 TEXT = "The café_2 of Ålesund isn't far: (walk 300 m, then turn).\n\n  `list.sort()` sorts in place, a[0] first. "
@@ -96,3 +100,13 @@ def test_pieces_of_words_belong_together() -> None:
     of_word, begins = Vocabulary.word_flags(Pieces())  # type: ignore[arg-type]
     assert of_word.tolist() == [False, False, True, True, False, False]
     assert begins.tolist() == [False, False, True, False, True, False]
+
+
+def test_pieces_that_do_not_say_where_words_begin_are_refused(tmp_path: Path) -> None:
+    feature = seqio.Feature(to_seqio(vocabulary_of_file(word_pieces(tmp_path), eos_token="bad")))
+    source = seqio.FunctionDataSource(lambda split, shuffle_files: None, splits=["train"])
+    made = SpanCorruption(whole_words=True).steps()
+    task = seqio.Task("words", source, {"inputs": feature, "targets": feature}, made)
+    config = DatasetConfig("words", {"inputs": 32, "targets": 32})
+    with refused("WHOLE_WORDS=True", "begins with a space"):
+        providers._check_objective(task, config)

@@ -161,6 +161,7 @@ def test_ids_that_are_no_text() -> None:
     ids = Vocabulary("ids", 0, unk_id=None, num_ids=50)
     assert (ids.size, ids.num_sentinels) == (50, 0)
     assert ids.summary.startswith("50 ids")
+    assert BYTES.summary.startswith("bytes, 384 ids")
     assert ids.encode(" 7 49  0 3") == [7, 49, 0, 3]
     assert ids.decode([7, 49, 0, 3, 50, 1, 5]) == "7 49 3"
     assert [ids.piece(token) for token in (0, 7, 50)] == ["0", "7", ""]
