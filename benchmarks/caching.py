@@ -10,7 +10,6 @@ import json
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +18,8 @@ from benchmarks.harness import Found, Goal, NotMeasuredError, Row, alternate
 from benchmarks.texts import SPLITS, drawn
 from t5xpg.base.files import sha256_of_file
 from t5xpg.data.cache import caching
-from t5xpg.data.cache.process import CacheProcess
 from t5xpg.data.cache.runners import BEAM, LOCAL
+from t5xpg.data.data_process import DataProcess, Report
 from t5xpg.data.tasks.task_names import SPAN_CORRUPTION, task_name
 from t5xpg.data.text.export import export_dataset
 from t5xpg.data.text.manifest import read_manifest
@@ -31,23 +30,20 @@ OURS, BEAM_NAME = "t5xpg, RUNNER=local", "SeqIO's script, Beam's local runner"
 TEXT = "text"  # the dataset
 
 
-class TimedProcess(CacheProcess):
+class TimedProcess(DataProcess):
     """Notes how long it cached, from its first report on, and the largest memory of the process with its children."""
 
     seconds = 0.0
     peak: memory.Peak
 
-    def cache(self, tasks: Sequence[str]) -> Iterator[dict[str, Any]]:
-        began = None
-        for message in super().cache(tasks):
-            began = began or time.perf_counter()
-            yield message
-        assert began is not None
-        TimedProcess.seconds = time.perf_counter() - began
-
-    def plan(self, *arguments: Any) -> Any:
-        TimedProcess.peak = memory.Peak(self._child.pid)
-        return super().plan(*arguments)
+    def request(self, call: str, report: Report | None = None, **values: Any) -> Any:
+        if call == "plan":
+            TimedProcess.peak = memory.Peak(self.pid)
+            return super().request(call, report, **values)
+        reports: list[float] = []
+        result = super().request(call, lambda *_: reports.append(time.perf_counter()), **values)
+        TimedProcess.seconds = time.perf_counter() - reports[0]
+        return result
 
 
 def make_text(megabytes: int, folder: Path) -> tuple[int, int]:
@@ -74,7 +70,7 @@ def measure(runner: str, documents: int, folder: Path) -> tuple[float, float, di
 
 def rows(repeats: int | None) -> list[Row]:
     """Documents a second of a small text beside Beam; the memory for that text, and for one many times as large."""
-    caching.CacheProcess = TimedProcess  # type: ignore[misc]
+    caching.DataProcess = TimedProcess  # type: ignore[misc]
     memory_of: dict[str, float] = {}
     digests: dict[str, str] = {}
     with tempfile.TemporaryDirectory() as here:

@@ -18,8 +18,9 @@ import pytest
 import tensorflow as tf
 
 from t5xpg.base import paths
+from t5xpg.data import data_process
 from t5xpg.data.spec import DatasetConfig
-from t5xpg.data.stream import data_process, worker
+from t5xpg.data.stream import worker
 from t5xpg.data.stream.client import DataService, Stream
 from t5xpg.data.text.export import export_dataset
 from t5xpg.distributed import MeshConfig, batch_sharding, make_mesh
@@ -89,10 +90,7 @@ def data_process_in_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
     def answer(connection: Connection) -> None:
         with connection, contextlib.suppress(EOFError):
             connection.recv()  # where modules are
-            answers = worker.Calls()
-            while True:
-                call, values = connection.recv()
-                connection.send(answers.calls[call](**values))
+            data_process.answer(connection.recv, connection, lambda report: worker.Calls().calls)
 
     def start(command: list[str], *, pass_fds: list[int], **_: Any) -> Any:
         connection: Connection = Connection(os.dup(pass_fds[0]))

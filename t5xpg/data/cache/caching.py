@@ -1,4 +1,4 @@
-"""Caching of tasks, once each. Imports no TensorFlow: the child process (`worker`) does that.
+"""Caching of tasks, once each. Imports no TensorFlow: a data process (`worker`) does that.
 
 A cache is the folder `<cache folder>/<task>` in SeqIO's own format, for `use_cached=True`, with `t5xpg_identity.json`:
 the definition of the task that it was made from, and the digests of its files. A cache that was made from another
@@ -6,13 +6,13 @@ definition than the task has now is never used, and is replaced only on request.
 """
 
 import contextlib
+import errno
 import functools
-import itertools
 import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +22,14 @@ from t5xpg.base.paths import require_no_pattern
 from t5xpg.base.progress import Progress
 from t5xpg.data.cache import digest_memory, record
 from t5xpg.data.cache.definition import package_digests
-from t5xpg.data.cache.process import CacheProcess, environment_of_worker
 from t5xpg.data.cache.record import COMPLETED, IDENTITY, MissingTextError, Record
 from t5xpg.data.cache.runners import LOCAL, resolve_runner
+from t5xpg.data.data_process import DataProcess, DataProcessError
 from t5xpg.data.tasks.task_names import cache_command
 
 __all__ = ["COMPLETED", "MissingTextError", "cache_task", "checked_record", "resolve_runner"]
 
+WORKER = "t5xpg.data.cache.worker"
 _NAME = re.compile(r"\w+(\.\w+)*(:\w+(\.\w+)*)*")
 
 
@@ -77,7 +78,7 @@ def cache_task(
         cache_dir.mkdir(parents=True, exist_ok=True)
         for folder in {cache_dir, (cache_dir / task.replace(":", "/")).parent}:
             files.remove_abandoned(folder)
-        plan = _update_caches(request, cache_dir, environment_of_worker(cache_dir, data_dir), compare_only, log)
+        plan = _update_caches(request, cache_dir, data_dir, compare_only, log)
     for entry in plan:
         log(f"{entry['task']} is cached{' already' if entry['up_to_date'] else ''}")
     definitions = {entry["task"]: entry["definition"] for entry in plan}
@@ -90,24 +91,20 @@ def _command(request: Mapping[str, Any]) -> str:
 
 
 def _update_caches(
-    request: Mapping[str, Any],
-    cache_dir: Path,
-    environment: Mapping[str, str],
-    compare_only: bool,
-    log: Callable[[str], None],
+    request: dict[str, Any], cache_dir: Path, data_dir: Path, compare_only: bool, log: Callable[[str], None]
 ) -> list[dict[str, Any]]:
-    """Make the caches that are missing. Returns `CacheProcess.plan`; nothing if one is missing and `compare_only`."""
+    """Make the caches that are missing. Returns the plan, an entry for each task; nothing if one is missing and
+    `compare_only`."""
     task = request["task"]
     name = task.replace(":", "_")
     # names this process, so that `files.remove_abandoned` finds the folder
     prefix = files.temporary_prefix(f"{name}.caching")
     with contextlib.ExitStack() as stack:
-        scratch = stack.enter_context(
-            tempfile.TemporaryDirectory(".tmp", prefix, cache_dir, ignore_cleanup_errors=True)
-        )
-        process = CacheProcess({**request, "output": scratch}, cache_dir / f"{name}.log", environment)
-        stack.enter_context(contextlib.closing(process))  # ends the child before its scratch folder is removed
-        plan = process.plan(log)
+        folder = tempfile.TemporaryDirectory(".tmp", prefix, cache_dir, ignore_cleanup_errors=True)
+        request["output"] = stack.enter_context(folder)
+        output, kept_output = Path(request["output"], ".log"), cache_dir / f"{name}.log"
+        process = stack.enter_context(_data_process(task, cache_dir, data_dir, output, kept_output))
+        plan: list[dict[str, Any]] = process.request("plan", log, request=request)
         for entry in plan:
             if entry["note"]:
                 log(f"warning: {entry['note']}")
@@ -115,20 +112,34 @@ def _update_caches(
             return []
         _lock(stack, plan, cache_dir, request["force"], log)
         if missing := [entry for entry in plan if not entry["up_to_date"]]:
-            _run(process, task, missing)
+            _move(output, kept_output)  # where it grows
+            total = sum(entry["examples"] or 0 for entry in missing)
+            with Progress(f"cache {task}", total or None, "documents") as progress:
+                process.request("cache", progress.advance, request=request, plan=missing)
         for entry in plan:
-            _put_in_place(entry, Path(scratch), cache_dir)
+            _put_in_place(entry, output.parent, cache_dir)
         return plan
 
 
-def _run(process: CacheProcess, task: str, plan: Sequence[Mapping[str, Any]]) -> None:
-    """Let the process cache the tasks of the plan, and show its progress."""
-    total = sum(entry["examples"] or 0 for entry in plan)
-    messages = process.cache([entry["task"] for entry in plan])
-    first = next(messages, None)  # Beam has built its pipeline
-    with Progress(f"cache {task}", total or None, "documents") as progress:
-        for message in filter(None, itertools.chain([first], messages)):
-            progress.advance(message["count"], message.get("note", ""))
+@contextlib.contextmanager
+def _data_process(task: str, cache_dir: Path, data_dir: Path, output: Path, kept_output: Path) -> Iterator[DataProcess]:
+    """The data process, for the block. Raises UserError if it fails, and OSError if the disk is full."""
+    process = DataProcess(WORKER, data_dir=data_dir, cache_dir=cache_dir, log=output)
+    try:
+        yield process
+    except DataProcessError as error:
+        if files.is_disk_full(error):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from None
+        _move(output, kept_output)
+        raise UserError(f"{task} was not cached. {error}\nIts whole output is in {kept_output}.") from None
+    finally:
+        process.hang_up()
+        process.wait()
+
+
+def _move(output: Path, kept_output: Path) -> None:
+    with contextlib.suppress(OSError):  # it has been moved, or keeps its place
+        os.replace(output, kept_output)
 
 
 def checked_record(

@@ -30,7 +30,7 @@ _MAX_LENGTH = 60  # characters of a value in a message
 class MissingTextError(UserError):
     """Exports that tasks of the table need are missing; `datasets` names the datasets to export."""
 
-    def __init__(self, message: str, datasets: Sequence[str]) -> None:
+    def __init__(self, message: str, datasets: Sequence[str] = ()) -> None:  # without them, as pickle makes it
         super().__init__(message)
         self.datasets = tuple(datasets)
 

@@ -1,70 +1,37 @@
-"""The process that caches tasks: imports TensorFlow, compares definitions, caches by itself or with Beam.
-
-`process` starts it with the number of a pipe. It reads a request (a line of JSON) from the standard input and reports
-its plan (lines of JSON) to the pipe; a second line of input names the tasks to cache. It ends when that input closes.
-"""
+"""The calls of the data process that caches (`python -m t5xpg.data.cache.worker <file descriptor>`): it compares
+definitions, and caches by itself or with Beam. `caching` makes the request."""
 
 import atexit
 import functools
-import json
 import os
-import queue
-import sys
-import threading
-from collections.abc import Callable, Mapping, Sequence
+import signal
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from t5xpg.base.errors import UserError
 from t5xpg.data import late_imports
 from t5xpg.data.cache import definition, digest_memory, record
-from t5xpg.data.cache.process import says_no_room
 from t5xpg.data.cache.record import COMPLETED, MissingTextError
 from t5xpg.data.cache.runners import BEAM, LOCAL
+from t5xpg.data.data_process import Calls, Report, serve
 from t5xpg.data.tasks.task_names import cache_command
 from t5xpg.data.text.manifest import find_manifests, read_manifest
 
 _REMOTE = "://"
 
 
-def main(pipe: int) -> int:
-    """Serve one request. Returns the exit code."""
-    lines: queue.SimpleQueue[str] = queue.SimpleQueue()
-    threading.Thread(target=_read_lines, args=(lines,), daemon=True).start()
-    request = json.loads(lines.get())
-    with os.fdopen(pipe, "w", encoding="utf-8") as reports:
-
-        def report(**message: Any) -> None:
-            print(json.dumps(message), file=reports, flush=True)
-
-        try:
-            plan = _plan(request, lambda line: report(log=line))
-            report(plan=plan)
-            names = json.loads(lines.get())["cache"]
-            _cache(names, request, lambda count, note: report(count=count, note=note))
-            _check_unchanged([entry for entry in plan if entry["task"] in names], request)
-        except MissingTextError as error:
-            report(user_error=str(error), datasets=error.datasets)
-        except UserError as error:
-            report(user_error=str(error))
-        except Exception as error:
-            # reported here: on a full disk, the log may have no room for a traceback
-            if says_no_room(str(error)):
-                report(no_room=True)
-            raise
-    return 0
+def start(report: Report) -> Calls:
+    """The calls of the process, which answers both for one request."""
+    return {"plan": functools.partial(_plan, report), "cache": functools.partial(_cache, report)}
 
 
-def _read_lines(lines: queue.SimpleQueue[str]) -> None:
-    for line in sys.stdin:
-        lines.put(line)
-    os._exit(1)  # the process that asked is gone
-
-
-def _plan(request: Mapping[str, Any], log: Callable[[str], None]) -> list[dict[str, Any]]:
+def _plan(log: Report, request: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The entries of the plan, one for each task. Raises one UserError for all caches that do not fit."""
-    if request["runner"] == LOCAL:  # not with Beam: its runners may send stand-ins to other processes
-        late_imports.import_libraries()
+    if request["runner"] == LOCAL:
+        late_imports.import_libraries()  # not with Beam: its runners may send stand-ins to other processes
+    else:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # which the servers that Beam starts and ends inherit
     from t5xpg.data.spec import DatasetConfig
     from t5xpg.data.tasks import registered  # noqa: F401
     from t5xpg.data.tasks.providers import find_provider, import_modules, tasks_of
@@ -96,7 +63,7 @@ def _plan(request: Mapping[str, Any], log: Callable[[str], None]) -> list[dict[s
     return plan
 
 
-def _plan_task(task: Any, request: Mapping[str, Any], log: Callable[[str], None]) -> dict[str, Any]:
+def _plan_task(task: Any, request: Mapping[str, Any], log: Report) -> dict[str, Any]:
     """The entry of the plan for one task: facts about the task and its existing cache. Downloads missing data, with
     lines for `log`. Raises UserError if the cache was made from another definition than the task has now."""
     import seqio
@@ -188,6 +155,30 @@ def _folder_of_cache(task: Any, caches: Path, others: bool) -> Path | None:
     return Path(task.cache_dir)
 
 
+def _cache(report: Report, request: Mapping[str, Any], plan: Sequence[Mapping[str, Any]]) -> None:
+    """Cache the tasks of the entries. Reports the number of documents since the last report, and a note."""
+    import seqio
+
+    names = [entry["task"] for entry in plan]
+    output, runner, modules = Path(request["output"]), request["runner"], request["module_import"]
+    try:
+        if runner == LOCAL:
+            from t5xpg.data.cache import local
+
+            for name in names:
+                folder = output / seqio.get_task_dir_from_name(name)
+                command = f"{cache_command(name, modules)} RUNNER={BEAM}"
+                local.cache_task(seqio.TaskRegistry.get(name), folder, command, report)
+        else:
+            from t5xpg.data.cache import beam
+
+            options, staging = request["beam_options"], request["staging"]
+            beam.cache_tasks(names, output, runner, options, ("t5xpg.tasks", *modules), report, staging)
+    finally:
+        atexit._run_exitfuncs()  # those of Beam and of modules that register tasks; the process is ended without them
+    _check_unchanged(plan, request)
+
+
 def _check_unchanged(plan: Sequence[Mapping[str, Any]], request: Mapping[str, Any]) -> None:
     """Raise UserError where text or code of tasks changed while they were being cached."""
     import seqio
@@ -204,28 +195,5 @@ def _check_unchanged(plan: Sequence[Mapping[str, Any]], request: Mapping[str, An
             )
 
 
-def _cache(names: Sequence[str], request: Mapping[str, Any], report: Callable[[int, str], None]) -> None:
-    import seqio
-
-    output = Path(request["output"])
-    if request["runner"] != LOCAL:
-        from t5xpg.data.cache import beam
-
-        modules = ("t5xpg.tasks", *request["module_import"])
-        beam.cache_tasks(names, output, request["runner"], request["beam_options"], modules, report, request["staging"])
-        return
-    from t5xpg.data.cache import local
-
-    for name in names:
-        folder = output / seqio.get_task_dir_from_name(name)
-        command = f"{cache_command(name, request['module_import'])} RUNNER={BEAM}"
-        local.cache_task(seqio.TaskRegistry.get(name), folder, command, report)
-
-
 if __name__ == "__main__":
-    status = main(int(sys.argv[1]))
-    sys.stdout.flush()
-    sys.stderr.flush()
-    atexit._run_exitfuncs()  # those of modules that register tasks, too
-    # a normal exit would tear down TensorFlow, which takes seconds; all written files are closed
-    os._exit(status)
+    serve(start)

@@ -21,14 +21,12 @@ from typing import Any
 
 import numpy as np
 
-from t5xpg.base import paths
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import Closing
 from t5xpg.data.batch import Batch, validate
+from t5xpg.data.data_process import FILES, Arrays, DataProcess, DataProcessError, shard_prefix
 from t5xpg.data.objectives.span_corruption import SpanLengths
 from t5xpg.data.spec import DatasetConfig
-from t5xpg.data.stream import data_process
-from t5xpg.data.stream.data_process import FILES, Arrays, DataProcess, DataProcessError, shard_prefix
 from t5xpg.data.stream.length_fit import LengthFit
 from t5xpg.data.stream.remote_evaluator import RemoteEvaluator
 from t5xpg.data.vocab.vocabulary import Vocabulary
@@ -236,20 +234,12 @@ def check_shards(config: DatasetConfig, shards: Sequence[int] | None, prefetch: 
     return owned
 
 
-def _environment(data_dir: Path | None, cache_dir: Path | None) -> dict[str, str]:
-    folders = {
-        "T5XPG_DATA_DIR": data_dir or paths.data_directory(),
-        "T5XPG_CACHE_DIR": cache_dir or paths.cache_directory(),
-    }
-    return {name: str(folder.resolve()) for name, folder in folders.items()}
-
-
 class DataService(Closing):
     """The data process and its streams; a context manager, which ends the process. data_dir, cache_dir: None for the
     folders of `base.paths`. log: the file for the process's output, whose last lines are shown if the process dies."""
 
     def __init__(self, *, data_dir: Path | None = None, cache_dir: Path | None = None, log: Path | None = None) -> None:
-        self._process = data_process.DataProcess(_environment(data_dir, cache_dir), log)
+        self._process = DataProcess("t5xpg.data.stream.worker", data_dir=data_dir, cache_dir=cache_dir, log=log)
         self.pid = self._process.pid
         self._streams: list[Stream] = []
         self._closed = False
@@ -262,8 +252,7 @@ class DataService(Closing):
 
     def fits(self, config: DatasetConfig) -> list[LengthFit]:
         """The fit of each supervised task's first examples to its lengths and vocabulary. UserError as `describe`."""
-        reply = self._process.request("fits", config=config.to_json())
-        return [LengthFit(**each) for each in reply["fits"]]
+        return [LengthFit(**each) for each in self._process.request("fits", config=config.to_json())]
 
     def open(self, config: DatasetConfig, shards: Sequence[int] | None = None, prefetch: int = 2) -> Stream:
         """The stream of `config`, before its first batch. shards: the virtual shards to read, ascending; None for all.

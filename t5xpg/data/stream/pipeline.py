@@ -33,9 +33,9 @@ import tensorflow as tf
 
 from t5xpg.base.errors import UserError
 from t5xpg.data.batch import Batch
+from t5xpg.data.data_process import FILES, shard_prefix
+from t5xpg.data.relocatable_paths import open_folders, relocatable
 from t5xpg.data.spec import DatasetConfig
-from t5xpg.data.stream.data_process import FILES, shard_prefix
-from t5xpg.data.stream.relocatable_paths import open_folders, relocatable
 from t5xpg.data.stream.source_files import SourceFiles
 from t5xpg.data.tasks.feature_converters import feature_converter
 from t5xpg.data.tasks.providers import Provider, map_tasks, source_of, tasks_of

@@ -12,8 +12,8 @@ from t5xpg.base import metric_values
 from t5xpg.base.files import Closing
 from t5xpg.base.metric_values import MetricValue
 from t5xpg.data.batch import Batch, validate
+from t5xpg.data.data_process import DataProcess, DataProcessError
 from t5xpg.data.spec import DatasetConfig, unpacked
-from t5xpg.data.stream.data_process import DataProcess, DataProcessError
 
 Trivial = Mapping[str, Mapping[str, float]]  # {"copy", "majority": {metric: number}}
 

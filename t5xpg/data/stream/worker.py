@@ -1,62 +1,16 @@
-"""The data process (`python -m t5xpg.data.stream.worker <file descriptor>`): it holds TensorFlow and the pipelines, and
-answers the training process. It ends when the other side closes the connection, and ignores SIGINT and SIGTERM."""
+"""The calls of the data process that streams: `python -m t5xpg.data.stream.worker <file descriptor>`."""
 
-import contextlib
 import dataclasses
-import faulthandler
 import itertools
-import os
-import queue
-import re
-import signal
-import sys
-import tempfile
-import threading
-import traceback
 from collections.abc import Callable, Mapping
-from multiprocessing.connection import Connection
 from typing import Any, TypeAlias
 
 from t5xpg.base.errors import UserError
-from t5xpg.data import late_imports
+from t5xpg.data import data_process, late_imports
 from t5xpg.data.objectives.span_corruption import span_numbers
 from t5xpg.data.spec import DatasetConfig
-from t5xpg.data.stream.relocatable_paths import readable
 
 _Methods: TypeAlias = Mapping[str, Callable[..., Any]]
-
-
-def main() -> None:
-    """Answer requests until the other side closes."""
-    # This process ends with its connection. If all processes of a job are stopped at once, the trainer still needs it
-    # to save the position of the data.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    faulthandler.enable()
-    folder = None
-    with contextlib.suppress(OSError):  # without the folder, TensorFlow says what it cannot do
-        # TensorFlow's AutoGraph leaves the source of each function that it converts
-        folder = tempfile.tempdir = tempfile.mkdtemp(prefix="t5xpg-data-process-")
-    connection: Connection = Connection(int(sys.argv[1]))
-    requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    threading.Thread(target=_read_requests, args=(connection, requests, folder), daemon=True).start()
-    sys.path += [entry for entry in requests.get() if entry not in sys.path]
-    answers: Calls | None = None
-    failure: dict[str, Any] = {}
-    try:
-        answers = Calls()
-    except Exception as error:  # TensorFlow or a task cannot be imported: the answer to every request
-        failure = _failure(error)
-    while True:
-        call, values = requests.get()
-        reply = failure
-        if answers is not None:
-            try:
-                reply = answers.calls[call](**values)
-            except Exception as error:
-                reply = _failure(error)
-        with contextlib.suppress(ConnectionError):  # `_read_requests` ends the process
-            connection.send(reply)
 
 
 class Calls:
@@ -72,7 +26,7 @@ class Calls:
         from t5xpg.data.stream import pipeline  # noqa: F401
         from t5xpg.data.tasks import registered  # noqa: F401
 
-        self.calls: Mapping[str, Callable[..., dict[str, Any]]] = {
+        self.calls: data_process.Calls = {
             "describe": self.describe,
             "fits": self.fits,
             "open": self.open,
@@ -109,12 +63,12 @@ class Calls:
             "has_metrics": any(task.metric_fns or task.metric_objs for task in tasks),
         }
 
-    def fits(self, config: dict[str, Any]) -> dict[str, Any]:
+    def fits(self, config: dict[str, Any]) -> list[dict[str, Any]]:
         """The fit of each supervised task's first examples to its lengths and vocabulary."""
         from t5xpg.data.stream import first_examples
 
         dataset, provider = _find_provider(config)
-        return {"fits": first_examples.measure(provider, dataset)}
+        return first_examples.measure(provider, dataset)
 
     def open(self, config: dict[str, Any], shards: list[int]) -> dict[str, Any]:
         """Build a stream that stands before its first batch."""
@@ -146,14 +100,13 @@ class Calls:
         self._opened[number] = methods
         return number
 
-    def call_opened(self, opened: int, method: str, **values: Any) -> dict[str, Any]:
+    def call_opened(self, opened: int, method: str, **values: Any) -> Any:
         """The result of a method of a stream or of an evaluator."""
-        return {"result": self._opened[opened][method](**values)}
+        return self._opened[opened][method](**values)
 
-    def close(self, opened: int) -> dict[str, Any]:
+    def close(self, opened: int) -> None:
         """Forget a stream, or the examples of an evaluator."""
         self._opened.pop(opened, None)
-        return {}
 
 
 def _find_provider(config: dict[str, Any]) -> tuple[DatasetConfig, Any]:
@@ -204,41 +157,5 @@ def _examples(provider: Any, split: str) -> int | None:
     return sum(known) if len(known) == len(counts) else None
 
 
-def _failure(error: Exception) -> dict[str, Any]:
-    """An error as a message: a mistake of the user, damaged data, or a fault of the program with its traceback."""
-    if isinstance(error, UserError):
-        return {"error": "user", "text": readable(str(error))}
-    tensorflow = sys.modules.get("tensorflow")  # absent if its import is the error
-    if tensorflow is not None and hasattr(tensorflow, "errors") and isinstance(error, tensorflow.errors.OpError):
-        return {"error": "user", "text": readable(f"The data cannot be read: {_short_message(error.message)}")}
-    return {"error": "failure", "text": f"{type(error).__name__}: {error}", "detail": traceback.format_exc()}
-
-
-def _short_message(message: str) -> str:
-    """The first line of a TensorFlow error without names of nodes and iterators; of an assertion, only its message."""
-    lines = [re.sub(r"^\{\{.*?\}\}\s*", "", line) for line in message.strip().splitlines()]
-    text = next(filter(None, lines), "no reason was given")
-    text = re.sub(r"^Error in user-defined function passed to .*?Iterator::Root\S*: ", "", text)
-    asserted = re.fullmatch(r"assertion failed: \[(.*)\]", text)
-    return asserted.group(1).replace("] [", " ").replace('\\"', '"') if asserted else text
-
-
-def _read_requests(connection: Connection, requests: queue.SimpleQueue[Any], folder: str | None) -> None:
-    """Put requests into the queue. When the other side closes, remove the folder and end the process, whatever
-    it is doing."""
-    try:
-        while True:
-            requests.put(connection.recv())
-    except (EOFError, OSError):
-        if folder is not None:
-            with contextlib.suppress(OSError):  # another program in this process ends the threads that write there
-                os.execvp("rm", ["rm", "-rf", folder])
-        os._exit(0)
-    except BaseException:  # this thread alone would end, and the other side wait for ever
-        traceback.print_exc()
-        sys.stderr.flush()
-        os._exit(1)
-
-
 if __name__ == "__main__":
-    main()
+    data_process.serve(lambda report: Calls().calls)

@@ -11,7 +11,7 @@ from unittest.mock import Mock
 import pytest
 
 from t5xpg.base import locks
-from t5xpg.data.cache import caching, digest_memory, process, record
+from t5xpg.data.cache import caching, digest_memory, record
 from t5xpg.data.cache.caching import cache_task
 from t5xpg.data.cache.record import Record
 from t5xpg.data.tasks.task_names import BYTES
@@ -102,41 +102,51 @@ def test_a_damaged_cache_is_named(folder: Path, damage: str) -> None:
 
 
 @pytest.fixture
-def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Puts a program of a few lines in the place of the worker."""
+def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Puts a program in the place of the worker. body: its caching. plan: what it does before it gives the plan."""
 
-    def write(body: str) -> None:
+    def write(body: str = "", plan: str = "pass") -> None:
         (tmp_path / "stand_in.py").write_text(
-            "import json, os, pathlib, sys, time\n"
-            "request = json.loads(sys.stdin.readline())\n"
-            "def report(**m): os.write(int(sys.argv[1]), (json.dumps(m) + chr(10)).encode())\n"
-            "entry = dict(task='t', folder='t', definition={'task': 't'}, package={}, examples=3, versions={},\n"
-            "             up_to_date=False, others=None, note=None)\n"
-            "def plan(**changes):\n"
-            "    report(plan=[entry | changes])\n"
-            "    return json.loads(sys.stdin.readline())['cache']\n"
-            "out = pathlib.Path(request['output']) / 't'\n"
-            "out.mkdir()\n"
-            "(out / 'COMPLETED').touch()\n" + body
+            "import os, pathlib, sys, time\n"
+            "from t5xpg.base.errors import UserError\n"
+            "from t5xpg.data import data_process\n"
+            "def start(report):\n"
+            "    return {'plan': plan, 'cache': lambda **values: cache(report, **values)}\n"
+            "def plan(request):\n"
+            f"    {plan}\n"
+            "    return [dict(task='t', folder='t', definition={'task': 't'}, package={}, examples=3, versions={},\n"
+            "                 up_to_date=False, others=None, note=None)]\n"
+            "def cache(report, request, plan):\n"
+            "    assert [entry['task'] for entry in plan] == ['t']\n"
+            "    out = pathlib.Path(request['output']) / 't'\n"
+            "    out.mkdir()\n"
+            "    (out / 'COMPLETED').touch()\n"
+            f"    {body}\n"
+            "data_process.serve(start)\n"
         )
 
-    monkeypatch.setattr(process, "WORKER", "stand_in")
+    monkeypatch.setattr(caching, "WORKER", "stand_in")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     return write
 
 
 @pytest.mark.parametrize(
-    ("body", "names"),
+    ("body", "plan", "names"),
     [
-        ("plan(); report(count=1); print('no disk left'); sys.exit(3)", "exit code 3|t.log|no disk left"),
-        ("report(user_error='There is no task t.'); sys.exit(0)", "There is no task t."),
-        ("plan(); report(no_room=True); sys.exit(1)", "no room|t in|cache"),
-        ("plan(); print('[Errno 28] No space left on device'); 1/0", "no room|t in"),
-        ("os.kill(os.getpid(), 9)", "signal 9|memory"),
+        (
+            "report(1, ''); print('no disk left', flush=True); os._exit(3)",
+            "pass",
+            "exit code 3|t.log|no disk left",
+        ),
+        ("print('[Errno 28] No space left on device', flush=True); 1/0", "pass", "no room|t in"),
+        ("pass", "raise UserError('There is no task t.')", "There is no task t."),
+        ("pass", "print('No space left on device', flush=True); os._exit(1)", "no room|t in|cache"),
+        ("raise OSError(28, 'No space left on device')", "pass", "no room|t in"),
+        ("pass", "os.kill(os.getpid(), 9)", "signal 9|memory"),
     ],
 )
-def test_failures_are_said(tmp_path: Path, worker: Callable[[str], None], body: str, names: str) -> None:
-    worker(body)
+def test_failures_are_said(tmp_path: Path, worker: Callable[..., None], body: str, plan: str, names: str) -> None:
+    worker(body, plan)
     with refused(*names.split("|")):
         cache_task("t", cache_dir=tmp_path / "cache", data_dir=tmp_path)
     assert set(visible(tmp_path / "cache")) <= {"t.log"}
@@ -147,27 +157,27 @@ def visible(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir() if path.name != digest_memory.FOLDER)
 
 
-def test_an_earlier_cache_stays_until_the_new_one_is_whole(tmp_path: Path, worker: Callable[[str], None]) -> None:
+def test_an_earlier_cache_stays_until_the_new_one_is_whole(tmp_path: Path, worker: Callable[..., None]) -> None:
     where: dict[str, Any] = {"cache_dir": tmp_path / "cache", "data_dir": tmp_path, "log": lambda line: None}
 
     def files() -> list[str]:
         return sorted(path.name for path in (tmp_path / "cache" / "t").iterdir())
 
-    worker("plan(); (out / 'first').touch(); report(count=3)")
+    worker("(out / 'first').touch(); report(3, '')")
     assert cache_task("t", **where) == {"task": "t"}
-    worker("plan(); (out / 'second').touch(); report(count=1); sys.exit(1)")
+    worker("(out / 'second').touch(); report(1, ''); os._exit(1)")
     with refused("exit code 1"):
         cache_task("t", force=True, **where)
     assert files() == ["COMPLETED", "first", "t5xpg_identity.json"]
-    worker("plan(); (out / 'second').touch(); report(count=3)")
+    worker("(out / 'second').touch(); report(3, '')")
     cache_task("t", force=True, **where)
     assert files() == ["COMPLETED", "second", "t5xpg_identity.json"]
 
 
 def test_an_interruption_ends_the_process_and_cleans_up(
-    tmp_path: Path, worker: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, worker: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    worker("plan(); report(count=1); time.sleep(600)")
+    worker("report(1, ''); time.sleep(600)")
     started: list[subprocess.Popen[bytes]] = []
     start = subprocess.Popen
 
@@ -183,18 +193,18 @@ def test_an_interruption_ends_the_process_and_cleans_up(
     assert visible(tmp_path / "cache") == ["t.log"]
 
 
-def test_what_killed_processes_left_is_removed(tmp_path: Path, worker: Callable[[str], None]) -> None:
+def test_what_killed_processes_left_is_removed(tmp_path: Path, worker: Callable[..., None]) -> None:
     cache = tmp_path / "cache"
     ours = left_by("t.caching", process=os.getpid())
     for name in (left_by("t.caching"), ours, ".t.elsewhere-1.abc.tmp"):
         (cache / name).mkdir(parents=True)
-    worker("plan(); report(count=3)")
+    worker("report(3, '')")
     cache_task("t", cache_dir=cache, data_dir=tmp_path, log=lambda line: None)
     assert visible(cache) == sorted([ours, ".t.elsewhere-1.abc.tmp", "t", "t.log"])
 
 
-def test_the_second_of_two_waits_for_the_first(tmp_path: Path, worker: Callable[[str], None]) -> None:
-    worker("cached = plan()\nassert cached == ['t']\nreport(count=3)")
+def test_the_second_of_two_waits_for_the_first(tmp_path: Path, worker: Callable[..., None]) -> None:
+    worker("report(3, '')")
     said: list[str] = []
     first, place = contextlib.ExitStack(), tmp_path / "cache" / "t"
     lock = tmp_path / "cache" / digest_memory.FOLDER / "t.lock"

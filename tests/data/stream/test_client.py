@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,11 +18,11 @@ import numpy as np
 import pytest
 
 from t5xpg.base.files import write_json
+from t5xpg.data import data_process
 from t5xpg.data.batch import hash_batch
+from t5xpg.data.data_process import DataProcessError
 from t5xpg.data.spec import DatasetConfig
-from t5xpg.data.stream import data_process
 from t5xpg.data.stream.client import BatchStream, DataService, NoBatchYetError
-from t5xpg.data.stream.data_process import DataProcessError
 from t5xpg.data.text.manifest import Manifest, SplitRecord, canonical_line
 from tests.refusals import refused
 from tests.workplace import PATIENCE, REPOSITORY
@@ -236,7 +237,7 @@ def test_the_data_process_ends_amid_answers_that_nobody_reads_and_leaves_no_file
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    process = data_process.DataProcess({}, tmp_path / "log")
+    process = data_process.DataProcess("t5xpg.data.stream.worker", log=tmp_path / "log")
     with pytest.raises(data_process.DataProcessError):
         process.request("unknown")
     assert len(list(tmp_path.iterdir())) == 2
@@ -245,7 +246,8 @@ def test_the_data_process_ends_amid_answers_that_nobody_reads_and_leaves_no_file
     process.hang_up()
     assert process._process.wait(PATIENCE) == 0
     assert [path.name for path in tmp_path.iterdir()] == ["log"]
-    assert (tmp_path / "log").read_text() == ""
+    names = set(re.findall(r"^\w+(?:Error|Interrupt)\b.*", (tmp_path / "log").read_text(), re.MULTILINE))
+    assert names == {"KeyError: 'unknown'"}  # the calls', and none of the connection
     process.wait()
 
 

@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from t5xpg.data.batch import hash_batch
+from t5xpg.data.relocatable_paths import readable
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.stream.pipeline import ShardedBatches, _shard_seed, with_relocatable_paths
-from t5xpg.data.stream.relocatable_paths import readable
 from t5xpg.data.tasks import providers
 
 pytestmark = pytest.mark.usefixtures("sample_tasks")
