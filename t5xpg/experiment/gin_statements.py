@@ -118,10 +118,10 @@ def value_as_written(text: str) -> Any:
     return statement.value
 
 
-def macros_in(value: Any) -> Iterator[str]:
-    """The macros in a value as written."""
+def names_of(value: Any, sign: str) -> Iterator[str]:
+    """The macros ("%"), or the references ("@"), in a value as written, without the sign."""
     if isinstance(value, dict | list | tuple):
         for one in [*value, *value.values()] if isinstance(value, dict) else value:
-            yield from macros_in(one)
-    elif isinstance(value, GinReference) and value.text.startswith("%"):
+            yield from names_of(one, sign)
+    elif isinstance(value, GinReference) and value.text.startswith(sign):
         yield value.text[1:]
