@@ -175,11 +175,8 @@ class Vocabulary:
 
     def check_made(self, record: VocabularyRecord) -> None:
         """Raise UserError, with what to type, where the vocabulary of this name was made with other settings."""
-        trained = self.tokenizer is None
-        recorded, expected = (
-            record.settings,
-            record.with_coverage(self.settings.to_json()) if trained else self.copy_settings,
-        )
+        recorded = record.settings
+        expected = record.with_coverage(self.settings.to_json()) if self.tokenizer is None else self.copy_settings
         if names := sorted(name for name in {*recorded, *expected} if recorded.get(name) != expected.get(name)):
             listed = ", ".join(f"{name} {recorded.get(name)}, needed {expected.get(name)}" for name in names)
             raise UserError(
