@@ -334,7 +334,7 @@ def _restore(start: _Start, built: Assembly, origins: Mapping[str, Origin], stre
         frozen = frozen_parameters(built, origins[INITIAL if experiment.teacher is None else TEACHER])
         train_state = dataclasses.replace(train_state, frozen=frozen)
     stream.restore(position)
-    return RunState(step, train_state, start.best, Window.from_json(meta["window"]), meta["skipped"])
+    return RunState(step, train_state, start.best, Window(**meta["window"]), meta["skipped"])
 
 
 @contextlib.contextmanager
