@@ -18,6 +18,7 @@ from t5xpg.base.errors import UserError, first_line
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _LONGEST_TAIL = 1 << 14  # bytes that `last_lines` reads
+_SHOWN = 40  # characters of a wrong value in a message
 _TEMPORARY, _REPLACED = ".tmp", ".old"  # endings of names
 _ABANDONED = re.compile(r"\.(?P<name>.+)\.(?P<host>\w*)-(?P<process>\d+)\.\w+(?P<kind>\.tmp|\.old)")
 
@@ -133,6 +134,18 @@ def json_text(value: Any) -> str:
 def read_json(path: Path) -> Any:
     """The value in a JSON file."""
     return json.loads(path.read_text(encoding="utf-8-sig"))
+
+
+def checked(value: Any, kinds: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a JSON object by their types. Raises ValueError for one that is missing or of another type."""
+    if not isinstance(value, dict):
+        raise ValueError("it is no object")
+    for name, kind in kinds.items():
+        field = value.get(name, ...)
+        is_number = isinstance(field, int)
+        if not isinstance(field, kind) or isinstance(field, bool) or (is_number and not 0 <= field < 1 << 63):
+            raise ValueError(f"{name} is {'missing' if field is ... else repr(str(field)[:_SHOWN])}")
+    return {name: value[name] for name in kinds}
 
 
 def json_object_of(path: Path, contents: str = "") -> Mapping[str, Any]:

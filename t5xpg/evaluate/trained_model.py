@@ -19,7 +19,7 @@ from t5xpg.experiment.assembly import Assembly
 from t5xpg.experiment.config import LoadedConfig
 from t5xpg.experiment.experiment import Experiment
 from t5xpg.experiment.gin_reading import find_gin_file
-from t5xpg.experiment.identity import decides_predictions, identity_settings, vocabulary_identity
+from t5xpg.experiment.identity import decides_predictions, identity_settings
 from t5xpg.models.model import Params
 from t5xpg.run.checkpoint.checkpoint_items import sha256_of_arrays
 from t5xpg.run.checkpoint.checkpointer import Checkpointer
@@ -166,5 +166,5 @@ def vocabulary_differences(task_vocabulary: Vocabulary, recorded: Mapping[str, A
     """The differences of the task's vocabulary from a recorded one, as text; "" for none. where: the place of the
     record, as messages name it."""
     settings = {name: value for name, value in recorded.items() if name != "model_file"}
-    differences = differing(settings, vocabulary_identity(task_vocabulary))
+    differences = differing(settings, task_vocabulary.identity)
     return ", ".join(f"{name} {old} in the {where}, {new} now" for name, (old, new) in differences.items())

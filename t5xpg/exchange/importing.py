@@ -14,7 +14,7 @@ from t5xpg.exchange.formats.t5x_files import holds_checkpoint
 from t5xpg.exchange.import_folders import CONFIG, ImportedCheckpoint, tokenizer_files
 from t5xpg.exchange.imported_gin import MODEL_FILE, TOKENIZER, experiment_gin, model_gin
 from t5xpg.experiment.config import settings
-from t5xpg.experiment.identity import vocabulary_identity, without_free_settings
+from t5xpg.experiment.identity import without_free_settings
 from t5xpg.optim.state import TrainState
 from t5xpg.run.checkpoint.checkpointer import CheckpointConfig, Checkpointer
 from t5xpg.run.directory import RunDirectory
@@ -64,7 +64,7 @@ def _write_run(temporary: Path, target: Path, name: str, imported: ImportedCheck
     identity = {
         "imported": {"source": imported.source, "format": imported.format, "sha256": digests},
         "settings": without_free_settings(settings(model, "model")),
-        "vocabulary": vocabulary_identity(vocabulary),
+        "vocabulary": vocabulary.identity,
     }
     directory = RunDirectory(temporary)
     facts = {"num_params": model.num_params}

@@ -73,27 +73,19 @@ class Assembly:
     def state_of(self, params: Params) -> TrainState:
         """The state before the first update, made from `params`: the parameters of the experiment's `base_model`, on
         the mesh. The memory of `params` is reused (donated)."""
-        return jit_create(self._make_state, self._shardings_without_teacher, params)
+        # `initial_state.begin` adds the parameters of a teacher
+        frozen = self.shardings.frozen if self.experiment.teacher is None else None
+        return jit_create(self._make_state, dataclasses.replace(self.shardings, frozen=frozen), params)
 
     def _make_state(self, params: Params) -> TrainState:
         model, optimizer, adapter = self.experiment.model, self.experiment.optimizer, self.experiment.adapter
-        if adapter is None:
-            return state.of_parameters(model, optimizer, params, averaged=self._is_averaged)
-        new = adapter.init(self._key, model, params)
-        return state.of_parameters(model, optimizer, new, averaged=self._is_averaged, adapter=adapter, frozen=params)
-
-    @property
-    def _shardings_without_teacher(self) -> TrainState:
-        """The shardings of a new state, without the teacher's parameters, which `initial_state.begin` adds."""
-        return self.shardings if self.experiment.teacher is None else dataclasses.replace(self.shardings, frozen=None)
+        new, frozen = (params, None) if adapter is None else (adapter.init(self._key, model, params), params)
+        averaged = self.experiment.ema_decay is not None
+        return state.of_parameters(model, optimizer, new, averaged=averaged, adapter=adapter, frozen=frozen)
 
     @property
     def _key(self) -> jax.Array:
         return stream_key(self.experiment.random_seed, "parameters")
-
-    @property
-    def _is_averaged(self) -> bool:
-        return self.abstract_state.average is not None
 
     @functools.cached_property
     def model_params_shardings(self) -> Any:

@@ -117,9 +117,8 @@ def examine(
     name, file = find_experiment(name_or_file)
     gin.clear_config()
     reader = Reader()
-    reader.include(str(file))
-    used_bindings = gin_graph.bindings_read(reader.unbound + reader.replaced)
-    for gin_file in gin_files:
+    used_bindings: set[gin_graph.Binding] = set()
+    for gin_file in (str(file), *gin_files):
         reader.include(gin_file)
         used_bindings |= gin_graph.bindings_read(reader.unbound + reader.replaced)
     known = gin_graph.macros() | gin_graph.macros_referenced()

@@ -10,7 +10,7 @@ from typing import Any
 
 from gin import config as gin
 from t5xpg.base.errors import UserError
-from t5xpg.experiment.gin_graph import MACRO, Binding, Call, is_required
+from t5xpg.experiment.gin_graph import MACRO, Binding, is_required, parts_of, values_of
 from t5xpg.experiment.gin_reading import message_of, shortened
 
 FAILED = object()
@@ -31,32 +31,32 @@ class Builder:
         key = scope, configurable.selector
         if key not in self._built:
             self._built[key] = _BUILDING
-            self._built[key] = self._build(Call.of(scope, configurable))
+            self._built[key] = self._build(scope, configurable)
         if self._built[key] is _BUILDING:
             name = "/".join(scope) if configurable.selector == MACRO else configurable.wrapped.__name__
             self.problems.append(f"{name} is a part of itself.")
             return FAILED
         return self._built[key]
 
-    def _build(self, call: Call) -> Any:
-        wrapped, is_macro = call.configurable.wrapped, call.configurable.selector == MACRO
+    def _build(self, scope: tuple[str, ...], configurable: Any) -> Any:
+        wrapped, is_macro, values = configurable.wrapped, configurable.selector == MACRO, values_of(scope, configurable)
         problems: list[str] = []
         parts_built = True
-        for parameter, (binding, value) in call.values.items():
-            for scope, part, is_called in call.parts(value):
-                parts_built &= not is_called or self.build(scope, part) is not FAILED
+        for parameter, (binding, value) in values.items():
+            for inner, part, is_called in parts_of(value, scope):
+                parts_built &= not is_called or self.build(inner, part) is not FAILED
             parts_built &= not is_required(value)
             if not is_macro and (problem := self._type_problem(wrapped, parameter, binding, value)):
                 problems.append(problem)
-        missing = [name for name in _required_parameters(wrapped) if name not in call.values]
+        missing = [name for name in _required_parameters(wrapped) if name not in values]
         if self.complete and not is_macro:  # a macro without a value has been reported
             problems += [f"{wrapped.__name__}.{name} has no value: it has to be set." for name in missing]
         self.problems += problems
         if problems or missing or not parts_built:
             return FAILED
         try:
-            with gin.config_scope(list(call.scope)):
-                return call.configurable.wrapper()
+            with gin.config_scope(list(scope)):
+                return configurable.wrapper()
         except UserError as error:
             self.problems.append(message_of(error))
         except (TypeError, ValueError) as error:

@@ -1,10 +1,9 @@
 """The graph of gin's bindings: those that the experiment reads, and the missing values. Nothing is built."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence, Set
 from pathlib import Path
-from typing import Any, Self, TypeAlias
+from typing import Any, TypeAlias
 
 from gin import config as gin
 from t5xpg.base import paths
@@ -17,50 +16,38 @@ ROOT = "t5xpg.experiment.experiment.Experiment"
 Binding: TypeAlias = tuple[str, str, str]
 
 
-@dataclass(frozen=True)
-class Call:
-    """A call that building the experiment makes. values: its arguments from gin, parameter -> (binding, value)."""
-
-    scope: tuple[str, ...]
-    configurable: Any
-    values: Mapping[str, tuple[Binding, Any]]
-
-    @classmethod
-    def of(cls, scope: tuple[str, ...], configurable: Any) -> Self:
-        """The call of a configurable in a scope. The bindings of the innermost scope win."""
-        values: dict[str, tuple[Binding, Any]] = {}
-        for depth in range(len(scope) + 1):
-            where = "/".join(scope[:depth]), configurable.selector
-            values |= {name: ((*where, name), value) for name, value in gin._CONFIG.get(where, {}).items()}
-        return cls(scope, configurable, values)
-
-    def parts(self, value: Any) -> list[tuple[tuple[str, ...], Any, bool]]:
-        """The (scope, configurable, whether it is called) of every reference in a value."""
-        references = list(gin.iterate_references([value]))
-        return [(tuple(one.scopes) or self.scope, one.configurable, one.evaluate) for one in references]
+def values_of(scope: tuple[str, ...], configurable: Any) -> dict[str, tuple[Binding, Any]]:
+    """The arguments that gin gives to a call in a scope: parameter -> (binding, value). The innermost scope wins."""
+    values: dict[str, tuple[Binding, Any]] = {}
+    for depth in range(len(scope) + 1):
+        where = "/".join(scope[:depth]), configurable.selector
+        values |= {name: ((*where, name), value) for name, value in gin._CONFIG.get(where, {}).items()}
+    return values
 
 
-def calls(unbound: Sequence[Any]) -> Iterator[Call]:
-    """Yields every call that building the experiment makes. unbound: references in values that could not be bound; they
+def parts_of(value: Any, scope: tuple[str, ...]) -> list[tuple[tuple[str, ...], Any, bool]]:
+    """The (scope, configurable, whether it is called) of every reference in a value that is read in a scope."""
+    references = list(gin.iterate_references([value]))
+    return [(tuple(one.scopes) or scope, one.configurable, one.evaluate) for one in references]
+
+
+def bindings_read(unbound: Sequence[Any]) -> set[Binding]:
+    """The bindings that building the experiment reads. unbound: references in values that could not be bound; they
     count as if they had been."""
     pending: list[tuple[tuple[str, ...], Any]] = []
     if ROOT in gin._REGISTRY:
         pending.append(((), gin._REGISTRY.get_match(ROOT)))
     pending += [(tuple(one.scopes), one.configurable) for one in gin.iterate_references(list(unbound))]
     seen: set[tuple[tuple[str, ...], str]] = set()
+    read: set[Binding] = set()
     while pending:
         scope, configurable = pending.pop()
         if (scope, configurable.selector) not in seen:
             seen.add((scope, configurable.selector))
-            call = Call.of(scope, configurable)
-            yield call
-            for _, value in call.values.values():
-                pending += [(inner, part) for inner, part, _ in call.parts(value)]
-
-
-def bindings_read(unbound: Sequence[Any]) -> set[Binding]:
-    """The bindings that building the experiment reads. unbound: see `calls`."""
-    return {binding for call in calls(unbound) for binding, _ in call.values.values()}
+            for binding, value in values_of(scope, configurable).values():
+                read.add(binding)
+                pending += [(inner, part) for inner, part, _ in parts_of(value, scope)]
+    return read
 
 
 def macros() -> set[str]:
@@ -113,11 +100,8 @@ def unused_macro(name: str, place: str, used: Set[str]) -> str:
 
 def unknown_macro(name: str, known: Iterable[str]) -> str:
     """The message for an override of a macro that there is not."""
-    files = [paths.shown(file) for file in sorted(paths.GIN.rglob("*.gin")) if name in _macros_of(file)]
+    sets_it = re.compile(f"^{re.escape(name)} =", re.MULTILINE)
+    all_files = sorted(paths.GIN.rglob("*.gin"))
+    files = [paths.shown(file) for file in all_files if sets_it.search(file.read_text(encoding="utf-8"))]
     hint = f" --gin_file= can add one that does: {', '.join(files)}." if files else nearest(name, known)
     return translation("", "", name) or f"No gin file of this experiment knows {name}.{hint}"
-
-
-def _macros_of(file: Path) -> list[str]:
-    """The macros that a gin file of this repository sets."""
-    return re.findall(r"^(\w+) =", file.read_text(encoding="utf-8"), re.MULTILINE)

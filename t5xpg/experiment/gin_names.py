@@ -13,7 +13,7 @@ from t5xpg.base.errors import UserError, nearest
 from t5xpg.experiment.gin_building import type_problem
 from t5xpg.experiment.gin_graph import unknown_macro, unused_macro
 from t5xpg.experiment.gin_reading import NAME, find_gin_file, literal, shortened
-from t5xpg.experiment.gin_statements import BoundValue, GinReference, Import, macros_in, statements, value_as_written
+from t5xpg.experiment.gin_statements import BoundValue, GinReference, Import, names_of, statements, value_as_written
 
 _KINDS = {"int": int, "float": float, "str": str, "bool": bool, "None": types.NoneType}
 
@@ -30,7 +30,7 @@ def mistakes(file: Path, gin_files: Sequence[str], overrides: Sequence[str]) -> 
         return []
     bound = [one for one in read if isinstance(one, BoundValue)]
     macros = [one for one in bound if not one.selector]
-    used = {macro for value in [*(one.value for one in bound), *given] for macro in macros_in(value)}
+    used = {macro for value in [*(one.value for one in bound), *given] for macro in names_of(value, "%")}
     known = used | {one.parameter for one in macros}
     found = [unused_macro(one.parameter, one.place, used) for one in macros if one.parameter not in used]
     hints = {one.name: one.module for one in read if isinstance(one, Import)}

@@ -215,18 +215,12 @@ def _explain(error: Exception) -> str:
         known = list(inspect.signature(classes[0].wrapped).parameters) if classes else []
         return f"{match[1]} has no parameter named '{match[2]}'.{nearest(match[2], known)}"
     if match := re.search(r"<module '([\w.]+)'.* has no attribute '?(\w+)'?", text):
-        return f"There is no {match[2]}.{nearest(match[2], _configurables(match[1]))}"
+        members = [(name, one) for name, one in vars(sys.modules[match[1]]).items() if not name.startswith("_")]
+        known = [name for name, one in members if callable(one) and getattr(one, "__module__", None) == match[1]]
+        return f"There is no {match[2]}.{nearest(match[2], known)}"
     if match := re.search(r"'(\w+)' was not provided by an import statement", text):
         known = [statement.bound_name() for statement in gin._IMPORTS]
         if match[1] in known:
             return f"This file does not import {match[1]}, as others do: write it at the top."
         return f"No gin file of this experiment imports {match[1]}.{nearest(match[1], known)}"
     return f"{text or type(error).__name__}.".replace("..", ".")
-
-
-def _configurables(module: str) -> list[str]:
-    return [
-        name
-        for name, item in vars(sys.modules[module]).items()
-        if callable(item) and getattr(item, "__module__", None) == module and not name.startswith("_")
-    ]

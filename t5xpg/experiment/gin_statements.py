@@ -9,15 +9,12 @@ from typing import Any
 from gin import config_parser
 from t5xpg.base.errors import UserError
 
-# raised by gin for text that is not gin
-UNREADABLE = (SyntaxError, TypeError, ValueError, RecursionError, tokenize.TokenError)
-
 
 def parse(text: str, delegate: config_parser.ParserDelegate, source: str) -> Iterator[Any]:
     """The statements of a text. Raises UserError, naming `source` and the line, where gin cannot read on."""
     try:
         yield from config_parser.ConfigParser(text, delegate)
-    except UNREADABLE as error:
+    except (SyntaxError, TypeError, ValueError, RecursionError, tokenize.TokenError) as error:
         line = getattr(error, "lineno", None) or (error.args[-1][0] if len(error.args) > 1 else None)
         place = f"{source}, line {line}" if line else source
         reason = str(getattr(error, "msg", None) or error.args[0]).strip().splitlines()[0].rstrip(".")
@@ -118,10 +115,10 @@ def value_as_written(text: str) -> Any:
     return statement.value
 
 
-def macros_in(value: Any) -> Iterator[str]:
-    """The macros in a value as written."""
+def names_of(value: Any, sign: str) -> Iterator[str]:
+    """The macros ("%"), or the references ("@"), in a value as written, without the sign."""
     if isinstance(value, dict | list | tuple):
         for one in [*value, *value.values()] if isinstance(value, dict) else value:
-            yield from macros_in(one)
-    elif isinstance(value, GinReference) and value.text.startswith("%"):
+            yield from names_of(one, sign)
+    elif isinstance(value, GinReference) and value.text.startswith(sign):
         yield value.text[1:]

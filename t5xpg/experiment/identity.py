@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 from t5xpg.base.seeds import stream_seed
 from t5xpg.data.batch import ENC_DEC
 from t5xpg.data.spec import DatasetConfig
-from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.experiment.config import settings
 from t5xpg.experiment.experiment import Experiment
 from t5xpg.models.config import BEYOND_T5
@@ -77,8 +76,3 @@ def decides_predictions(setting: str) -> bool:
 def data_config(config: DatasetConfig, random_seed: int) -> DatasetConfig:
     """The dataset with the seed of its own stream."""
     return dataclasses.replace(config, seed=stream_seed(random_seed, f"data/{config.split}"))
-
-
-def vocabulary_identity(vocabulary: Vocabulary) -> dict[str, Any]:
-    """The identity of a vocabulary: its JSON with the digest of a model file, but without its path."""
-    return {name: value for name, value in vocabulary.to_json().items() if name != "model_file"}

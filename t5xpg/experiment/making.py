@@ -1,7 +1,7 @@
 """Makes data: exports, vocabularies and caches, each with what it is made from. One process at a time makes a thing."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,14 +49,15 @@ def check_export(dataset: str) -> Manifest:
     return manifest
 
 
-def train_vocabulary(dataset: str, settings: VocabularySettings, **options: Any) -> VocabularyRecord:
-    """`making.train_vocabulary` on an export, which is made where it is missing. options: `name`, `force`."""
-    return _with_export(dataset, making.train_vocabulary, settings, options)
-
-
-def copy_vocabulary(dataset: str, file: Path, **options: Any) -> VocabularyRecord:
-    """`making.copy_vocabulary` for an export, which is made where it is missing. options: its other options."""
-    return _with_export(dataset, making.copy_vocabulary, file, options)
+def make_vocabulary(dataset: str, source: VocabularySettings | Path, **options: Any) -> VocabularyRecord:
+    """`making.train_vocabulary` with settings or `making.copy_vocabulary` of a file, for an export, which is made where
+    it is missing. options: those of the function."""
+    require_export(Data(dataset))
+    make: Callable[..., VocabularyRecord] = (
+        making.copy_vocabulary if isinstance(source, Path) else making.train_vocabulary
+    )
+    with _export_lock(dataset):  # the vocabulary lies in the export's folder
+        return make(dataset, source, data_dir=paths.data_directory(), **options)
 
 
 def cache(
@@ -105,14 +106,6 @@ def pull_for_task(row: KnownTask | None) -> None:
             stores.pull_all(folder)
     else:
         stores.pull(paths.cache_directory() / row.cached_as)
-
-
-def _with_export(
-    dataset: str, make: Callable[..., VocabularyRecord], argument: Any, options: Mapping[str, Any]
-) -> VocabularyRecord:
-    require_export(Data(dataset))
-    with _export_lock(dataset):  # the vocabulary lies in the export's folder
-        return make(dataset, argument, data_dir=paths.data_directory(), **options)
 
 
 @contextlib.contextmanager

@@ -62,8 +62,7 @@ class Data:
     @property
     def command(self) -> str:
         """The command that makes it, as a user types it."""
-        names = ("dataset", "fields", "files", "hub", "config", "revision", "limit", "max_mb", "min_characters")
-        return _make_command("make data", {name: getattr(self, name) for name in names} | {"files": self._files})
+        return _make_command("make data", {**vars(self), "files": self._files, "sha256": None})
 
     @property
     def _files(self) -> str | None:
@@ -162,8 +161,8 @@ class Vocabulary:
     @property
     def command(self) -> str:
         """The command that makes it, as a user types it."""
-        options = {"vocab" if name == "name" else name: value for name, value in vars(self).items()}
-        return _make_command("make vocab", {name: value for name, value in options.items() if name != "published"})
+        named = {"vocab" if name == "name" else name: value for name, value in vars(self).items()}
+        return _make_command("make vocab", named)
 
     def check(self) -> None:
         """Raise UserError, with what to type, where it cannot be made because its file has not been fetched."""
@@ -176,11 +175,8 @@ class Vocabulary:
 
     def check_made(self, record: VocabularyRecord) -> None:
         """Raise UserError, with what to type, where the vocabulary of this name was made with other settings."""
-        trained = self.tokenizer is None
-        recorded, expected = (
-            record.settings,
-            record.with_coverage(self.settings.to_json()) if trained else self.copy_settings,
-        )
+        recorded = record.settings
+        expected = record.with_coverage(self.settings.to_json()) if self.tokenizer is None else self.copy_settings
         if names := sorted(name for name in {*recorded, *expected} if recorded.get(name) != expected.get(name)):
             listed = ", ".join(f"{name} {recorded.get(name)}, needed {expected.get(name)}" for name in names)
             raise UserError(
@@ -213,8 +209,10 @@ Need = Data | Vocabulary
 
 
 def _make_command(program: str, options: Mapping[str, Any]) -> str:
-    """A Make command with its options; options that are None or False are left out."""
-    values = {name: value for name, value in options.items() if value is not None and value is not False}  # 0 is kept
-    texts = {name: 1 if value is True else value for name, value in values.items()}
-    words = [one_word(str(value)) if " " in str(value) else shlex.quote(str(value)) for value in texts.values()]
-    return " ".join([program, *(f"{name.upper()}={word}" for name, word in zip(texts, words, strict=True))])
+    """A Make command with its options; `published`, and options that are None or False, are left out."""
+    words = [program]
+    for name, value in options.items():
+        if value is not None and value is not False and name != "published":  # 0 is kept
+            text = "1" if value is True else str(value)
+            words.append(f"{name.upper()}={one_word(text) if ' ' in text else shlex.quote(text)}")
+    return " ".join(words)

@@ -19,7 +19,6 @@ from t5xpg.data.tasks.task_names import KnownTask
 from t5xpg.data.text.datasets import built_in
 from t5xpg.data.text.manifest import Manifest, find_manifests
 from t5xpg.data.vocab.record import check_model_of, find_vocabularies, read_record
-from t5xpg.data.vocab.vocabulary import Vocabulary as Ids
 from t5xpg.experiment import making
 from t5xpg.experiment.known_tasks import data_folder, known_tasks
 from t5xpg.experiment.needs import Data, Need, PlannedIds, Vocabulary
@@ -99,8 +98,9 @@ class Recipe:
                 if config.use_cached and not (cache / caching.COMPLETED).is_file():
                     missing.append(task_names.cache_command(name))
                 elif config.use_cached and not problems and not missing and task.dataset in manifests:
-                    vocabulary_of_cache = tasks[task.cached_as].vocabulary
-                    cache_record = _cache_record(task, vocabulary_of_cache, manifests[task.dataset])
+                    described = tasks[task.cached_as].vocabulary.identity
+                    command = task_names.cache_command(name, force=True)
+                    cache_record = caching.checked_record(cache, manifests[task.dataset].identity, described, command)
         return cls(
             config, task, tuple(data), tuple(vocabularies), manifests, cache_record, tuple(missing),
             tuple(dict.fromkeys(problems)),
@@ -123,13 +123,11 @@ class Recipe:
         manifests = {
             need.dataset: self.manifests.get(need.dataset) or making.require_export(need) for need in self.data
         }
-        for vocabulary in self.vocabularies:
-            if vocabulary.name_in_tasks not in find_vocabularies(data_folder()):
-                if vocabulary.tokenizer is None:
-                    making.train_vocabulary(vocabulary.dataset, vocabulary.settings, name=vocabulary.name)
-                else:
-                    file, options = Path(vocabulary.tokenizer), vocabulary.copy_settings
-                    making.copy_vocabulary(vocabulary.dataset, file, name=vocabulary.name, **options)
+        for one in self.vocabularies:
+            if one.name_in_tasks not in find_vocabularies(data_folder()):
+                copied = {} if one.tokenizer is None else one.copy_settings
+                source = one.settings if one.tokenizer is None else Path(one.tokenizer)
+                making.make_vocabulary(one.dataset, source, name=one.name, **copied)
         if self.task is not None and self.task.dataset is not None:
             manifest = manifests[self.task.dataset]
             if warning := _export_warning(self.task.dataset, manifest):
@@ -212,14 +210,6 @@ def make_all(configs: Sequence[DatasetConfig], needs: Sequence[Need] = ()) -> Da
 def identity_of_text(task: KnownTask, manifest: Manifest) -> dict[str, Any]:
     """The identity of the text of a task of the table: its dataset, and the digests of the splits."""
     return {"task": task.name, "dataset": task.dataset, "sha256": manifest.identity}
-
-
-def _cache_record(task: KnownTask, vocabulary: Ids, manifest: Manifest) -> Record | None:
-    """The record of the cache of a task that reads an export; None where it has to be made. vocabulary: that of the
-    task which is cached. Raises UserError for a cache that was made from another text, vocabulary or code."""
-    described = {name: value for name, value in vocabulary.to_json().items() if name != "model_file"}
-    command = task_names.cache_command(task.name, force=True)
-    return caching.checked_record(paths.cache_directory() / task.cached_as, manifest.identity, described, command)
 
 
 @contextlib.contextmanager

@@ -4,12 +4,11 @@ that the gin files of this checkout, or those that the user named, name too."""
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from t5xpg.base import paths
 from t5xpg.base.errors import UserError
 from t5xpg.experiment.gin_reading import find_gin_file
-from t5xpg.experiment.gin_statements import BoundValue, GinReference, Import, statements
+from t5xpg.experiment.gin_statements import BoundValue, Import, names_of, statements
 
 _REMEDY = (
     "A run is read as data, and this would run code that no gin file of gin/ or experiments/ names. If it is yours, "
@@ -37,7 +36,8 @@ def names_in(files: Iterable[Path]) -> Names:
                 names.imported.setdefault(one.module, one.place)
                 modules[one.name] = one.module
             elif isinstance(one, BoundValue):
-                for text in filter(None, [one.selector, *_references(one.value)]):
+                classes = (each.removesuffix("()") for each in names_of(one.value, "@"))
+                for text in filter(None, [one.selector, *classes]):
                     alias, _, name = text.rpartition("/")[2].partition(".")
                     names.used.setdefault((modules.get(alias, alias), name), one.place)
                 if one.parameter.upper() == "MODULE_IMPORT" and isinstance(one.value, str | list | tuple):
@@ -76,11 +76,3 @@ def require_task_modules(file: Path, modules: Iterable[str], trusted: Collection
 
 def _package(module: str) -> str:
     return module.partition(".")[0]
-
-
-def _references(value: Any) -> Iterable[str]:
-    if isinstance(value, dict | list | tuple):
-        for one in [*value, *value.values()] if isinstance(value, dict) else value:
-            yield from _references(one)
-    elif isinstance(value, GinReference) and value.text.startswith("@"):
-        yield value.text[1:].removesuffix("()")

@@ -1,7 +1,6 @@
 """From texts to examples: the functions of commands on data, vocabularies and caches."""
 
 from argparse import Namespace
-from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from t5xpg import arguments
@@ -41,14 +40,14 @@ def _vocab(options: Namespace) -> None:
         if not options.name:
             raise UserError("TOKENIZER=… needs a VOCAB=…: what the vocabulary is called in the names of tasks.")
         copied = arguments.values(options, "name", "extra_ids", "eos_token", "pad_token", "force")
-        record = making.copy_vocabulary(options.dataset, Path(options.tokenizer), **copied)
+        record = making.make_vocabulary(options.dataset, Path(options.tokenizer), **copied)
     else:
         if options.eos_token or options.pad_token:
             raise UserError("EOS_TOKEN and PAD_TOKEN are of a tokenizer that is copied: name its file with TOKENIZER=…")
         if options.sample:
             trained_with["sample"] = SampleSize.parse(options.sample)
         settings = VocabularySettings(**trained_with, **arguments.given_values(options, "extra_ids"))
-        record = making.train_vocabulary(options.dataset, settings, **arguments.values(options, "name", "force"))
+        record = making.make_vocabulary(options.dataset, settings, **arguments.values(options, "name", "force"))
     fields = read_manifest(paths.data_directory() / record.dataset).fields
     kinds = [*labelled.supervised_tasks(fields), task_names.SPAN_CORRUPTION]
     task = task_names.task_name(record.dataset, kinds[0], f"{record.dataset}_{record.name}")
@@ -92,12 +91,3 @@ def _examples(options: Namespace) -> None:
     else:
         raise UserError("Name what to show: TASK=wikitext_span_corruption, or EXP=byt5_tiny for its task.")
     examples.show(config, options.count, task=options.task, module_import=options.module_import, needs=needs)
-
-
-HANDLERS: Mapping[str, Callable[[Namespace], int | None]] = {
-    "data": _data,
-    "vocab": _vocab,
-    "tokens": _tokens,
-    "cache": _cache,
-    "examples": _examples,
-}

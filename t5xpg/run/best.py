@@ -119,7 +119,11 @@ class Best:
 
     def early_end(self, step: int, total_steps: int) -> str | None:
         """The reason why a run of `total_steps` ends after `step`; None if it does not, or would end there anyway."""
-        return self.reason if step < total_steps and self.ends(step) else None
+        if step >= total_steps or not self.ends(step):
+            return None
+        assert self.selection is not None
+        evaluations = f"{self.since} evaluation{'s' if self.since != 1 else ''}"
+        return f"{self.selection.metric} has not been better for {evaluations} (EARLY_STOP_PATIENCE); {self}"
 
     def __str__(self) -> str:
         """Such as "the best validation/loss is 1.234, at step 40"."""
@@ -127,13 +131,6 @@ class Best:
         if self.value is None:
             return f"no {self.selection.metric} was finite"
         return f"the best {self.selection.metric} is {self.value:.4g}, at step {self.step:,}"
-
-    @property
-    def reason(self) -> str:
-        """The reason why a run ended early."""
-        assert self.selection is not None
-        evaluations = f"{self.since} evaluation{'s' if self.since != 1 else ''}"
-        return f"{self.selection.metric} has not been better for {evaluations} (EARLY_STOP_PATIENCE); {self}"
 
 
 def selected_step(

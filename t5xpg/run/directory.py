@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from t5xpg.base import environment, locks, paths
 from t5xpg.base.errors import UserError
-from t5xpg.base.files import copy_file, read_json, remove_abandoned, write_json
+from t5xpg.base.files import checked, copy_file, read_json, remove_abandoned, write_json
 from t5xpg.base.paths import require_path_for_orbax, shown
 from t5xpg.models.config import setting_name
 from t5xpg.run.records import to_json
@@ -79,20 +79,15 @@ class RunDirectory:
             )
         try:
             record = read_json(self.run_json)
+            if isinstance(record, dict) and record.get("format") == _FORMAT:
+                checked(record, {"experiment": str, "identity": dict, "starts": list})
+                return record
         except (ValueError, RecursionError) as error:
             raise UserError(f"{self.run_json} is not readable ({error}). Delete {self.path} to start over.") from error
-        if not isinstance(record, dict) or record.get("format") != _FORMAT:
-            raise UserError(
-                f"{self.run_json} has another format than this version writes ({_FORMAT}). Read it with the version "
-                f"that wrote it, or delete {self.path} to start over."
-            )
-        kinds = {"experiment": str, "identity": dict, "starts": list}
-        wrong = [name for name, kind in kinds.items() if not isinstance(record.get(name), kind)]
-        if wrong:
-            raise UserError(
-                f"{self.run_json} is not readable ({' and '.join(wrong)} missing). Delete {self.path} to start over."
-            )
-        return record
+        raise UserError(
+            f"{self.run_json} has another format than this version writes ({_FORMAT}). Read it with the version that "
+            f"wrote it, or delete {self.path} to start over."
+        )
 
     def imported(self) -> Mapping[str, Any] | None:
         """The origin of an imported run, {"source", "format", "sha256"}; None for one that was trained here."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from t5xpg.base.errors import UserError
-from t5xpg.base.files import read_json
+from t5xpg.base.files import checked, read_json
 from t5xpg.run.directory import RunDirectory
 
 RECORD, PREDICTIONS = "evaluation.json", "predictions"
@@ -100,14 +100,9 @@ def label(record: Record, beside: Record | None = None) -> str:
 def _read(file: Path) -> Record:
     try:
         record = read_json(file)
+        checked(record, {"time": int | float, "step": int, "task": str, "split": str, "parts": dict})
     except ValueError as error:
         raise UserError(
-            f"{file} is not readable as JSON ({error}). Measure again (make eval), or delete it."
+            f"{file} is not readable ({error}). Measure again (make eval), or delete {file.parent}."
         ) from error
-    kinds = {"time": int | float, "step": int, "task": str, "split": str, "parts": dict}
-    wrong = [
-        name for name, kind in kinds.items() if not isinstance(record, dict) or not isinstance(record.get(name), kind)
-    ]
-    if wrong:
-        raise UserError(f"{file} has no {' and no '.join(wrong)}. Measure again (make eval), or delete {file.parent}.")
     return record

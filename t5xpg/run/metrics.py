@@ -2,8 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any, Self
+from dataclasses import dataclass, field
 
 # Sums over target tokens, added up over steps and divided once; see `losses.loss_and_metrics`.
 SUMS = ("cross_entropy", "z_loss", "weights", "correct", "target_bytes")
@@ -11,7 +10,7 @@ SUMS = ("cross_entropy", "z_loss", "weights", "correct", "target_bytes")
 
 @dataclass
 class Window:
-    """Adds up the metrics of several steps. Its content is JSON, so that a checkpoint can hold an unfinished one."""
+    """Adds up the metrics of several steps. Its fields are JSON, so that a checkpoint can hold an unfinished one."""
 
     steps: int = 0
     values: dict[str, float] = field(default_factory=dict)
@@ -51,15 +50,6 @@ class Window:
         if "learning_rate" in values:
             result["learning_rate"] = values["learning_rate"]
         return result
-
-    def to_json(self) -> dict[str, Any]:
-        """The window as JSON; floats survive exactly."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Self:
-        """The window that `to_json` was called on."""
-        return cls(value["steps"], dict(value["values"]))
 
 
 def format_line(summary: Mapping[str, float | int]) -> str:

@@ -39,17 +39,13 @@ class JsonlWriter(Closing):
 
     def write(self, record: Mapping[str, Any]) -> None:
         """Append one record."""
-        self._file.write(record_line(record))
+        text = json.dumps(to_json(record), ensure_ascii=False, allow_nan=False)
+        self._file.write(text.encode("utf-8", "backslashreplace") + b"\n")  # a lone surrogate becomes an escape
         self._file.flush()
 
     def close(self) -> None:
         """Close the file; the writer cannot be used after it."""
         self._file.close()
-
-
-def record_line(record: Mapping[str, Any]) -> bytes:
-    """A record as a line of JSON. A lone surrogate, which UTF-8 cannot encode, is written as an escape."""
-    return json.dumps(to_json(record), ensure_ascii=False, allow_nan=False).encode("utf-8", "backslashreplace") + b"\n"
 
 
 def read_jsonl(path: Path) -> list[dict[str, Any]]:

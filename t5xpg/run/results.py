@@ -185,19 +185,15 @@ def ended_early(run: RunDirectory) -> bool:
 
 def read_results(path: Path) -> Results:
     """A results.json. Raises UserError where it is missing, unreadable or of another format."""
+    remedy = f"Write it again with: make report EXP={path.parent.name}"
     try:
         results = read_json(path)
     except FileNotFoundError as error:
-        raise UserError(f"{path} is missing. Write it with: make report EXP={path.parent.name}") from error
+        raise UserError(f"{path} is missing. {remedy}") from error
     except ValueError as error:
-        raise UserError(
-            f"{path} is not readable as JSON ({error}). Write it again with: make report EXP={path.parent.name}"
-        ) from error
+        raise UserError(f"{path} is not readable as JSON ({error}). {remedy}") from error
     if not isinstance(results, dict) or results.get("format") != FORMAT:
-        raise UserError(
-            f"{path} has another format than this version reads ({FORMAT}). Write it again with: make report "
-            f"EXP={path.parent.name}"
-        )
+        raise UserError(f"{path} has another format than this version reads ({FORMAT}). {remedy}")
     return results
 
 

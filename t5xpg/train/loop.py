@@ -4,7 +4,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import jax
@@ -225,5 +225,5 @@ def save(run: TrainingRun, state: RunState, *, resume_only: bool) -> None:
         nonfinite.require_finite(state.train.params, state.step)
         run.records.trail.flush()
         metrics = {name: math.nan if value is None else value for name, value in state.measured.items()}
-        meta = {**run.meta, "window": state.window.to_json(), "skipped": state.skipped}
+        meta = {**run.meta, "window": asdict(state.window), "skipped": state.skipped}
         run.checkpointer.save(state.step, state.train, run.position(), meta, metrics, resume_only=resume_only)

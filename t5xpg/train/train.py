@@ -36,7 +36,7 @@ from t5xpg.experiment import assembly
 from t5xpg.experiment.assembly import Assembly
 from t5xpg.experiment.config import LoadedConfig, settings
 from t5xpg.experiment.experiment import Experiment
-from t5xpg.experiment.identity import data_config, run_identity, vocabulary_identity
+from t5xpg.experiment.identity import data_config, run_identity
 from t5xpg.experiment.known_tasks import known_task
 from t5xpg.experiment.recipe import DataIdentity, make_all
 from t5xpg.run.best import Best
@@ -262,7 +262,7 @@ def _open(start: _Start, profiled: bool, request: StopRequest) -> Iterator[tuple
             start.directory,
             start.loaded,
             start.identity
-            | {"vocabulary": vocabulary_identity(vocabulary)}
+            | {"vocabulary": vocabulary.identity}
             | {name: initial_state.identity(origin) for name, origin in origins.items()},
             built,
             vocabulary,
@@ -334,7 +334,7 @@ def _restore(start: _Start, built: Assembly, origins: Mapping[str, Origin], stre
         frozen = frozen_parameters(built, origins[INITIAL if experiment.teacher is None else TEACHER])
         train_state = dataclasses.replace(train_state, frozen=frozen)
     stream.restore(position)
-    return RunState(step, train_state, start.best, Window.from_json(meta["window"]), meta["skipped"])
+    return RunState(step, train_state, start.best, Window(**meta["window"]), meta["skipped"])
 
 
 @contextlib.contextmanager

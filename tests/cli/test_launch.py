@@ -31,7 +31,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
             patch.setenv(name, value)
         hub = HuggingFace(str(c4), "en", None, streamed=True)
         making.export_dataset("c4", hub=hub, max_bytes=20_000)
-        making.copy_vocabulary("c4", Path(model), name="t5")
+        making.make_vocabulary("c4", Path(model), name="t5")
         making.export_dataset("wikitext", files={"train": [folder / "wiki.txt"], "validation": [folder / "wiki.txt"]})
     return environment
 

@@ -173,7 +173,7 @@ def test_a_copied_vocabulary_waits_for_its_file(place: Path) -> None:
     assert state.missing == (MINE.command, "make vocab DATASET=mine TOKENIZER=their.model VOCAB=theirs")
     assert_named(state.problems[0], ["mine_theirs", "their.model"])
     Recipe.of(DatasetConfig("mine_lm", {"targets": 64}, use_cached=False), (MINE,)).make()
-    making.train_vocabulary("mine", needs.Vocabulary("mine", 60).settings)
+    making.make_vocabulary("mine", needs.Vocabulary("mine", 60).settings)
     (place / "data" / "mine" / "vocabularies" / "unigram_60" / "sentencepiece.model").rename(place / "their.model")
     assert Recipe.of(stream, (MINE, vocabulary)).task.vocabulary.size <= 160
     Recipe.of(stream, (MINE, vocabulary)).make()

@@ -52,7 +52,7 @@ def test_the_newest_with_such_values_is_found(tmp_path: Path) -> None:
     assert find(run, step=4) is None
 
 
-@pytest.mark.parametrize(("text", "named"), [("{", "JSON"), ("[]", "step"), ('{"time": 1.0}', "split")])
+@pytest.mark.parametrize(("text", "named"), [("{", "line 1"), ("[]", "no object"), ('{"time": 1.0}', "step")])
 def test_a_record_that_cannot_be_read(tmp_path: Path, text: str, named: Any) -> None:
     run = RunDirectory(tmp_path)
     folder = write_evaluation(run, {"step": 8}).folder

@@ -1,5 +1,6 @@
 """Sums to means, and windows that survive a checkpoint."""
 
+import dataclasses
 import json
 import math
 
@@ -28,6 +29,6 @@ def test_an_unfinished_window_survives_json_exactly() -> None:
     for metrics in STEPS:
         whole.add(metrics)
     first.add(STEPS[0])
-    second = Window.from_json(json.loads(json.dumps(first.to_json())))
+    second = Window(**json.loads(json.dumps(dataclasses.asdict(first))))
     second.add(STEPS[1])
     assert second == whole

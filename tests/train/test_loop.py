@@ -169,7 +169,7 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(stop_after: int | 
     saved, window, resume_only = first.saved[5]
     assert (saved, window["steps"], window["values"]["weights"]) == (15, 2, 9.0)
     assert resume_only, "an unbroken run would not have kept it"
-    second.train(step=5, window=Window.from_json(window))
+    second.train(step=5, window=Window(**window))
     # the save at the stop is no part of the run
     assert [event for event in first.events + second.events if event[:2] != ("save", 5)] == whole.events
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from t5xpg.base import digests
 from t5xpg.base.errors import UserError, nearest
-from t5xpg.base.files import read_json, remove_abandoned, sha256_of_file, size_text, write_json
+from t5xpg.base.files import checked, read_json, remove_abandoned, sha256_of_file, size_text, write_json
 from t5xpg.data.text.labelled import TEXT
 from t5xpg.data.text.lines import SURROGATE, Answers
 
@@ -73,15 +73,15 @@ class Manifest:
     @classmethod
     def from_json(cls, value: Any) -> "Manifest":
         """The inverse of `to_json`. Raises ValueError, saying what is wrong, for any other value."""
-        if _checked(value, {"format": int})["format"] != _FORMAT:
+        if checked(value, {"format": int})["format"] != _FORMAT:
             raise ValueError(f"format {value['format']}")
-        entries = _checked(value, _KINDS | {name: kind for name, kind in _OPTIONAL.items() if name in value})
+        entries = checked(value, _KINDS | {name: kind for name, kind in _OPTIONAL.items() if name in value})
         splits, fields = entries["splits"], tuple(entries.get("fields", TEXT))
         if not splits or not all(isinstance(split, str) and split.isidentifier() for split in splits):
             raise ValueError(f"splits are {', '.join(map(repr, splits)) or 'none'}")
         if not fields or not all(isinstance(field, str) and field.isidentifier() for field in fields):
             raise ValueError(f"fields is {str(fields)[:_SHOWN]!r}")
-        records = {name: SplitRecord(**_checked(split, _KINDS_OF_SPLIT)) for name, split in splits.items()}
+        records = {name: SplitRecord(**checked(split, _KINDS_OF_SPLIT)) for name, split in splits.items()}
         return cls(**entries | {"splits": records, "fields": fields})
 
     @property
@@ -217,18 +217,6 @@ def find_manifests(data_dir: Path) -> dict[str, Path]:
     """
     remove_abandoned(data_dir)
     return {path.parent.name: path.parent for path in sorted(data_dir.glob(f"[!.]*/{MANIFEST}"))}
-
-
-def _checked(value: Any, kinds: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a JSON object by their types. Raises ValueError for one that is missing or of another type."""
-    if not isinstance(value, dict):
-        raise ValueError("it is no object")
-    for name, kind in kinds.items():
-        field = value.get(name, ...)
-        is_number = isinstance(field, int)
-        if not isinstance(field, kind) or isinstance(field, bool) or (is_number and not 0 <= field < 1 << 63):
-            raise ValueError(f"{name} is {'missing' if field is ... else repr(str(field)[:_SHOWN])}")
-    return {name: value[name] for name in kinds}
 
 
 def _files_options(source: Mapping[str, Any]) -> list[str]:

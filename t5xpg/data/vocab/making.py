@@ -226,9 +226,8 @@ def _put(
     with directory_atomically(folder) as new:
         (new / wanted.model_file).write_bytes(model)
         vocabulary = vocabulary_of(new / wanted.model_file)
-        described = {key: value for key, value in vocabulary.to_json().items() if key != "model_file"}
         made_by = {name: version for name, version in versions().items() if name in _MAKERS and version is not None}
-        record = dataclasses.replace(wanted, vocabulary=described, versions=made_by)
+        record = dataclasses.replace(wanted, vocabulary=vocabulary.identity, versions=made_by)
         record.write(new)
         report = measure(vocabulary, data_dir / wanted.dataset)
         write_json(new / REPORT, report)

@@ -281,6 +281,11 @@ class Vocabulary:
             value |= {"model_file": self.model_file, "model_sha256": sha256_of_file(Path(self.model_file))}
         return value | {name: getattr(self, name) for name in _WHERE_NOT_ZERO if getattr(self, name)}
 
+    @property
+    def identity(self) -> dict[str, Any]:
+        """Its JSON with the digest of a model file, but without its path."""
+        return {name: value for name, value in self.to_json().items() if name != "model_file"}
+
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "Vocabulary":
         """The vocabulary that `to_json` described. Raises UserError for what describes none, and where the model file

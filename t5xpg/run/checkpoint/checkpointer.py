@@ -37,12 +37,7 @@ from t5xpg.models.model import Params
 from t5xpg.optim.state import TrainState
 from t5xpg.run.best import BestMetric
 from t5xpg.run.checkpoint import checkpoint_items
-from t5xpg.run.checkpoint.folders import (
-    RESUME_ONLY,
-    CheckpointFolders,
-    best_step,
-    lasting_steps,
-)
+from t5xpg.run.checkpoint.folders import RESUME_ONLY, CheckpointFolders, best_step, lasting_steps, saved_steps
 
 Value = TypeVar("Value")
 _DISK_ERRORS = (*DISK_FULL, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.EIO)
@@ -180,7 +175,7 @@ class Checkpointer(Closing):
         if self._group.first:
             lasting = lasting_steps(self._directory)
             last = lasting if self._config.keep is None else lasting[-self._config.keep :]
-            self._folders.keep({*last, *self._folders.steps()[-1:], self._best()})
+            self._folders.keep({*last, *saved_steps(self._directory)[-1:], self._best()})
 
     def _best(self) -> int | None:
         best = self._config.best
@@ -188,7 +183,7 @@ class Checkpointer(Closing):
 
     def steps(self) -> list[int]:
         """The steps that have a checkpoint, ascending. They may be damaged: `latest` and `restore` check that."""
-        return self._read(self._folders.steps)
+        return self._read(lambda: saved_steps(self._directory))
 
     def latest(self) -> int | None:
         """The last step that has a whole checkpoint; None where there is no checkpoint at all.

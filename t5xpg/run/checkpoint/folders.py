@@ -93,10 +93,6 @@ class CheckpointFolders:
         """The folder of the checkpoint of `step` while it is being written."""
         return self._directory / f"{step}.unfinished"
 
-    def steps(self) -> list[int]:
-        """The steps that have a folder, ascending."""
-        return saved_steps(self._directory)
-
     def finish(self, step: int) -> None:
         """Write the digests of the folder `unfinished(step)`, and then give it its final name."""
         _seal(self.unfinished(step))
@@ -116,7 +112,7 @@ class CheckpointFolders:
 
     def keep(self, steps: Collection[int | None]) -> None:
         """Remove all other checkpoints. One that cannot be removed stays, and a line says so."""
-        for step in self.steps():
+        for step in saved_steps(self._directory):
             if step in steps:
                 continue
             removed = self._directory / f"{step}.removed"
@@ -136,7 +132,7 @@ class CheckpointFolders:
         """
         damaged: dict[int, str] = {}
         whole = None
-        for step in reversed(self.steps()):
+        for step in reversed(saved_steps(self._directory)):
             damage = self.damage(step)
             if damage is None:
                 whole = step

@@ -65,7 +65,7 @@ class Matrix(Study[MatrixPlan]):
         for name, entry in self.plan.vocabularies.items():
             if entry.train is not None:  # silent where it exists: nothing is new then
                 log = print if name in missing else (lambda line: None)
-                making.train_vocabulary(self.plan.dataset, entry.train.settings, name=entry.train.name, log=log)
+                making.make_vocabulary(self.plan.dataset, entry.train.settings, name=entry.train.name, log=log)
         stage_runs = [run for run in self.runs() if fnmatchcase(run.name, cells or "*")]
         for run in stage_runs:  # before the runs, one after another: runs side by side would be in each other's way
             needs = run.experiment.needs
