@@ -1,6 +1,7 @@
 """From texts to examples: the functions of commands on data, vocabularies and caches."""
 
 from argparse import Namespace
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from t5xpg import arguments
@@ -91,3 +92,12 @@ def _examples(options: Namespace) -> None:
     else:
         raise UserError("Name what to show: TASK=wikitext_span_corruption, or EXP=byt5_tiny for its task.")
     examples.show(config, options.count, task=options.task, module_import=options.module_import, needs=needs)
+
+
+HANDLERS: Mapping[str, Callable[[Namespace], int | None]] = {
+    "data": _data,
+    "vocab": _vocab,
+    "tokens": _tokens,
+    "cache": _cache,
+    "examples": _examples,
+}

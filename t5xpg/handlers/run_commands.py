@@ -5,6 +5,7 @@ import json
 import os
 import sys
 from argparse import Namespace
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -216,3 +217,21 @@ def _convert_gin(options: Namespace) -> None:
 
     search, output = [Path(folder) for folder in options.search], arguments.path_of(options.output)
     convert_gin.write(Path(options.file), search, output, **arguments.values(options, "force", "partial"))
+
+
+HANDLERS: Mapping[str, Callable[[Namespace], int | None]] = {
+    "new": _new,
+    "check": _check,
+    "estimate": _estimate,
+    "plan": _plan,
+    "train": _train,
+    "record": _record,
+    "eval": _eval,
+    "infer": _infer,
+    "tune-decoding": _tune_decoding,
+    "significance": _significance,
+    "runs": _runs,
+    "export": _export,
+    "import": _import,
+    "convert-gin": _convert_gin,
+}

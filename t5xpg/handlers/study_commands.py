@@ -1,6 +1,7 @@
 """Many runs, and pages: the functions of the commands that publish, repeat, prove and show them."""
 
 from argparse import Namespace
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from t5xpg import arguments
@@ -128,3 +129,17 @@ def _proof(options: Namespace, name: str) -> tuple[list[str], Path]:
     overrides, files = arguments.overrides(options)
     typed = [*(f"--gin_file={file}" for file in files), *(f"--gin.{override}" for override in overrides)]
     return typed, arguments.run_directory(options, f"{experiment}_{name}")
+
+
+HANDLERS: Mapping[str, Callable[[Namespace], int | None]] = {
+    "demo": _demo,
+    "report": _report,
+    "site": _site,
+    "watch": _watch,
+    "reproduce": _reproduce,
+    "verify-claim": _verify_claim,
+    "sweep": _sweep,
+    "speedrun-check": _speedrun_check,
+    "prove-resume": _prove_resume,
+    "prove-hosts": _prove_hosts,
+}
