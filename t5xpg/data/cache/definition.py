@@ -57,13 +57,8 @@ def package_code(task: Any, digest: Digest) -> dict[str, str]:
 
 def package_digests(digest: Digest) -> dict[str, str]:
     """The SHA-256 of the files of this package that define the tasks of the table, by their names."""
-    return {f"{PACKAGE.name}/{path.relative_to(PACKAGE).as_posix()}": digest(path) for path in _package_files()}
-
-
-def _package_files() -> list[Path]:
-    """The files of this package that define the tasks of the table."""
-    paths = (path for pattern in _DEFINING for path in PACKAGE.glob(pattern))
-    return sorted(path for path in paths if path.name not in _NOT_DEFINING)
+    paths = sorted(path for pattern in _DEFINING for path in PACKAGE.glob(pattern) if path.name not in _NOT_DEFINING)
+    return {f"{PACKAGE.name}/{path.relative_to(PACKAGE).as_posix()}": digest(path) for path in paths}
 
 
 def _users_modules(task: Any, modules: Sequence[str]) -> dict[str, ModuleType]:
