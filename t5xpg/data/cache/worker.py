@@ -80,7 +80,7 @@ def _plan_task(task: Any, request: Mapping[str, Any], log: Report) -> dict[str, 
     entry: dict[str, Any] = {
         "task": task.name,
         "folder": seqio.get_task_dir_from_name(task.name),
-        "examples": _number_of_examples(task),
+        "examples": sources.number_of_examples((task, split) for split in task.splits),
         "package": {},
         "versions": record.versions(),
         "up_to_date": folder is not None,
@@ -101,18 +101,6 @@ def _plan_task(task: Any, request: Mapping[str, Any], log: Report) -> dict[str, 
     if differences := [*differences, *record.other_versions(cache_record, entry["versions"])]:
         raise record.refusal(folder, differences, command)
     return entry | {"definition": cache_record.definition, "package": cache_record.package}
-
-
-def _number_of_examples(task: Any) -> int | None:
-    """The number of examples in the source of a task; None if it is unknown for a split."""
-    from t5xpg.data.tasks import sources
-
-    try:
-        counts = [sources.number_of_examples(task, split) for split in task.splits]
-    except KeyError:  # num_input_examples of the source has other splits alone
-        return None
-    known = [count for count in counts if count is not None]
-    return sum(known) if len(known) == len(counts) else None
 
 
 def _checked_definition(task: Any, request: Mapping[str, Any], digest: definition.Digest) -> dict[str, Any]:

@@ -252,7 +252,7 @@ class DataService(Closing):
 
     def fits(self, config: DatasetConfig) -> list[LengthFit]:
         """The fit of each supervised task's first examples to its lengths and vocabulary. UserError as `describe`."""
-        return [LengthFit(**each) for each in self._process.request("fits", config=config.to_json())]
+        return list(self._process.request("fits", config=config.to_json()))
 
     def open(self, config: DatasetConfig, shards: Sequence[int] | None = None, prefetch: int = 2) -> Stream:
         """The stream of `config`, before its first batch. shards: the virtual shards to read, ascending; None for all.

@@ -9,6 +9,7 @@ from t5xpg.base.errors import UserError
 from t5xpg.data import data_process, late_imports
 from t5xpg.data.objectives.span_corruption import span_numbers
 from t5xpg.data.spec import DatasetConfig
+from t5xpg.data.stream import length_fit
 
 _Methods: TypeAlias = Mapping[str, Callable[..., Any]]
 
@@ -63,12 +64,10 @@ class Calls:
             "has_metrics": any(task.metric_fns or task.metric_objs for task in tasks),
         }
 
-    def fits(self, config: dict[str, Any]) -> list[dict[str, Any]]:
+    def fits(self, config: dict[str, Any]) -> list[length_fit.LengthFit]:
         """The fit of each supervised task's first examples to its lengths and vocabulary."""
-        from t5xpg.data.stream import first_examples
-
         dataset, provider = _find_provider(config)
-        return first_examples.measure(provider, dataset)
+        return length_fit.measure(provider, dataset)
 
     def open(self, config: dict[str, Any], shards: list[int]) -> dict[str, Any]:
         """Build a stream that stands before its first batch."""
@@ -149,12 +148,7 @@ def _examples(provider: Any, split: str) -> int | None:
     from t5xpg.data.tasks.providers import tasks_of
 
     tasks = {id(task.source): task for task in tasks_of(provider) if split in task.splits}
-    try:
-        counts = [sources.number_of_examples(task, split) for task in tasks.values()]
-    except KeyError:  # num_input_examples of a source has other splits alone
-        return None
-    known = [count for count in counts if count is not None]
-    return sum(known) if len(known) == len(counts) else None
+    return sources.number_of_examples((task, split) for task in tasks.values())
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import inspect
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import seqio
@@ -63,9 +63,14 @@ def is_prepared(task: seqio.Task) -> bool:
     return all(builder.is_prepared() for builder in _tfds_builders(task))
 
 
-def number_of_examples(task: seqio.Task, split: str) -> int | None:
-    """How many examples the source of a task has; None where that is not known."""
-    return task.num_input_examples(split) if is_prepared(task) else None
+def number_of_examples(splits: Iterable[tuple[seqio.Task, str]]) -> int | None:
+    """How many examples the sources of tasks have in these splits; None where that is not known of one."""
+    try:
+        counts = [task.num_input_examples(split) if is_prepared(task) else None for task, split in splits]
+    except KeyError:  # num_input_examples of a source has other splits alone
+        return None
+    known = [count for count in counts if count is not None]
+    return sum(known) if len(known) == len(counts) else None
 
 
 def require_prepared(task: seqio.Task) -> None:
