@@ -6,9 +6,8 @@ is called `<dataset>_<name>`: every dataset can be read with it, as `mine_span_c
 """
 
 import contextlib
-import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from t5xpg.base.errors import UserError, nearest
@@ -226,11 +225,9 @@ def _parts(dataset: str, objective: str, entry: NamedVocabulary) -> tuple[Part, 
     def name(ending: str) -> str:
         return task_name(dataset, ending, entry.suffix)
 
-    denoisers = {
-        end: one for one in UL2 if (end := f"{UL2_MIXTURE}_{one.name}") == objective or objective == UL2_MIXTURE
-    }
-    if denoisers:
-        return tuple(dataclasses.replace(one, name=name(end)) for end, one in denoisers.items())
+    if objective.startswith(UL2_MIXTURE):
+        ends = {f"{UL2_MIXTURE}_{one.name}": one for one in UL2}
+        return tuple(replace(one, name=name(end)) for end, one in ends.items() if objective in (end, UL2_MIXTURE))
     settings = entry.span_corruption if objective == SPAN_CORRUPTION else KINDS[objective]()
     return (Part(name(objective), settings),)
 
@@ -265,7 +262,7 @@ def entries_of(name: str, vocabulary: Vocabulary, keeps_lines: bool) -> list[Nam
     found = [NamedVocabulary(name, vocabulary, TOKENS_SPAN_CORRUPTION, leaves_out=() if keeps_lines else (NEXT_LINE,))]
     if vocabulary.sentinels != OWN:
         extra_ids = vocabulary.extra_ids + len(NAMED_TOKENS)
-        named = dataclasses.replace(vocabulary, extra_ids=extra_ids, named_tokens=NAMED_TOKENS)
+        named = replace(vocabulary, extra_ids=extra_ids, named_tokens=NAMED_TOKENS)
         found.append(NamedVocabulary(name, named, TOKENS_SPAN_CORRUPTION, leaves_out=PLAIN))
     return found
 

@@ -51,10 +51,7 @@ def measure(vocabulary: Vocabulary, folder: Path) -> dict[str, Any]:
     split = next(split for split in SPLITS if split_path(folder, split).is_file())
     counts: collections.Counter[str] = collections.Counter()
     seen, first_change = np.zeros(vocabulary.size, bool), None
-    with (
-        split_path(folder, split).open("rb") as file,
-        Progress(f"measure on {split}", None, "documents") as progress,
-    ):
+    with split_path(folder, split).open("rb") as file, Progress(f"measure on {split}", None, "documents") as progress:
         for line in file:
             kept = words_kept = True
             for text in texts_of_line(line):

@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,6 @@ class HuggingFaceVocabulary(seqio.Vocabulary):
             raise UserError(f"A HuggingFaceVocabulary is made of a tokenizer.json, not of {vocabulary.kind}.")
         super().__init__(extra_ids=vocabulary.extra_ids)
         self.vocabulary = vocabulary
-        self.tokenizer_file = str(vocabulary.model_file)
 
     @property
     def eos_id(self) -> int | None:
@@ -77,7 +75,7 @@ class HuggingFaceVocabulary(seqio.Vocabulary):
         return hash(self.vocabulary)
 
     def __str__(self) -> str:
-        return f"HuggingFaceVocabulary(file={self.tokenizer_file}, extra_ids={self.extra_ids})"
+        return f"HuggingFaceVocabulary(file={self.vocabulary.model_file}, extra_ids={self.extra_ids})"
 
 
 class _Named:
@@ -159,9 +157,3 @@ def from_seqio(vocabulary: seqio.Vocabulary) -> Vocabulary:
         "seqio.SentencePieceVocabulary, t5xpg.data.vocab.seqio_vocabularies.HuggingFaceVocabulary or, for ids that are "
         "no text, seqio.PassThroughVocabulary."
     )
-
-
-def model_file_of(vocabulary: seqio.Vocabulary) -> Path | None:
-    """The file of a vocabulary's model; None for one without."""
-    name = getattr(vocabulary, "sentencepiece_model_file", None) or getattr(vocabulary, "tokenizer_file", None)
-    return Path(str(name)) if name else None
