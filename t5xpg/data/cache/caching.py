@@ -151,15 +151,12 @@ def checked_record(
     cache_record = record.read(folder, command)
     if cache_record is None:
         return None
-    record.check_files(folder, cache_record, command)
     then = cache_record.definition
     splits = {split: [{"sha256": sha256}] for split, sha256 in export.items()}
     features = {name: {**feature, "vocabulary": vocabulary} for name, feature in then["features"].items()}
     now = then | {"source": {**then["source"], "splits": splits}, "features": features}
     package = package_digests(functools.partial(digest_memory.digest, folder.parent))
-    differences = record.differences(cache_record, now, package)
-    if differences := [*differences, *record.other_versions(cache_record, record.versions())]:
-        raise record.refusal(folder, differences, command)
+    record.check(folder, cache_record, now, package, command)
     return cache_record
 
 

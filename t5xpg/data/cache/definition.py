@@ -159,16 +159,12 @@ def _source(task: Any, split: str, digest: Digest) -> list[Any] | str:
 
 def _file(name: str, digest: Digest) -> dict[str, Any] | None:
     """The size and digest of a file, or the size and time of one in a bucket; None if it is missing."""
-    if "://" in name:
-        import tensorflow as tf
+    from t5xpg.data.tasks.sources import stat_of
 
-        try:
-            stat = tf.io.gfile.stat(name)
-        except tf.errors.OpError as error:
-            raise UserError(f"{name} cannot be looked at: {error}") from None
-        return None if stat.is_directory else {"bytes": stat.length, "modified": stat.mtime_nsec}
-    path = Path(name)
-    return {"bytes": path.stat().st_size, "sha256": digest(path)} if path.is_file() else None
+    if (stat := stat_of(name)) is None:
+        return None
+    identity = {"modified": stat.modified} if "://" in name else {"sha256": digest(Path(name))}
+    return {"bytes": stat.size, **identity}
 
 
 def describe(step: Any) -> Any:

@@ -72,14 +72,23 @@ def read(folder: Path, command: str | None = None) -> Record | None:
     return record
 
 
-def check_files(folder: Path, record: Record, command: str) -> None:
-    """Raise UserError, naming files, if a cache's files are not those that were written. command: what to type."""
+def check(
+    folder: Path, record: Record, definition: Mapping[str, Any], package: Mapping[str, str], command: str
+) -> None:
+    """Raise UserError if a cache's files are not those that were written, naming them, or if it was made from another
+    definition or with other versions of libraries. command: what to type."""
     digests.check(
         folder,
         record.files,
         f"The cache of {record.definition['task']} is not as it was made",
         f"To make it again, type: {command}",
     )
+    found = [*differences(record, definition, package), *other_versions(record, versions())]
+    if found:
+        more = [f"and {len(found) - _MAX_SHOWN} more"] if len(found) > _MAX_SHOWN else []
+        head = f"The cache in {folder} was made from something else than the task is now:"
+        listed = "\n  ".join([head, *found[:_MAX_SHOWN], *more])
+        raise UserError(f"{listed}\nTo make it again from what there is now, type: {command}")
 
 
 def versions() -> dict[str, str]:
@@ -114,14 +123,6 @@ def _code_differences(then: Mapping[str, str | None], now: Mapping[str, str | No
         for name in sorted({*then, *now})
         if then.get(name) != now.get(name)
     ]
-
-
-def refusal(folder: Path, differences: Sequence[str], command: str) -> UserError:
-    """The error for a cache that was made from another definition. differences: phrases. command: what to type."""
-    more = [f"and {len(differences) - _MAX_SHOWN} more"] if len(differences) > _MAX_SHOWN else []
-    head = f"The cache in {folder} was made from something else than the task is now:"
-    listed = "\n  ".join([head, *differences[:_MAX_SHOWN], *more])
-    return UserError(f"{listed}\nTo make it again from what there is now, type: {command}")
 
 
 def _leaves(then: Any, now: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any, Any]]:

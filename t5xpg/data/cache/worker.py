@@ -96,10 +96,7 @@ def _plan_task(task: Any, request: Mapping[str, Any], log: Report) -> dict[str, 
         if request["only_missing"] and not request["force"] and _REMOTE in (task.cache_dir or ""):
             return entry | _remote_cache(task)
         return entry | {"definition": definition_now, "package": definition.package_code(task, digest)}
-    record.check_files(folder, cache_record, command)
-    differences = record.differences(cache_record, definition_now, definition.package_code(task, digest))
-    if differences := [*differences, *record.other_versions(cache_record, entry["versions"])]:
-        raise record.refusal(folder, differences, command)
+    record.check(folder, cache_record, definition_now, definition.package_code(task, digest), command)
     return entry | {"definition": cache_record.definition, "package": cache_record.package}
 
 

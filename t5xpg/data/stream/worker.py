@@ -2,16 +2,13 @@
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from typing import Any
 
 from t5xpg.base.errors import UserError
 from t5xpg.data import data_process, late_imports
 from t5xpg.data.objectives.span_corruption import span_numbers
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.stream import length_fit
-
-_Methods: TypeAlias = Mapping[str, Callable[..., Any]]
 
 
 class Calls:
@@ -27,15 +24,9 @@ class Calls:
         from t5xpg.data.stream import pipeline  # noqa: F401
         from t5xpg.data.tasks import registered  # noqa: F401
 
-        self.calls: data_process.Calls = {
-            "describe": self.describe,
-            "fits": self.fits,
-            "open": self.open,
-            "evaluator": self.evaluator,
-            "call_opened": self.call_opened,
-            "close": self.close,
-        }
-        self._opened: dict[int, _Methods] = {}  # of streams and evaluators
+        names = ("describe", "fits", "open", "evaluator", "call_opened", "close")
+        self.calls: data_process.Calls = {name: getattr(self, name) for name in names}
+        self._opened: dict[int, Any] = {}  # streams and evaluators
         self._numbers = itertools.count()
 
     def describe(self, config: dict[str, Any]) -> dict[str, Any]:
@@ -75,14 +66,8 @@ class Calls:
 
         dataset, provider = _find_provider(config)
         stream = ShardedBatches(provider, dataset, shards)
-        methods: _Methods = {
-            "next": stream.next,
-            "save": stream.save,
-            "restore": stream.restore,
-            "rewind": stream.rewind,
-        }
         vocab_size = _vocabulary_size(provider, dataset)
-        return {"opened": self._keep(methods), "vocab_size": vocab_size, "identity": stream.identity}
+        return {"opened": self._keep(stream), "vocab_size": vocab_size, "identity": stream.identity}
 
     def evaluator(self, config: dict[str, Any]) -> dict[str, Any]:
         """Read the examples of the tasks that have metrics."""
@@ -90,18 +75,17 @@ class Calls:
 
         dataset, provider = _find_provider(config)
         one = TaskEvaluator(provider, dataset)
-        methods: _Methods = {"begin": one.begin, "next": one.next, "measure": one.measure, "trivial": one.trivial}
         tasks = {name: {"examples": one.examples(name), "kinds": one.kinds[name]} for name in one.tasks}
-        return {"opened": self._keep(methods), "tasks": tasks, "vocab_size": _vocabulary_size(provider, dataset)}
+        return {"opened": self._keep(one), "tasks": tasks, "vocab_size": _vocabulary_size(provider, dataset)}
 
-    def _keep(self, methods: _Methods) -> int:
+    def _keep(self, opened: Any) -> int:
         number = next(self._numbers)
-        self._opened[number] = methods
+        self._opened[number] = opened
         return number
 
     def call_opened(self, opened: int, method: str, **values: Any) -> Any:
         """The result of a method of a stream or of an evaluator."""
-        return self._opened[opened][method](**values)
+        return getattr(self._opened[opened], method)(**values)
 
     def close(self, opened: int) -> None:
         """Forget a stream, or the examples of an evaluator."""

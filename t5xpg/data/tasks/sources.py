@@ -8,7 +8,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import seqio
 import tensorflow as tf
@@ -19,6 +19,28 @@ from t5xpg.data.text import hugging_face
 from t5xpg.data.text.lines import string_in
 
 _ARGUMENTS = ["split", "shuffle_files", "seed"]
+
+
+class Stat(NamedTuple):
+    """A file's entry in the file system."""
+
+    size: int
+    modified: int  # nanoseconds since 1970
+    inode: int  # 0 where the file system has none
+
+
+def stat_of(path: str) -> Stat | None:
+    """A file's present entry; None if it is missing."""
+    try:
+        if "://" not in path:
+            local = os.stat(path)
+            return Stat(local.st_size, local.st_mtime_ns, local.st_ino) if os.path.isfile(path) else None
+        remote = tf.io.gfile.stat(path)
+        return None if remote.is_directory else Stat(int(remote.length), int(remote.mtime_nsec), 0)
+    except (FileNotFoundError, NotADirectoryError, tf.errors.NotFoundError):
+        return None
+    except (OSError, tf.errors.OpError) as error:  # a folder that may no longer be read, a network that is away
+        raise UserError(f"{path} cannot be looked at: {error}") from error
 
 
 def check_arguments(task: seqio.Task) -> None:

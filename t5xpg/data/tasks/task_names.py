@@ -182,25 +182,18 @@ def known_tasks(
     """All tasks of the table by name: those of exports and vocabularies below `data_dir`, of datasets that are known by
     name, and of TensorFlow Datasets. fields, planned: exports and vocabularies that are to be made."""
     entries = (*vocabularies(data_dir), *planned)
-    known = dataset_fields(data_dir, fields or {})
+    known = {name: dataset.fields for name, dataset in built_in().items()} | dict(fields or {})
+    for name, folder in find_manifests(data_dir).items():
+        if NAME.fullmatch(name):  # others were not made by an export
+            known.setdefault(name, TEXT)
+            with contextlib.suppress(UserError):  # reported where the export is read
+                known[name] = read_manifest(folder).fields
     # `a_prefix_lm` is of the dataset `a`, not `a_prefix`
     listed = [row for dataset in sorted(known, key=len) for row in rows(dataset, entries, known[dataset])]
     found: dict[str, KnownTask] = {}
     for row in [*listed, *tfds_rows(entries)]:
         found.setdefault(row.name, row)
     return found
-
-
-def dataset_fields(data_dir: Path, planned: Mapping[str, Sequence[str]]) -> dict[str, Sequence[str]]:
-    """The fields of a row, by dataset: of datasets that are known by name, of exports, and of planned exports."""
-    fields: dict[str, Sequence[str]] = {name: dataset.fields for name, dataset in built_in().items()}
-    fields |= planned
-    for name, folder in find_manifests(data_dir).items():
-        if NAME.fullmatch(name):  # others were not made by an export
-            fields.setdefault(name, TEXT)
-            with contextlib.suppress(UserError):  # reported where the export is read
-                fields[name] = read_manifest(folder).fields
-    return fields
 
 
 def _supervised(

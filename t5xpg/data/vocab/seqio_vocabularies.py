@@ -39,12 +39,11 @@ class HuggingFaceVocabulary(seqio.Vocabulary):
     def _encode(self, s: str) -> Sequence[int]:
         return self.vocabulary.encode_plain(s)
 
-    def _decode(self, ids: Iterable[int]) -> str:
-        return self.vocabulary.decode(ids)
-
     def decode(self, ids: Iterable[int]) -> str:
         """The text up to the first end token; sentinels, which SeqIO takes for unknown tokens, stay what they are."""
-        return self._decode(np.asarray(ids).tolist())
+        return self.vocabulary.decode(ids)
+
+    _decode = decode
 
     def _encode_tf(self, s: tf.Tensor) -> tf.Tensor:
         def ids_of_bytes(text: Any) -> np.ndarray:
@@ -56,17 +55,16 @@ class HuggingFaceVocabulary(seqio.Vocabulary):
         return ids
 
     def decode_tf(self, ids: tf.Tensor) -> tf.Tensor:
-        return self._decode_tf(ids)
-
-    def _decode_tf(self, ids: tf.Tensor) -> tf.Tensor:
         def texts_of_rows(ids: np.ndarray) -> Any:
             if ids.ndim == 1:
-                return self._decode(ids.tolist()).encode("utf-8")
-            return np.array([self._decode(row).encode("utf-8") for row in ids.tolist()], object)
+                return self.decode(ids).encode("utf-8")
+            return np.array([self.decode(row).encode("utf-8") for row in ids], object)
 
         texts = tf.numpy_function(texts_of_rows, [ids], tf.string, stateful=False)
         texts.set_shape(ids.shape[:-1])
         return texts
+
+    _decode_tf = decode_tf
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, HuggingFaceVocabulary) and self.vocabulary == other.vocabulary
