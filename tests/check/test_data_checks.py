@@ -175,8 +175,7 @@ class Service:
     """The data process's answers, in this one."""
 
     def describe(self, dataset: DatasetConfig) -> TaskDescription:
-        found = worker.Calls.describe(object.__new__(worker.Calls), dataset.to_json())
-        return TaskDescription.from_json(found, Vocabulary.from_json(found["vocabulary"]))
+        return worker.Calls.describe(object.__new__(worker.Calls), dataset.to_json())
 
     def fits(self, dataset: DatasetConfig) -> list[LengthFit]:
         provider = worker._find_provider(dataset.to_json())[1]

@@ -1,6 +1,5 @@
 """The calls of the data process that streams: `python -m t5xpg.data.stream.worker <file descriptor>`."""
 
-import dataclasses
 import itertools
 from typing import Any
 
@@ -9,6 +8,8 @@ from t5xpg.data import data_process, late_imports
 from t5xpg.data.objectives.span_corruption import span_numbers
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.stream import length_fit
+from t5xpg.data.stream.client import TaskDescription
+from t5xpg.data.stream.remote_evaluator import EvaluatedTask
 
 
 class Calls:
@@ -29,7 +30,7 @@ class Calls:
         self._opened: dict[int, Any] = {}  # streams and evaluators
         self._numbers = itertools.count()
 
-    def describe(self, config: dict[str, Any]) -> dict[str, Any]:
+    def describe(self, config: dict[str, Any]) -> TaskDescription:
         """Facts about a task or mixture, known before it is read."""
         from t5xpg.data.tasks import providers
         from t5xpg.data.vocab.seqio_vocabularies import from_seqio
@@ -43,17 +44,16 @@ class Calls:
         if other := next((name for name, vocabulary in others if vocabulary != first[1]), None):
             raise UserError(f"The {first[0]} have another vocabulary than the {other}: T5 shares one.")
         tasks = [task for task in providers.tasks_of(provider) if dataset.split in task.splits]
-        spans = span_numbers([providers.objective_of(task) for task in tasks], dataset.task_feature_lengths)
-        return {
-            "name": provider.name,
-            "tasks": [task.name for task in tasks],
-            "splits": sorted(provider.splits),
-            "cached": all(providers.reads_cache(task, dataset) for task in tasks),
-            "examples": {split: _examples(provider, split) for split in sorted(provider.splits)},
-            "vocabulary": from_seqio(first[1]).to_json(),
-            "objective": None if spans is None else dataclasses.asdict(spans),
-            "has_metrics": any(task.metric_fns or task.metric_objs for task in tasks),
-        }
+        return TaskDescription(
+            name=provider.name,
+            tasks=tuple(task.name for task in tasks),
+            splits=tuple(sorted(provider.splits)),
+            cached=all(providers.reads_cache(task, dataset) for task in tasks),
+            examples={split: _examples(provider, split) for split in sorted(provider.splits)},
+            vocabulary=from_seqio(first[1]),
+            objective=span_numbers([providers.objective_of(task) for task in tasks], dataset.task_feature_lengths),
+            has_metrics=any(task.metric_fns or task.metric_objs for task in tasks),
+        )
 
     def fits(self, config: dict[str, Any]) -> list[length_fit.LengthFit]:
         """The fit of each supervised task's first examples to its lengths and vocabulary."""
@@ -75,7 +75,7 @@ class Calls:
 
         dataset, provider = _find_provider(config)
         one = TaskEvaluator(provider, dataset)
-        tasks = {name: {"examples": one.examples(name), "kinds": one.kinds[name]} for name in one.tasks}
+        tasks = tuple(EvaluatedTask(name, one.examples(name), tuple(one.kinds[name])) for name in one.tasks)
         return {"opened": self._keep(one), "tasks": tasks, "vocab_size": _vocabulary_size(provider, dataset)}
 
     def _keep(self, opened: Any) -> int:
