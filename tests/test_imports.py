@@ -44,8 +44,8 @@ TENSORFLOW = {"tensorflow", "tensorflow_text", "tensorflow_datasets", "seqio", "
 WITH_TENSORFLOW = {
     *("t5xpg.tasks", "t5xpg.exchange.t5x.engine_tasks", "t5xpg.data.preprocessors"),
     "t5xpg.data.vocab.seqio_vocabularies",
-    *(f"t5xpg.data.cache.{name}" for name in ("beam", "local", "local_format", "worker")),
-    *(f"t5xpg.data.stream.{name}" for name in ("evaluator", "first_examples", "pipeline", "source_files", "worker")),
+    *(f"t5xpg.data.cache.{name}" for name in ("beam", "byte_examples", "local", "worker")),
+    *(f"t5xpg.data.stream.{name}" for name in ("evaluator", "pipeline", "source_files", "worker")),
     *(f"t5xpg.data.tasks.{name}" for name in ("feature_converters", "labelled", "providers", "registered", "steps")),
     *(f"t5xpg.data.tasks.{name}" for name in ("shared_cache", "sources", "table")),
 }

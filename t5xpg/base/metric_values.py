@@ -5,7 +5,6 @@ hold them as JSON (`to_record`); `run.records.TensorBoardWriter` writes them as 
 """
 
 import hashlib
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
@@ -82,27 +81,6 @@ def format_value(value: MetricValue) -> str:
         return f"{value:.4g}"
     shape = " x ".join(map(str, next(iter(vars(value).values())).shape))
     return f"{type(value).__name__.lower()} of {shape}"
-
-
-def pack(values: Mapping[str, MetricValue]) -> dict[str, Any]:
-    """The values as JSON with arrays in it; `unpack` turns them back."""
-    message: dict[str, Any] = dict(values)
-    for name, value in values.items():
-        if isinstance(value, Histogram | Image | Generic):
-            array, more = vars(value).values()
-            message[name] = [type(value).__name__, array, more.decode("latin-1") if isinstance(more, bytes) else more]
-    return message
-
-
-def unpack(message: Mapping[str, Any]) -> dict[str, MetricValue]:
-    """The values that `pack` was called on."""
-    return {name: _unpack_value(*value) if isinstance(value, list) else value for name, value in message.items()}
-
-
-def _unpack_value(kind: str, array: np.ndarray, more: Any) -> MetricValue:
-    if kind == "Generic":
-        return Generic(array, more.encode("latin-1"))
-    return (Histogram if kind == "Histogram" else Image)(array, more)
 
 
 def _summary(array: np.ndarray) -> dict[str, Any]:

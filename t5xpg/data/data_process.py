@@ -66,7 +66,9 @@ class DataProcess:
     def __init__(
         self, module: str, *, data_dir: Path | None = None, cache_dir: Path | None = None, log: Path | None = None
     ) -> None:
-        self._output: BinaryIO = tempfile.TemporaryFile() if log is None else _open_log(log)  # noqa: SIM115
+        if log is not None:
+            log.parent.mkdir(parents=True, exist_ok=True)
+        self._output: BinaryIO = tempfile.TemporaryFile() if log is None else log.open("w+b")  # noqa: SIM115
         self._connection, worker_end = Pipe()
         python_path = filter(None, [str(paths.PACKAGE.parent), os.environ.get("PYTHONPATH")])
         environment = _ENVIRONMENT | {
@@ -174,11 +176,6 @@ class DataProcess:
     def _last_lines(self) -> str:
         lines = last_lines(self._output, _TAIL_LINES)
         return "\n  ".join(["Its last lines:", *lines]) if lines else "It printed nothing."
-
-
-def _open_log(log: Path) -> BinaryIO:
-    log.parent.mkdir(parents=True, exist_ok=True)
-    return log.open("w+b")
 
 
 def serve(start: Callable[[Report], Calls]) -> None:

@@ -13,6 +13,8 @@ Options are keyword arguments: `functools.partial(bleu, tokenize="13a")`.
 docs/metrics.md has a table of them. Importing this module loads no library: that is done when a metric is computed.
 """
 
+import importlib
+import inspect
 import itertools
 import math
 import operator
@@ -22,6 +24,8 @@ import string
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
+
+from t5xpg.base.errors import UserError, nearest
 
 # One text, or several that are equally right.
 Target = str | Sequence[str]
@@ -311,3 +315,34 @@ def _corpus_score(metric: Any, targets: Sequence[Target], predictions: Sequence[
 def reference_streams(targets: Sequence[Target]) -> list[list[str | None]]:
     """References in sacrebleu's form: the first of all examples, then the second of all, …; None for a missing one."""
     return [list(stream) for stream in itertools.zip_longest(*map(references_of, targets))]
+
+
+_ARGUMENTS = (["targets", "predictions"], ["targets", "scores"])
+
+
+def metric_of(name: str) -> Callable[..., Any]:
+    """The metric function of a name in METRICS: of one here, or of "module.function" in SeqIO's signature. Raises
+    UserError for an unknown name."""
+    check_metric_name(name)
+    module, _, function = name.rpartition(".")
+    try:
+        metric: Callable[..., Any] = getattr(importlib.import_module(module or __name__), function)
+    except (ModuleNotFoundError, AttributeError) as error:
+        raise UserError(f"METRICS names {name}, which Python does not find: {error}.") from error
+    if not _is_metric(metric):
+        raise UserError(f"METRICS names {name}: expected a function of (targets, predictions) or (targets, scores).")
+    return metric
+
+
+def check_metric_name(name: str) -> None:
+    """Raise UserError, with the nearest names, for a name without a module that is not of a metric."""
+    known = {metric for metric, value in globals().items() if not metric.startswith("_") and _is_metric(value)}
+    if "." not in name and name not in known:
+        raise UserError(f"METRICS names {name}, which is no function of {__name__}.{nearest(name, known)}")
+
+
+def _is_metric(function: Any) -> bool:
+    try:
+        return list(inspect.signature(function).parameters)[:2] in _ARGUMENTS
+    except (TypeError, ValueError):  # no function, or one that does not say its parameters
+        return False

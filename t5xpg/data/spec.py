@@ -11,7 +11,7 @@ from t5xpg.base.errors import UserError, nearest
 from t5xpg.base.seeds import check_seed
 from t5xpg.data import objectives
 from t5xpg.data.batch import ENC_DEC, PREFIX_LM, BatchSpec, layout_of, longest_array
-from t5xpg.data.metric_names import check_metric_name
+from t5xpg.data.metrics import check_metric_name
 from t5xpg.data.objectives import Objective, SpanCorruption
 
 # SpanCorruption: gin files know it as `spec.SpanCorruption`
@@ -55,17 +55,10 @@ class DatasetConfig:
     metrics: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in (
-            "mixture_or_task_name",
-            "split",
-        ):  # names of files are made of them: they may not lead out of folders
+        for name in ("mixture_or_task_name", "split"):
             value = getattr(self, name)
-            if (
-                not isinstance(value, str)
-                or not value.strip(" .")
-                or not value.isprintable()
-                or set("/\\") & set(value)
-            ):
+            is_name = isinstance(value, str) and value.strip(" .") and value.isprintable()
+            if not is_name or set("/\\") & set(value):  # files are named so: they may not lead out of folders
                 raise UserError(f"DatasetConfig.{name} is {value!r}: expected a name, without a path.")
         if not isinstance(self.task_feature_lengths, Mapping):
             raise UserError(

@@ -31,7 +31,7 @@ from t5xpg.data.objectives import (
 )
 from t5xpg.data.objectives.objective import sentinels_problem
 from t5xpg.data.spec import DatasetConfig
-from t5xpg.data.stream import first_examples, worker
+from t5xpg.data.stream import length_fit, worker
 from t5xpg.data.stream.client import TaskDescription
 from t5xpg.data.stream.length_fit import LengthFit
 from t5xpg.data.tasks.steps import output_features
@@ -175,12 +175,11 @@ class Service:
     """The data process's answers, in this one."""
 
     def describe(self, dataset: DatasetConfig) -> TaskDescription:
-        found = worker.Calls.describe(object.__new__(worker.Calls), dataset.to_json())
-        return TaskDescription.from_json(found, Vocabulary.from_json(found["vocabulary"]))
+        return worker.Calls.describe(object.__new__(worker.Calls), dataset.to_json())
 
     def fits(self, dataset: DatasetConfig) -> list[LengthFit]:
         provider = worker._find_provider(dataset.to_json())[1]
-        return [LengthFit(**one) for one in first_examples.measure(provider, dataset)]
+        return length_fit.measure(provider, dataset)
 
 
 def test_a_mixture_that_is_not_cached_yet_says_what_is_cut() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from t5xpg.base import paths
 from t5xpg.data.spec import DatasetConfig
-from t5xpg.data.stream import first_examples
+from t5xpg.data.stream import length_fit
 from t5xpg.data.stream.length_fit import LengthFit
 from t5xpg.data.tasks import providers
 from t5xpg.data.tasks.table import register_tasks
@@ -102,7 +102,7 @@ class InProcess:
     def __exit__(self, *_: object) -> None: ...
 
     def fits(self, dataset: DatasetConfig) -> list[LengthFit]:
-        return [LengthFit(**one) for one in first_examples.measure(providers.find_provider(dataset), dataset)]
+        return length_fit.measure(providers.find_provider(dataset), dataset)
 
 
 def test_ids_and_lengths_are_those_of_the_task(experiments: Path, monkeypatch: pytest.MonkeyPatch) -> None:

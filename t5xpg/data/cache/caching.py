@@ -73,7 +73,8 @@ def cache_task(
         "staging": staging,
         "force": force,
     }
-    remedy = f"Make room, or name a cache folder elsewhere (T5XPG_CACHE_DIR=…), and type: {_command(request)}"
+    command = cache_command(task, module_import, force)
+    remedy = f"Make room, or name a cache folder elsewhere (T5XPG_CACHE_DIR=…), and type: {command}"
     with files.room_for(f"the cache of {task}", cache_dir, remedy):
         cache_dir.mkdir(parents=True, exist_ok=True)
         for folder in {cache_dir, (cache_dir / task.replace(":", "/")).parent}:
@@ -84,10 +85,6 @@ def cache_task(
     definitions = {entry["task"]: entry["definition"] for entry in plan}
     answer: dict[str, Any] = definitions.get(task, definitions)
     return answer
-
-
-def _command(request: Mapping[str, Any]) -> str:
-    return cache_command(request["task"], request["module_import"], request["force"])
 
 
 def _update_caches(
@@ -154,17 +151,12 @@ def checked_record(
     cache_record = record.read(folder, command)
     if cache_record is None:
         return None
-    record.check_files(folder, cache_record, command)
+    then = cache_record.definition
     splits = {split: [{"sha256": sha256}] for split, sha256 in export.items()}
-    digest = functools.partial(digest_memory.digest, folder.parent)
-    differences = [
-        *record.text_differences(cache_record.definition["source"]["splits"], splits),
-        *record.vocabulary_differences(cache_record.definition["features"], vocabulary),
-        *record.code_differences(cache_record.package, package_digests(digest)),
-        *record.other_versions(cache_record, record.versions()),
-    ]
-    if differences:
-        raise record.refusal(folder, differences, command)
+    features = {name: {**feature, "vocabulary": vocabulary} for name, feature in then["features"].items()}
+    now = then | {"source": {**then["source"], "splits": splits}, "features": features}
+    package = package_digests(functools.partial(digest_memory.digest, folder.parent))
+    record.check(folder, cache_record, now, package, command)
     return cache_record
 
 

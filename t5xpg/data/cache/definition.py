@@ -57,13 +57,8 @@ def package_code(task: Any, digest: Digest) -> dict[str, str]:
 
 def package_digests(digest: Digest) -> dict[str, str]:
     """The SHA-256 of the files of this package that define the tasks of the table, by their names."""
-    return {f"{PACKAGE.name}/{path.relative_to(PACKAGE).as_posix()}": digest(path) for path in _package_files()}
-
-
-def _package_files() -> list[Path]:
-    """The files of this package that define the tasks of the table."""
-    paths = (path for pattern in _DEFINING for path in PACKAGE.glob(pattern))
-    return sorted(path for path in paths if path.name not in _NOT_DEFINING)
+    paths = sorted(path for pattern in _DEFINING for path in PACKAGE.glob(pattern) if path.name not in _NOT_DEFINING)
+    return {f"{PACKAGE.name}/{path.relative_to(PACKAGE).as_posix()}": digest(path) for path in paths}
 
 
 def _users_modules(task: Any, modules: Sequence[str]) -> dict[str, ModuleType]:
@@ -164,16 +159,12 @@ def _source(task: Any, split: str, digest: Digest) -> list[Any] | str:
 
 def _file(name: str, digest: Digest) -> dict[str, Any] | None:
     """The size and digest of a file, or the size and time of one in a bucket; None if it is missing."""
-    if "://" in name:
-        import tensorflow as tf
+    from t5xpg.data.tasks.sources import stat_of
 
-        try:
-            stat = tf.io.gfile.stat(name)
-        except tf.errors.OpError as error:
-            raise UserError(f"{name} cannot be looked at: {error}") from None
-        return None if stat.is_directory else {"bytes": stat.length, "modified": stat.mtime_nsec}
-    path = Path(name)
-    return {"bytes": path.stat().st_size, "sha256": digest(path)} if path.is_file() else None
+    if (stat := stat_of(name)) is None:
+        return None
+    identity = {"modified": stat.modified} if "://" in name else {"sha256": digest(Path(name))}
+    return {"bytes": stat.size, **identity}
 
 
 def describe(step: Any) -> Any:

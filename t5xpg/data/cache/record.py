@@ -2,7 +2,7 @@
 and the digests of its files. A cache is used only if that is the task's definition now, by `differences`."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -72,14 +72,23 @@ def read(folder: Path, command: str | None = None) -> Record | None:
     return record
 
 
-def check_files(folder: Path, record: Record, command: str) -> None:
-    """Raise UserError, naming files, if a cache's files are not those that were written. command: what to type."""
+def check(
+    folder: Path, record: Record, definition: Mapping[str, Any], package: Mapping[str, str], command: str
+) -> None:
+    """Raise UserError if a cache's files are not those that were written, naming them, or if it was made from another
+    definition or with other versions of libraries. command: what to type."""
     digests.check(
         folder,
         record.files,
         f"The cache of {record.definition['task']} is not as it was made",
         f"To make it again, type: {command}",
     )
+    found = [*differences(record, definition, package), *other_versions(record, versions())]
+    if found:
+        more = [f"and {len(found) - _MAX_SHOWN} more"] if len(found) > _MAX_SHOWN else []
+        head = f"The cache in {folder} was made from something else than the task is now:"
+        listed = "\n  ".join([head, *found[:_MAX_SHOWN], *more])
+        raise UserError(f"{listed}\nTo make it again from what there is now, type: {command}")
 
 
 def versions() -> dict[str, str]:
@@ -101,36 +110,19 @@ def differences(record: Record, definition: Mapping[str, Any], package: Mapping[
     then, now = record.definition["code"], definition["code"]
     shared = then.keys() & now.keys() or {*then, *now}
     codes = ({name: code.get(name) for name in shared} for code in (then, now))
-    phrases = _phrases(_leaves(record.definition | {"code": {}}, {**definition, "code": {}}, ()))
-    return [*phrases, *code_differences(*codes), *code_differences(record.package, package)]
+    leaves = _leaves(record.definition | {"code": {}}, {**definition, "code": {}}, ())
+    # sizes are left out: where a file's size differs, its sha256 differs, too
+    phrases = [_phrase(*leaf) for leaf in leaves if leaf[0][:2] != ("source", "splits") or leaf[0][-1] != "bytes"]
+    return [*phrases, *_code_differences(*codes), *_code_differences(record.package, package)]
 
 
-def code_differences(then: Mapping[str, str | None], now: Mapping[str, str | None]) -> list[str]:
+def _code_differences(then: Mapping[str, str | None], now: Mapping[str, str | None]) -> list[str]:
     """A phrase for each file or module whose digest differs, as in `differences`."""
     return [
         f"the code {name}: {_text(then.get(name))}, now {_text(now.get(name))}"
         for name in sorted({*then, *now})
         if then.get(name) != now.get(name)
     ]
-
-
-def text_differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """A phrase for each split of a definition's source whose text differs, as in `differences`."""
-    return _phrases(_leaves(then, now, ("source", "splits")))
-
-
-def vocabulary_differences(features: Mapping[str, Any], vocabulary: Mapping[str, Any]) -> list[str]:
-    """A phrase for each value that differs between a vocabulary and those of a definition's features."""
-    expected = {name: {**feature, "vocabulary": vocabulary} for name, feature in features.items()}
-    return _phrases(_leaves(features, expected, ("features",)))
-
-
-def refusal(folder: Path, differences: Sequence[str], command: str) -> UserError:
-    """The error for a cache that was made from another definition. differences: phrases. command: what to type."""
-    more = [f"and {len(differences) - _MAX_SHOWN} more"] if len(differences) > _MAX_SHOWN else []
-    head = f"The cache in {folder} was made from something else than the task is now:"
-    listed = "\n  ".join([head, *differences[:_MAX_SHOWN], *more])
-    return UserError(f"{listed}\nTo make it again from what there is now, type: {command}")
 
 
 def _leaves(then: Any, now: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any, Any]]:
@@ -151,11 +143,6 @@ def _leaves(then: Any, now: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[
             yield from _leaves(old, new, path if len(then) == 1 else (*path, str(number + 1)))
     else:
         yield path, then, now
-
-
-def _phrases(leaves: Iterable[tuple[tuple[str, ...], Any, Any]]) -> list[str]:
-    # sizes are left out: where a file's size differs, its sha256 differs, too
-    return [_phrase(*leaf) for leaf in leaves if leaf[0][:2] != ("source", "splits") or leaf[0][-1] != "bytes"]
 
 
 def _phrase(path: tuple[str, ...], then: Any, now: Any) -> str:

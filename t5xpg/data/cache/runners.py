@@ -13,11 +13,9 @@ BEAM = "FnApiRunner"
 
 @dataclass(frozen=True)
 class Runner:
-    """A runner. selector: its name for Beam. package: a module that it imports. install: what to install for that.
-    options: those that it needs. remote: whether its workers cannot read this machine's folders.
-    """
+    """A runner. package: a module that it imports. install: what to install for that. options: those that it needs.
+    remote: whether its workers cannot read this machine's folders."""
 
-    selector: str
     package: str | None = None
     install: str = ""
     options: tuple[str, ...] = ()
@@ -25,10 +23,9 @@ class Runner:
 
 
 RUNNERS = {
-    **{name: Runner(name) for name in (BEAM, "DirectRunner", "PrismRunner", "FlinkRunner", "SparkRunner")},
-    "PortableRunner": Runner("PortableRunner", options=("--job_endpoint",)),
+    **{name: Runner() for name in (BEAM, "DirectRunner", "PrismRunner", "FlinkRunner", "SparkRunner")},
+    "PortableRunner": Runner(options=("--job_endpoint",)),
     "DataflowRunner": Runner(
-        "DataflowRunner",
         "google.cloud.dataflow_v1beta3",
         "'apache-beam[gcp]'",
         options=("--project", "--region", "--temp_location"),
@@ -63,4 +60,4 @@ def resolve_runner(name: str, options: Sequence[str], staging: str | None) -> st
             f"The workers of RUNNER={name} see no folder of this machine: name one that they and this machine can "
             "write, STAGING=gs://bucket/folder. The cache is fetched from there."
         )
-    return runner.selector
+    return name

@@ -65,10 +65,12 @@ def _plan(log: Report, request: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def _plan_task(task: Any, request: Mapping[str, Any], log: Report) -> dict[str, Any]:
     """The entry of the plan for one task: facts about the task and its existing cache. Downloads missing data, with
-    lines for `log`. Raises UserError if the cache was made from another definition than the task has now."""
+    lines for `log`. Raises UserError if the cache was made from another definition than the task has now, and if the
+    files of its source are missing or not as exported."""
     import seqio
 
     from t5xpg.data.tasks import sources
+    from t5xpg.data.tasks.table import ROWS
 
     sources.check_arguments(task)
     caches = Path(request["caches"])
@@ -80,49 +82,26 @@ def _plan_task(task: Any, request: Mapping[str, Any], log: Report) -> dict[str, 
     entry: dict[str, Any] = {
         "task": task.name,
         "folder": seqio.get_task_dir_from_name(task.name),
-        "examples": _number_of_examples(task),
+        "examples": sources.number_of_examples((task, split) for split in task.splits),
         "package": {},
         "versions": record.versions(),
         "up_to_date": folder is not None,
-        "others": None if folder is None or cache_record is not None else str(folder),
         "note": None,
     }
     if folder is not None and cache_record is None:
         note = f"was made by SeqIO itself, and is not compared with its text. To make it from that, type: {command}"
         return entry | _cache_of_others(task, folder, digest_memory.digests_of_cache(caches, folder), note)
     digest = functools.partial(digest_memory.digest, caches)
-    definition_now = _checked_definition(task, request, digest)
+    exports = find_manifests(Path(request["data_dir"]))
+    if (row := ROWS.get(task.name)) is not None and row.dataset in exports:
+        read_manifest(exports[row.dataset]).check_files(exports[row.dataset])
+    definition_now = definition.definition_of(task, digest, request["module_import"])
     if folder is None or cache_record is None:
         if request["only_missing"] and not request["force"] and _REMOTE in (task.cache_dir or ""):
             return entry | _remote_cache(task)
         return entry | {"definition": definition_now, "package": definition.package_code(task, digest)}
-    record.check_files(folder, cache_record, command)
-    differences = record.differences(cache_record, definition_now, definition.package_code(task, digest))
-    if differences := [*differences, *record.other_versions(cache_record, entry["versions"])]:
-        raise record.refusal(folder, differences, command)
+    record.check(folder, cache_record, definition_now, definition.package_code(task, digest), command)
     return entry | {"definition": cache_record.definition, "package": cache_record.package}
-
-
-def _number_of_examples(task: Any) -> int | None:
-    """The number of examples in the source of a task; None if it is unknown for a split."""
-    from t5xpg.data.tasks import sources
-
-    try:
-        counts = [sources.number_of_examples(task, split) for split in task.splits]
-    except KeyError:  # num_input_examples of the source has other splits alone
-        return None
-    known = [count for count in counts if count is not None]
-    return sum(known) if len(known) == len(counts) else None
-
-
-def _checked_definition(task: Any, request: Mapping[str, Any], digest: definition.Digest) -> dict[str, Any]:
-    """The definition of a task. Raises UserError if the files of its source are missing or not as exported."""
-    from t5xpg.data.tasks.table import ROWS
-
-    exports = find_manifests(Path(request["data_dir"]))
-    if (row := ROWS.get(task.name)) is not None and row.dataset in exports:
-        read_manifest(exports[row.dataset]).check_files(exports[row.dataset])
-    return definition.definition_of(task, digest, request["module_import"])
 
 
 def _cache_of_others(task: Any, folder: Path | str, files: Mapping[str, Any], note: str) -> dict[str, Any]:
@@ -137,7 +116,7 @@ def _remote_cache(task: Any) -> dict[str, Any]:
     names = sorted(tf.io.gfile.listdir(task.cache_dir))
     sizes = {name: tf.io.gfile.stat(os.path.join(task.cache_dir, name)).length for name in names}
     fields = _cache_of_others(task, task.cache_dir, sizes, "lies on another machine and was not compared")
-    return {"up_to_date": True, "others": task.cache_dir, **fields}
+    return {"up_to_date": True, **fields}
 
 
 def _folder_of_cache(task: Any, caches: Path, others: bool) -> Path | None:

@@ -60,10 +60,7 @@ def passkey(dataset: Any, sequence_length: Lengths, output_features: Mapping[str
         tokens = tf.cast(example["targets"], tf.int32)
         number = tf.gather(of_digits, tf.random.stateless_uniform([digits], seeds[0], maxval=10, dtype=tf.int32))
         place = tf.random.stateless_uniform([], seeds[1], maxval=tf.size(tokens) + 1, dtype=tf.int32)
-        return {
-            "inputs": tf.concat([tokens[:place], before, number, behind, tokens[place:]], 0),
-            "targets": number,
-        }
+        return {"inputs": tf.concat([tokens[:place], before, number, behind, tokens[place:]], 0), "targets": number}
 
     text = sequence_length["inputs"] - 1 - Passkey(digits).line_length
     return hide(t5.split_tokens(text_of(dataset, output_features), max_tokens_per_segment=text))

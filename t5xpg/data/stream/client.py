@@ -242,17 +242,16 @@ class DataService(Closing):
         self._process = DataProcess("t5xpg.data.stream.worker", data_dir=data_dir, cache_dir=cache_dir, log=log)
         self.pid = self._process.pid
         self._streams: list[Stream] = []
-        self._closed = False
 
     def describe(self, config: DatasetConfig) -> TaskDescription:
         """The facts about the task. Raises UserError if the stream cannot be read: for an unknown task or split, no
         files or cache, targets too short for the objective, fewer sentinels than spans."""
-        reply = self._process.request("describe", config=config.to_json())
-        return TaskDescription.from_json(reply, Vocabulary.from_json(reply["vocabulary"]))
+        found: TaskDescription = self._process.request("describe", config=config.to_json())
+        return found
 
     def fits(self, config: DatasetConfig) -> list[LengthFit]:
         """The fit of each supervised task's first examples to its lengths and vocabulary. UserError as `describe`."""
-        return [LengthFit(**each) for each in self._process.request("fits", config=config.to_json())]
+        return list(self._process.request("fits", config=config.to_json()))
 
     def open(self, config: DatasetConfig, shards: Sequence[int] | None = None, prefetch: int = 2) -> Stream:
         """The stream of `config`, before its first batch. shards: the virtual shards to read, ascending; None for all.
@@ -271,9 +270,6 @@ class DataService(Closing):
 
     def close(self) -> None:
         """End the data process and its streams."""
-        if self._closed:
-            return
-        self._closed = True
         self._process.hang_up()
         for stream in self._streams:
             stream.close()

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import write_atomically
-from t5xpg.base.metric_values import Generic, Histogram, Image, MetricValue, is_number, pack
+from t5xpg.base.metric_values import Generic, Histogram, Image, MetricValue, is_number
 from t5xpg.data.batch import Batch
 from t5xpg.data.spec import DatasetConfig, unpacked
 from t5xpg.data.stream.pipeline import without_autograph
@@ -91,8 +91,8 @@ class TaskEvaluator:
 
     def measure(
         self, outputs: Mapping[str, Outputs], step: int, inferences: str | None = None
-    ) -> dict[str, dict[str, Any]]:
-        """{task: `pack` of its metrics} from the model's outputs for its examples: see `RemoteEvaluator.measure`."""
+    ) -> dict[str, dict[str, MetricValue]]:
+        """{task: {metric: value}} from the model's outputs for its examples: see `RemoteEvaluator.measure`."""
         if not self.tasks:
             return {}
         datasets = {id(dataset): task for task, dataset in self._evaluator.cached_model_datasets.items()}
@@ -122,7 +122,7 @@ class TaskEvaluator:
                 path = Path(inferences, f"{name.replace(':', '_')}.jsonl")
                 self._write_inferences(path, task, *inferences_logger.of_task[name])
         return {
-            task: pack({name: _metric_value(f"The metric {name} of {task}", value) for name, value in values.items()})
+            task: {name: _metric_value(f"The metric {name} of {task}", value) for name, value in values.items()}
             for task, values in metrics.result().items()
         }
 

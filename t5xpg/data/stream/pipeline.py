@@ -254,9 +254,8 @@ def _by_length(examples: tf.data.Dataset, config: DatasetConfig) -> tf.data.Data
     rows = tf.constant([bucket.batch_size for bucket in config.buckets.values()], tf.int64)
 
     def bucket_of(example: Mapping[str, tf.Tensor]) -> tf.Tensor:
-        ends = [
-            tf.reduce_max(tf.where(array != 0)[:, 0] + 1) for array in example.values()
-        ]  # of an array of zeros: the least number
+        # of an array of zeros: the least number
+        ends = [tf.reduce_max(tf.where(array != 0)[:, 0] + 1) for array in example.values()]
         return tf.searchsorted(lengths, [tf.reduce_max(ends)], out_type=tf.int64)[0]
 
     def batch_of(bucket: tf.Tensor, bucket_examples: tf.data.Dataset) -> tf.data.Dataset:

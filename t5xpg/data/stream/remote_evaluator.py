@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from t5xpg.base import metric_values
 from t5xpg.base.files import Closing
 from t5xpg.base.metric_values import MetricValue
 from t5xpg.data.batch import Batch, validate
@@ -32,9 +31,7 @@ class RemoteEvaluator(Closing):
     """The tasks of a dataset that have metrics, by `DataService.evaluator`; their examples stay in the data process."""
 
     def __init__(self, server: DataProcess, config: DatasetConfig, opened: Mapping[str, Any]) -> None:
-        self.tasks = tuple(
-            EvaluatedTask(name, facts["examples"], tuple(facts["kinds"])) for name, facts in opened["tasks"].items()
-        )
+        self.tasks: tuple[EvaluatedTask, ...] = opened["tasks"]
         self.spec = unpacked(config).batch_spec(vocab_size=opened["vocab_size"])
         self._process = server
         self._number = opened["opened"]
@@ -62,8 +59,7 @@ class RemoteEvaluator(Closing):
         of JSON lines per task. Raises UserError if a metric fails, or gives a value that records cannot hold.
         """
         folder = None if inferences is None else str(inferences.resolve())
-        metrics = self._process.call(self._number, "measure", outputs=outputs, step=step, inferences=folder)
-        return {task: metric_values.unpack(values) for task, values in metrics.items()}
+        return dict(self._process.call(self._number, "measure", outputs=outputs, step=step, inferences=folder))
 
     def trivial(self) -> dict[str, Trivial]:
         """{task: {"copy", "majority": {metric: number}}}: the prediction metrics of two answers without a model.

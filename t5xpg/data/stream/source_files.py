@@ -13,7 +13,6 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -22,6 +21,7 @@ from t5xpg.base.errors import UserError
 from t5xpg.base.paths import data_directory
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.tasks.providers import Provider, reads_cache, source_of, tasks_of
+from t5xpg.data.tasks.sources import Stat, stat_of
 from t5xpg.data.tasks.table import ROWS
 from t5xpg.data.tasks.task_names import cache_command
 from t5xpg.data.text.manifest import find_manifests, read_manifest
@@ -35,14 +35,6 @@ _BLOCK = 64 << 10
 _MAX_SHOWN = 5  # files that one message names
 
 
-class _Stat(NamedTuple):
-    """A file's entry in the file system."""
-
-    size: int
-    modified: int  # nanoseconds since 1970
-    inode: int  # 0 where the file system has none
-
-
 @dataclass(frozen=True)
 class _File:
     """A file of a task. A source may also list names that are not files: these are not checked."""
@@ -50,7 +42,7 @@ class _File:
     task: str
     path: str
     cached: bool
-    stat: _Stat | None = None
+    stat: Stat | None = None
     digest: str = ""
 
 
@@ -68,7 +60,7 @@ class SourceFiles:
         self._share = _DIGESTED // max(1, len(listed))  # bytes of one file that are digested
         self._files = [
             dataclasses.replace(file, stat=stat, digest=_digest(file.path, stat.size, self._share)) if stat else file
-            for file, stat in ((file, _stat(file.path)) for file in listed)
+            for file, stat in ((file, stat_of(file.path)) for file in listed)
         ]
         # names in a saved position are relative to these: it must not depend on where the data lies
         self._folders: dict[str, str] = {}
@@ -138,7 +130,7 @@ class SourceFiles:
         """The change of a file, as the end of a sentence; None without a change."""
         if file.stat is None:
             return None
-        stat = _stat(file.path)
+        stat = stat_of(file.path)
         if stat is None:
             return "is not there any more"
         if stat.size != file.stat.size:
@@ -174,20 +166,6 @@ class SourceFiles:
         raise UserError(
             f"{what}: {'; '.join(phrases)}. Put back what was there{alternative}, and give the command once more."
         )
-
-
-def _stat(path: str) -> _Stat | None:
-    """A file's present entry; None if it is missing."""
-    try:
-        if "://" not in path:
-            local = os.stat(path)
-            return _Stat(local.st_size, local.st_mtime_ns, local.st_ino) if os.path.isfile(path) else None
-        remote = tf.io.gfile.stat(path)
-        return None if remote.is_directory else _Stat(int(remote.length), int(remote.mtime_nsec), 0)
-    except (FileNotFoundError, NotADirectoryError, tf.errors.NotFoundError):
-        return None
-    except (OSError, tf.errors.OpError) as error:  # a folder that may no longer be read, a network that is away
-        raise UserError(f"{path} cannot be looked at: {error}") from error
 
 
 def _is_whole(size: int, limit: int) -> bool:

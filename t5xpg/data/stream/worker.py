@@ -1,16 +1,15 @@
 """The calls of the data process that streams: `python -m t5xpg.data.stream.worker <file descriptor>`."""
 
-import dataclasses
 import itertools
-from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from typing import Any
 
 from t5xpg.base.errors import UserError
 from t5xpg.data import data_process, late_imports
 from t5xpg.data.objectives.span_corruption import span_numbers
 from t5xpg.data.spec import DatasetConfig
-
-_Methods: TypeAlias = Mapping[str, Callable[..., Any]]
+from t5xpg.data.stream import length_fit
+from t5xpg.data.stream.client import TaskDescription
+from t5xpg.data.stream.remote_evaluator import EvaluatedTask
 
 
 class Calls:
@@ -26,18 +25,12 @@ class Calls:
         from t5xpg.data.stream import pipeline  # noqa: F401
         from t5xpg.data.tasks import registered  # noqa: F401
 
-        self.calls: data_process.Calls = {
-            "describe": self.describe,
-            "fits": self.fits,
-            "open": self.open,
-            "evaluator": self.evaluator,
-            "call_opened": self.call_opened,
-            "close": self.close,
-        }
-        self._opened: dict[int, _Methods] = {}  # of streams and evaluators
+        names = ("describe", "fits", "open", "evaluator", "call_opened", "close")
+        self.calls: data_process.Calls = {name: getattr(self, name) for name in names}
+        self._opened: dict[int, Any] = {}  # streams and evaluators
         self._numbers = itertools.count()
 
-    def describe(self, config: dict[str, Any]) -> dict[str, Any]:
+    def describe(self, config: dict[str, Any]) -> TaskDescription:
         """Facts about a task or mixture, known before it is read."""
         from t5xpg.data.tasks import providers
         from t5xpg.data.vocab.seqio_vocabularies import from_seqio
@@ -51,24 +44,21 @@ class Calls:
         if other := next((name for name, vocabulary in others if vocabulary != first[1]), None):
             raise UserError(f"The {first[0]} have another vocabulary than the {other}: T5 shares one.")
         tasks = [task for task in providers.tasks_of(provider) if dataset.split in task.splits]
-        spans = span_numbers([providers.objective_of(task) for task in tasks], dataset.task_feature_lengths)
-        return {
-            "name": provider.name,
-            "tasks": [task.name for task in tasks],
-            "splits": sorted(provider.splits),
-            "cached": all(providers.reads_cache(task, dataset) for task in tasks),
-            "examples": {split: _examples(provider, split) for split in sorted(provider.splits)},
-            "vocabulary": from_seqio(first[1]).to_json(),
-            "objective": None if spans is None else dataclasses.asdict(spans),
-            "has_metrics": any(task.metric_fns or task.metric_objs for task in tasks),
-        }
+        return TaskDescription(
+            name=provider.name,
+            tasks=tuple(task.name for task in tasks),
+            splits=tuple(sorted(provider.splits)),
+            cached=all(providers.reads_cache(task, dataset) for task in tasks),
+            examples={split: _examples(provider, split) for split in sorted(provider.splits)},
+            vocabulary=from_seqio(first[1]),
+            objective=span_numbers([providers.objective_of(task) for task in tasks], dataset.task_feature_lengths),
+            has_metrics=any(task.metric_fns or task.metric_objs for task in tasks),
+        )
 
-    def fits(self, config: dict[str, Any]) -> list[dict[str, Any]]:
+    def fits(self, config: dict[str, Any]) -> list[length_fit.LengthFit]:
         """The fit of each supervised task's first examples to its lengths and vocabulary."""
-        from t5xpg.data.stream import first_examples
-
         dataset, provider = _find_provider(config)
-        return first_examples.measure(provider, dataset)
+        return length_fit.measure(provider, dataset)
 
     def open(self, config: dict[str, Any], shards: list[int]) -> dict[str, Any]:
         """Build a stream that stands before its first batch."""
@@ -76,14 +66,8 @@ class Calls:
 
         dataset, provider = _find_provider(config)
         stream = ShardedBatches(provider, dataset, shards)
-        methods: _Methods = {
-            "next": stream.next,
-            "save": stream.save,
-            "restore": stream.restore,
-            "rewind": stream.rewind,
-        }
         vocab_size = _vocabulary_size(provider, dataset)
-        return {"opened": self._keep(methods), "vocab_size": vocab_size, "identity": stream.identity}
+        return {"opened": self._keep(stream), "vocab_size": vocab_size, "identity": stream.identity}
 
     def evaluator(self, config: dict[str, Any]) -> dict[str, Any]:
         """Read the examples of the tasks that have metrics."""
@@ -91,18 +75,17 @@ class Calls:
 
         dataset, provider = _find_provider(config)
         one = TaskEvaluator(provider, dataset)
-        methods: _Methods = {"begin": one.begin, "next": one.next, "measure": one.measure, "trivial": one.trivial}
-        tasks = {name: {"examples": one.examples(name), "kinds": one.kinds[name]} for name in one.tasks}
-        return {"opened": self._keep(methods), "tasks": tasks, "vocab_size": _vocabulary_size(provider, dataset)}
+        tasks = tuple(EvaluatedTask(name, one.examples(name), tuple(one.kinds[name])) for name in one.tasks)
+        return {"opened": self._keep(one), "tasks": tasks, "vocab_size": _vocabulary_size(provider, dataset)}
 
-    def _keep(self, methods: _Methods) -> int:
+    def _keep(self, opened: Any) -> int:
         number = next(self._numbers)
-        self._opened[number] = methods
+        self._opened[number] = opened
         return number
 
     def call_opened(self, opened: int, method: str, **values: Any) -> Any:
         """The result of a method of a stream or of an evaluator."""
-        return self._opened[opened][method](**values)
+        return getattr(self._opened[opened], method)(**values)
 
     def close(self, opened: int) -> None:
         """Forget a stream, or the examples of an evaluator."""
@@ -149,12 +132,7 @@ def _examples(provider: Any, split: str) -> int | None:
     from t5xpg.data.tasks.providers import tasks_of
 
     tasks = {id(task.source): task for task in tasks_of(provider) if split in task.splits}
-    try:
-        counts = [sources.number_of_examples(task, split) for task in tasks.values()]
-    except KeyError:  # num_input_examples of a source has other splits alone
-        return None
-    known = [count for count in counts if count is not None]
-    return sum(known) if len(known) == len(counts) else None
+    return sources.number_of_examples((task, split) for task in tasks.values())
 
 
 if __name__ == "__main__":

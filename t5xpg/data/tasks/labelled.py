@@ -35,14 +35,13 @@ def register_records(
     _register(row, source, [parse, step], one_or_several if several_answers else None)
 
 
-def register_tfds(rows: Sequence[KnownTask]) -> None:
-    """Register the tasks over TensorFlow Datasets, which are read when they are used."""
-    for row in rows:
-        assert row.supervised is not None
-        task = TFDS_TASKS[kind := row.supervised.kind]
-        source = seqio.TfdsDataSource(task.dataset, splits=dict(task.splits))
-        # all answers of an example that are right, for its target
-        _register(row, source, [_TFDS_STEPS[kind]], None if kind == "wmt19_ende" else t5_postprocessors.qa)
+def register_tfds(row: KnownTask) -> None:
+    """Register a task over TensorFlow Datasets, which are read when they are used."""
+    assert row.supervised is not None
+    task = TFDS_TASKS[kind := row.supervised.kind]
+    source = seqio.TfdsDataSource(task.dataset, splits=dict(task.splits))
+    # all answers of an example that are right, for its target
+    _register(row, source, [_TFDS_STEPS[kind]], None if kind == "wmt19_ende" else t5_postprocessors.qa)
 
 
 def _register(

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from t5xpg.base.errors import UserError
 from t5xpg.data.batch import layout_of
-from t5xpg.data.metric_names import metric_of
+from t5xpg.data.metrics import metric_of
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.tasks import sources
 from t5xpg.data.tasks.steps import objective_of, reserved_of, with_objective
@@ -143,7 +143,9 @@ def _check_readable(task: seqio.Task, config: DatasetConfig) -> None:
     elif isinstance(task.source, seqio.FileDataSource) and not any(
         tf.io.gfile.exists(str(path)) for path in task.source.list_shards(config.split)
     ):
-        raise UserError(f"The files of {task.name}, split {config.split!r}, are not there.{_export_command(task.name)}")
+        row = ROWS.get(task.name)
+        export = f" To export its text, type: make data DATASET={row.dataset}" if row and row.dataset else ""
+        raise UserError(f"The files of {task.name}, split {config.split!r}, are not there.{export}")
     else:
         sources.check_arguments(task)
         if config.num_epochs is None:  # a training
@@ -162,8 +164,3 @@ def _check_objective(task: seqio.Task, config: DatasetConfig) -> None:
 
 def _unknown(name: str) -> str:
     return unknown_task(name, {*seqio.TaskRegistry.names(), *seqio.MixtureRegistry.names()})
-
-
-def _export_command(name: str) -> str:
-    row = ROWS.get(name)
-    return f" To export its text, type: make data DATASET={row.dataset}" if row is not None and row.dataset else ""

@@ -34,18 +34,9 @@ class SharedCacheTask(seqio.Task):
 
     def replace(self, **changes: Any) -> "SharedCacheTask":
         plain = super().replace(**changes)
-        return SharedCacheTask(
-            plain.name,
-            cached_as=self.cached_as,
-            own_seed=self._own_seed,
-            source=plain.source,
-            output_features=plain.output_features,
-            preprocessors=plain._preprocessor_constructor_args,
-            postprocess_fn=plain.postprocessor,
-            metric_fns=plain._metric_fn_constructor_args,
-            metric_objs=plain._metric_objs_constructor_args,
-            shuffle_buffer_size=plain.shuffle_buffer_size,
-        )
+        task = SharedCacheTask.__new__(SharedCacheTask)
+        task.__dict__.update(vars(plain), cached_as=self.cached_as, _own_seed=self._own_seed)
+        return task
 
 
 def register(name: str, cached_as: str, own_seed: bool = False, **arguments: Any) -> None:

@@ -7,8 +7,8 @@ import inspect
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import seqio
 import tensorflow as tf
@@ -19,6 +19,28 @@ from t5xpg.data.text import hugging_face
 from t5xpg.data.text.lines import string_in
 
 _ARGUMENTS = ["split", "shuffle_files", "seed"]
+
+
+class Stat(NamedTuple):
+    """A file's entry in the file system."""
+
+    size: int
+    modified: int  # nanoseconds since 1970
+    inode: int  # 0 where the file system has none
+
+
+def stat_of(path: str) -> Stat | None:
+    """A file's present entry; None if it is missing."""
+    try:
+        if "://" not in path:
+            local = os.stat(path)
+            return Stat(local.st_size, local.st_mtime_ns, local.st_ino) if os.path.isfile(path) else None
+        remote = tf.io.gfile.stat(path)
+        return None if remote.is_directory else Stat(int(remote.length), int(remote.mtime_nsec), 0)
+    except (FileNotFoundError, NotADirectoryError, tf.errors.NotFoundError):
+        return None
+    except (OSError, tf.errors.OpError) as error:  # a folder that may no longer be read, a network that is away
+        raise UserError(f"{path} cannot be looked at: {error}") from error
 
 
 def check_arguments(task: seqio.Task) -> None:
@@ -63,9 +85,14 @@ def is_prepared(task: seqio.Task) -> bool:
     return all(builder.is_prepared() for builder in _tfds_builders(task))
 
 
-def number_of_examples(task: seqio.Task, split: str) -> int | None:
-    """How many examples the source of a task has; None where that is not known."""
-    return task.num_input_examples(split) if is_prepared(task) else None
+def number_of_examples(splits: Iterable[tuple[seqio.Task, str]]) -> int | None:
+    """How many examples the sources of tasks have in these splits; None where that is not known of one."""
+    try:
+        counts = [task.num_input_examples(split) if is_prepared(task) else None for task, split in splits]
+    except KeyError:  # num_input_examples of a source has other splits alone
+        return None
+    known = [count for count in counts if count is not None]
+    return sum(known) if len(known) == len(counts) else None
 
 
 def require_prepared(task: seqio.Task) -> None:

@@ -34,10 +34,10 @@ def register_tasks(data_dir: Path, objective: Objective | None = None) -> list[s
     the place of earlier ones; the names. objective: instead of the table's numbers, in the tasks of its kind."""
     rows, exports = known_tasks(data_dir), find_manifests(data_dir)
     ROWS.update(rows)
-    register_tfds([row for row in rows.values() if row.dataset is None])
     sources: dict[str, tuple[seqio.DataSource, Manifest | None]] = {}
     for row in rows.values():
         if row.dataset is None:
+            register_tfds(row)
             continue
         if row.dataset not in sources:
             sources[row.dataset] = _source(exports.get(row.dataset, data_dir / row.dataset))

@@ -6,9 +6,8 @@ is called `<dataset>_<name>`: every dataset can be read with it, as `mine_span_c
 """
 
 import contextlib
-import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from t5xpg.base.errors import UserError, nearest
@@ -183,25 +182,18 @@ def known_tasks(
     """All tasks of the table by name: those of exports and vocabularies below `data_dir`, of datasets that are known by
     name, and of TensorFlow Datasets. fields, planned: exports and vocabularies that are to be made."""
     entries = (*vocabularies(data_dir), *planned)
-    known = dataset_fields(data_dir, fields or {})
+    known = {name: dataset.fields for name, dataset in built_in().items()} | dict(fields or {})
+    for name, folder in find_manifests(data_dir).items():
+        if NAME.fullmatch(name):  # others were not made by an export
+            known.setdefault(name, TEXT)
+            with contextlib.suppress(UserError):  # reported where the export is read
+                known[name] = read_manifest(folder).fields
     # `a_prefix_lm` is of the dataset `a`, not `a_prefix`
     listed = [row for dataset in sorted(known, key=len) for row in rows(dataset, entries, known[dataset])]
     found: dict[str, KnownTask] = {}
     for row in [*listed, *tfds_rows(entries)]:
         found.setdefault(row.name, row)
     return found
-
-
-def dataset_fields(data_dir: Path, planned: Mapping[str, Sequence[str]]) -> dict[str, Sequence[str]]:
-    """The fields of a row, by dataset: of datasets that are known by name, of exports, and of planned exports."""
-    fields: dict[str, Sequence[str]] = {name: dataset.fields for name, dataset in built_in().items()}
-    fields |= planned
-    for name, folder in find_manifests(data_dir).items():
-        if NAME.fullmatch(name):  # others were not made by an export
-            fields.setdefault(name, TEXT)
-            with contextlib.suppress(UserError):  # reported where the export is read
-                fields[name] = read_manifest(folder).fields
-    return fields
 
 
 def _supervised(
@@ -226,11 +218,9 @@ def _parts(dataset: str, objective: str, entry: NamedVocabulary) -> tuple[Part, 
     def name(ending: str) -> str:
         return task_name(dataset, ending, entry.suffix)
 
-    denoisers = {
-        end: one for one in UL2 if (end := f"{UL2_MIXTURE}_{one.name}") == objective or objective == UL2_MIXTURE
-    }
-    if denoisers:
-        return tuple(dataclasses.replace(one, name=name(end)) for end, one in denoisers.items())
+    if objective.startswith(UL2_MIXTURE):
+        ends = {f"{UL2_MIXTURE}_{one.name}": one for one in UL2}
+        return tuple(replace(one, name=name(end)) for end, one in ends.items() if objective in (end, UL2_MIXTURE))
     settings = entry.span_corruption if objective == SPAN_CORRUPTION else KINDS[objective]()
     return (Part(name(objective), settings),)
 
@@ -265,7 +255,7 @@ def entries_of(name: str, vocabulary: Vocabulary, keeps_lines: bool) -> list[Nam
     found = [NamedVocabulary(name, vocabulary, TOKENS_SPAN_CORRUPTION, leaves_out=() if keeps_lines else (NEXT_LINE,))]
     if vocabulary.sentinels != OWN:
         extra_ids = vocabulary.extra_ids + len(NAMED_TOKENS)
-        named = dataclasses.replace(vocabulary, extra_ids=extra_ids, named_tokens=NAMED_TOKENS)
+        named = replace(vocabulary, extra_ids=extra_ids, named_tokens=NAMED_TOKENS)
         found.append(NamedVocabulary(name, named, TOKENS_SPAN_CORRUPTION, leaves_out=PLAIN))
     return found
 

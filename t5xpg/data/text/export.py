@@ -14,14 +14,7 @@ from t5xpg.base.files import directory_atomically, json_object_if_any, remove_ab
 from t5xpg.data.text.datasets import Dataset, built_in
 from t5xpg.data.text.labelled import TEXT
 from t5xpg.data.text.lines import LeftOutRows
-from t5xpg.data.text.manifest import (
-    MANIFEST,
-    SPLITS,
-    Manifest,
-    read_manifest,
-    split_path,
-    write_manifest,
-)
+from t5xpg.data.text.manifest import MANIFEST, SPLITS, Manifest, read_manifest, split_path, write_manifest
 from t5xpg.data.text.sources import HuggingFace, LocalFiles
 from t5xpg.data.text.splits import write_splits
 

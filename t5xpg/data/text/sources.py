@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 from t5xpg.base.files import sha256_of_file
 from t5xpg.data.text.labelled import LABELLED, PAIRS, TEXT
@@ -24,16 +24,6 @@ class Rows:
     split: str | None
     texts: Iterable[Row]
     total: int | None = None
-
-
-class Source(Protocol):
-    """A source of a dataset's text."""
-
-    def describe(self) -> dict[str, Any]:
-        """The identity of the text as JSON; an export of the same description is up to date."""
-
-    def read(self) -> Iterator[Rows]:
-        """The rows of each split. Raises UserError if the text is not available."""
 
 
 @dataclass(frozen=True)
@@ -113,3 +103,8 @@ class HuggingFace:
 
         for split, rows in hugging_face.splits(self.path, self.configuration, self.revision, self.streamed).items():
             yield Rows(split, *rows)
+
+
+# A source of a dataset's text. describe: the identity of the text as JSON; an export of the same description is up to
+# date. read: the rows of each split; UserError if the text is not available.
+Source: TypeAlias = LocalFiles | PackageText | HuggingFace

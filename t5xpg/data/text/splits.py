@@ -1,4 +1,5 @@
-"""Writing the splits of an export: the filter for rows, and the division of a source without splits."""
+"""Writing the splits of an export: the filter for rows, and the division of a source without splits into train,
+validation and test, by the hashes of its documents."""
 
 import array
 import contextlib
@@ -11,7 +12,6 @@ from typing import BinaryIO
 
 from t5xpg.base.errors import UserError
 from t5xpg.base.progress import Progress
-from t5xpg.data.text.held_out import HeldOut, TooFewError, content_hash
 from t5xpg.data.text.labelled import TEXT, question_of
 from t5xpg.data.text.lines import EMPTY, SURROGATE, Answers, LeftOutRows
 from t5xpg.data.text.manifest import (
@@ -24,6 +24,10 @@ from t5xpg.data.text.manifest import (
     split_path,
 )
 from t5xpg.data.text.sources import Row, Rows, Source
+
+# One text in _HELD_OUT_OF goes into validation, another into test, up to _MAX_HELD_OUT texts each.
+_HELD_OUT_OF = 25
+_MAX_HELD_OUT = 10_000
 
 
 def write_splits(requested: Manifest, source: Source, folder: Path, left_out: LeftOutRows) -> Manifest:
@@ -64,10 +68,7 @@ def write_splits(requested: Manifest, source: Source, folder: Path, left_out: Le
         label = f"export {requested.name}" + (f" {rows.split}" if rows.split else "")
         with Progress(label, rows.total, "rows") as progress:
             if rows.split is None:
-                try:
-                    splits |= _write_held_out(folder, filtered(rows, progress), fields)
-                except TooFewError as error:
-                    raise UserError(f"{error} {left_out.summary()}" if left_out.counts else str(error)) from None
+                splits |= _write_held_out(folder, filtered(rows, progress), fields, left_out)
             else:
                 splits[rows.split] = _write_split(folder, rows.split, filtered(rows, progress), fields)
     empty = [split for split, record in splits.items() if not record.documents]
@@ -97,22 +98,39 @@ def _write_split(folder: Path, split: str, rows: Iterator[Row], fields: Sequence
     return writer.record()
 
 
-def _write_held_out(folder: Path, rows: Iterator[Row], fields: Sequence[str]) -> dict[str, SplitRecord]:
-    """Write a source without splits: see `HeldOut`. Records with equal inputs are in one split."""
+def _write_held_out(
+    folder: Path, rows: Iterator[Row], fields: Sequence[str], left_out: LeftOutRows
+) -> dict[str, SplitRecord]:
+    """Write a source without splits: the smallest hashes are validation, the next ones test. Records with equal inputs
+    are in one split."""
     question = list(fields).index(question_of(fields))
     hashes = array.array("Q")
     # in the folder of the export, which has room for it
     with tempfile.TemporaryFile(dir=folder) as spool:
         for row in rows:
-            hashes.append(content_hash(row[question] if isinstance(row, tuple) else row))
+            hashes.append(_content_hash(row[question] if isinstance(row, tuple) else row))
             spool.write(_line(row, fields))
-        held_out = HeldOut.from_hashes(hashes, "documents" if tuple(fields) == TEXT else "records")
+        ordered = sorted(set(hashes))
+        if len(ordered) < len(SPLITS):
+            noun = "documents" if tuple(fields) == TEXT else "records"
+            raise UserError(
+                f"{len(ordered)} different {noun} cannot be split into train, validation and test: give more text, or "
+                f'name the splits, FILES="train=… validation=… test=…". {left_out.summary()}'.rstrip()
+            )
+        count = min(max(1, len(ordered) // _HELD_OUT_OF), _MAX_HELD_OUT)
+        last_validation, last_test = ordered[count - 1], ordered[2 * count - 1]
         spool.seek(0)
         with contextlib.ExitStack() as stack:
             writers = {split: stack.enter_context(contextlib.closing(_SplitWriter(folder, split))) for split in SPLITS}
             for value, line in zip(hashes, spool, strict=True):
-                writers[held_out.split_of(value)].write(line)
+                split = "validation" if value <= last_validation else "test" if value <= last_test else "train"
+                writers[split].write(line)
         return {split: writer.record() for split, writer in writers.items()}
+
+
+def _content_hash(text: str) -> int:
+    """The first 64 bits of the SHA-256 of a text: the same on every machine."""
+    return int.from_bytes(hashlib.sha256(text.encode("utf-8", errors="replace")).digest()[:8], "big")
 
 
 class _SplitWriter:

@@ -82,16 +82,12 @@ def source_files(wheels: Mapping[str, Wheel], folder: Path) -> Iterator[SourceFi
                 yield SourceFile(name, text.replace("\r\n", "\n").replace("\r", "\n"))
 
 
-def _is_whole(wheel: Wheel, folder: Path) -> bool:
-    file = wheel.file(folder)
-    return file.is_file() and sha256_of_file(file) == wheel.sha256
-
-
 def download(wheels: Iterable[Wheel], folder: Path) -> None:
     """Let pip fetch each wheel that is missing or damaged in the folder, from the registry that pip is set up for; pip
     checks its digest. Raises UserError if a wheel is not available.
     """
-    missing = [wheel for wheel in wheels if not _is_whole(wheel, folder)]
+    files = {wheel: wheel.file(folder) for wheel in wheels}
+    missing = [wheel for wheel, file in files.items() if not (file.is_file() and sha256_of_file(file) == wheel.sha256)]
     if not missing:
         return
     print(f"text: downloading {len(missing)} packages to read, about 20 MB, into {folder}", flush=True)

@@ -51,21 +51,15 @@ def measure(vocabulary: Vocabulary, folder: Path) -> dict[str, Any]:
     split = next(split for split in SPLITS if split_path(folder, split).is_file())
     counts: collections.Counter[str] = collections.Counter()
     seen, first_change = np.zeros(vocabulary.size, bool), None
-    with (
-        split_path(folder, split).open("rb") as file,
-        Progress(f"measure on {split}", None, "documents") as progress,
-    ):
+    with split_path(folder, split).open("rb") as file, Progress(f"measure on {split}", None, "documents") as progress:
         for line in file:
             kept = words_kept = True
             for text in texts_of_line(line):
                 ids = vocabulary.encode_plain(text)
                 back = vocabulary.decode(ids)
                 change = next((pair for pair in zip_longest(text.split(), back.split()) if pair[0] != pair[1]), None)
-                kept, words_kept, first_change = (
-                    kept and back == text,
-                    words_kept and not change,
-                    first_change or change,
-                )
+                kept, words_kept = kept and back == text, words_kept and not change
+                first_change = first_change or change
                 seen[ids] = True
                 counts.update(characters=len(text), bytes=len(text.encode("utf-8")), words=len(text.split()))
                 counts.update(tokens=len(ids), unknown=vocabulary.unknown_characters(text))
@@ -180,12 +174,9 @@ def _there(wanted: VocabularyRecord, data_dir: Path, force: bool, log: Log) -> V
     if force or not (folder / RECORD).exists():
         return None
     record = read_record(folder)
-    changes = [
-        *_changes(
-            f"the {'text' if wanted.source['kind'] == 'export' else 'file'} ({{}})", record.source, wanted.source
-        ),
-        *_changes("{}", record.settings, record.with_coverage(wanted.settings)),
-    ]
+    what = "text" if wanted.source["kind"] == "export" else "file"
+    changes = _changes(f"the {what} ({{}})", record.source, wanted.source)
+    changes += _changes("{}", record.settings, record.with_coverage(wanted.settings))
     if changes:
         listed = "\n  ".join(changes)
         raise UserError(

@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,6 @@ class HuggingFaceVocabulary(seqio.Vocabulary):
             raise UserError(f"A HuggingFaceVocabulary is made of a tokenizer.json, not of {vocabulary.kind}.")
         super().__init__(extra_ids=vocabulary.extra_ids)
         self.vocabulary = vocabulary
-        self.tokenizer_file = str(vocabulary.model_file)
 
     @property
     def eos_id(self) -> int | None:
@@ -41,12 +39,11 @@ class HuggingFaceVocabulary(seqio.Vocabulary):
     def _encode(self, s: str) -> Sequence[int]:
         return self.vocabulary.encode_plain(s)
 
-    def _decode(self, ids: Iterable[int]) -> str:
-        return self.vocabulary.decode(ids)
-
     def decode(self, ids: Iterable[int]) -> str:
         """The text up to the first end token; sentinels, which SeqIO takes for unknown tokens, stay what they are."""
-        return self._decode(np.asarray(ids).tolist())
+        return self.vocabulary.decode(ids)
+
+    _decode = decode
 
     def _encode_tf(self, s: tf.Tensor) -> tf.Tensor:
         def ids_of_bytes(text: Any) -> np.ndarray:
@@ -58,17 +55,16 @@ class HuggingFaceVocabulary(seqio.Vocabulary):
         return ids
 
     def decode_tf(self, ids: tf.Tensor) -> tf.Tensor:
-        return self._decode_tf(ids)
-
-    def _decode_tf(self, ids: tf.Tensor) -> tf.Tensor:
         def texts_of_rows(ids: np.ndarray) -> Any:
             if ids.ndim == 1:
-                return self._decode(ids.tolist()).encode("utf-8")
-            return np.array([self._decode(row).encode("utf-8") for row in ids.tolist()], object)
+                return self.decode(ids).encode("utf-8")
+            return np.array([self.decode(row).encode("utf-8") for row in ids], object)
 
         texts = tf.numpy_function(texts_of_rows, [ids], tf.string, stateful=False)
         texts.set_shape(ids.shape[:-1])
         return texts
+
+    _decode_tf = decode_tf
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, HuggingFaceVocabulary) and self.vocabulary == other.vocabulary
@@ -77,7 +73,7 @@ class HuggingFaceVocabulary(seqio.Vocabulary):
         return hash(self.vocabulary)
 
     def __str__(self) -> str:
-        return f"HuggingFaceVocabulary(file={self.tokenizer_file}, extra_ids={self.extra_ids})"
+        return f"HuggingFaceVocabulary(file={self.vocabulary.model_file}, extra_ids={self.extra_ids})"
 
 
 class _Named:
@@ -159,9 +155,3 @@ def from_seqio(vocabulary: seqio.Vocabulary) -> Vocabulary:
         "seqio.SentencePieceVocabulary, t5xpg.data.vocab.seqio_vocabularies.HuggingFaceVocabulary or, for ids that are "
         "no text, seqio.PassThroughVocabulary."
     )
-
-
-def model_file_of(vocabulary: seqio.Vocabulary) -> Path | None:
-    """The file of a vocabulary's model; None for one without."""
-    name = getattr(vocabulary, "sentencepiece_model_file", None) or getattr(vocabulary, "tokenizer_file", None)
-    return Path(str(name)) if name else None

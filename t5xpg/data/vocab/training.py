@@ -65,13 +65,13 @@ class Sample:
         if number >= self._highest:
             return
         heapq.heappush(self._kept, (-number, self.offered, sentence))
-        self.bytes += _bytes(sentence)
+        self.bytes += len(sentence.encode("utf-8"))
         most = math.inf if self._size.sentences is None else self._size.sentences
         most_bytes = math.inf if self._size.bytes is None else self._size.bytes
         while len(self._kept) > most or self.bytes > most_bytes:
             lowest, _, left_out = heapq.heappop(self._kept)
             self._highest = -lowest
-            self.bytes -= _bytes(left_out)
+            self.bytes -= len(left_out.encode("utf-8"))
 
     def sentences(self) -> list[str]:
         """What was kept, in the order in which it came."""
@@ -89,10 +89,6 @@ def sentences_of(text: str, keep_spaces: bool) -> Iterator[str]:
             rest = rest[end:]
         if rest.strip():
             yield rest
-
-
-def _bytes(sentence: str) -> int:
-    return len(sentence) if sentence.isascii() else len(sentence.encode("utf-8"))
 
 
 WORD = "word"

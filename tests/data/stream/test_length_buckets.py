@@ -10,7 +10,7 @@ import seqio
 
 from t5xpg.data.batch import LM, PREFIX_LM, hash_batch, longest_array, validate
 from t5xpg.data.spec import DatasetConfig
-from t5xpg.data.stream import first_examples
+from t5xpg.data.stream import length_fit
 from t5xpg.data.stream.pipeline import without_autograph
 from t5xpg.data.tasks import providers
 from tests.data.stream.test_positions import hashes, opened, rows_of
@@ -87,8 +87,8 @@ def test_a_position_between_half_full_buckets_leads_to_the_same_batches() -> Non
 
 def test_the_share_of_padding() -> None:
     settings = config()
-    (fit,) = first_examples.measure(providers.find_provider(settings), settings)
-    bucketed, whole = fit["padding"]
+    (fit,) = length_fit.measure(providers.find_provider(settings), settings)
+    bucketed, whole = fit.padding
     task, options = seqio.get_mixture_or_task("sample_plain"), {"shuffle": False, "use_cached": False}
     plain = without_autograph(lambda: task.get_dataset(LENGTHS, "train", **options))
     used = [[len(row[name]) for name in LENGTHS] for row in plain.as_numpy_iterator()]
@@ -96,7 +96,7 @@ def test_the_share_of_padding() -> None:
     padded = [next(length for length in BUCKETS if max(one) <= length) for one in used]
     assert bucketed == pytest.approx(1 - np.sum(used) / sum(length + min(length, 160) for length in padded))
     without = dataclasses.replace(settings, length_buckets=None)
-    assert first_examples.measure(providers.find_provider(without), without)[0]["padding"] is None
+    assert length_fit.measure(providers.find_provider(without), without)[0].padding is None
 
 
 @pytest.mark.parametrize(

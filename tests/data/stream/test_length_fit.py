@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from t5xpg.data.spec import DatasetConfig
-from t5xpg.data.stream import first_examples
-from t5xpg.data.stream.length_fit import LengthFit
+from t5xpg.data.stream import length_fit
 from t5xpg.data.tasks import providers
 from tests.refusals import assert_named
 
@@ -16,8 +15,7 @@ LENGTHS = {"inputs": 1000, "targets": 150}
 
 def test_examples_that_are_cut_are_counted(sample_tasks: Path) -> None:
     settings = DatasetConfig("sample_plain", LENGTHS, use_cached=False)
-    (found,) = first_examples.measure(providers.find_provider(settings), settings)
-    fit = LengthFit(**found)
+    (fit,) = length_fit.measure(providers.find_provider(settings), settings)
     tokens = [len(line) + 1 for line in (sample_tasks / "text" / "train-0.txt").read_text().splitlines()]
     cut = sum(length > 150 for length in tokens)
     assert (fit.examples, fit.cut) == (len(tokens), {"inputs": 0, "targets": cut})
@@ -39,4 +37,4 @@ def test_examples_that_are_cut_are_counted(sample_tasks: Path) -> None:
 @pytest.mark.usefixtures("sample_tasks")
 def test_texts_of_pretraining_are_not_cut() -> None:
     settings = DatasetConfig("sample_one", LENGTHS, use_cached=False)
-    assert first_examples.measure(providers.find_provider(settings), settings) == []
+    assert length_fit.measure(providers.find_provider(settings), settings) == []

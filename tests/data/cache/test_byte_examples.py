@@ -5,14 +5,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import seqio
 import tensorflow as tf
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from t5xpg.data.cache.local_format import Column, Stats, applies, columns, names_in_order, parts, serialise
+from t5xpg.data.cache.byte_examples import applies, batches, serialised
+from t5xpg.data.cache.local import stats_of
 from t5xpg.data.preprocessors import parse_jsonl
 from t5xpg.data.tasks.table import register_tasks
 from t5xpg.data.tasks.task_names import VOCABULARIES, rows
@@ -42,11 +42,10 @@ def task_of(path: Path, steps: list[Any], vocabulary: Any = None, **options: Any
 
 
 def made(task: seqio.Task, path: Path) -> Iterator[list[int]]:
-    for count, batch in columns(task, path):
-        column = batch["targets"]
-        assert len(column.splits) == count + 1
-        assert column.values.dtype == np.int32
-        yield from (part.tolist() for part in np.split(column.values, column.splits[1:-1]))
+    for counts, records in batches(task, path):
+        ids = [list(tf.train.Example.FromString(one).features.feature["targets"].int64_list.value) for one in records]
+        assert counts == list(map(len, ids))
+        yield from ids
 
 
 def test_examples_are_those_of_the_steps(tmp_path: Path) -> None:
@@ -92,47 +91,16 @@ def test_it_is_for_the_steps_of_the_table_alone(tmp_path: Path) -> None:
         assert applies(task, task.preprocessors[:place], "train")
 
 
-INT32 = st.integers(-(2**31), 2**31 - 1) | st.sampled_from([0, 1, 127, 128, 383, 16383, 16384, 2**21, 2**28])
-INT64 = st.integers(-(2**63), 2**63 - 1) | st.sampled_from([2**35 - 1, 2**35, 2**42, 2**49, 2**56, 2**63 - 1])
-ROWS = st.fixed_dictionaries({"é": st.lists(INT32), "a": st.lists(INT64), "é.": st.lists(st.binary()), "b": INT32})
-DTYPES = {"é": np.int32, "a": np.int64, "é.": object, "b": np.int32}
-
-
-def batch_of(rows: list[dict[str, Any]]) -> dict[str, Column]:
-    found = {}
-    for name in names_in_order(DTYPES):
-        dtype = DTYPES[name]
-        lists = [row[name] if isinstance(row[name], list) else [row[name]] for row in rows]
-        values = np.empty(sum(map(len, lists)), dtype)
-        values[:] = [value for one in lists for value in one]
-        found[name] = Column(values, np.cumsum([0, *map(len, lists)]))
-    return found
-
-
-def example_of(row: dict[str, Any]) -> bytes:
-    feature = {}
-    for name, value in row.items():
-        values = value if isinstance(value, list) else [value]
-        if DTYPES[name] is object:
-            feature[name] = tf.train.Feature(bytes_list=tf.train.BytesList(value=values))
-        else:
-            feature[name] = tf.train.Feature(int64_list=tf.train.Int64List(value=values))
-    example = tf.train.Example(features=tf.train.Features(feature=feature))
-    return bytes(example.SerializeToString(deterministic=True))
-
-
-@example([{"é": list(range(300)), "a": [-1] * 3000, "é.": [b"x" * 200, b"", b"y" * 20000], "b": -5}], 20)
-@given(rows=st.lists(ROWS, min_size=1, max_size=5), values=st.integers(1, 20))
-def test_examples_are_those_of_protocol_buffers(rows: list[dict[str, Any]], values: int) -> None:
-    expected = [example_of(row) for row in rows]
-    batch = batch_of(rows)
-    assert serialise(batch, len(rows)) == expected
-    pieces = list(parts(batch, values))
-    assert [record for count, piece in pieces for record in serialise(piece, count)] == expected
-    for count, piece in pieces:
-        assert count == 1 or sum(len(column.values) for column in piece.values()) <= values
+@example(["short", "", "é" * 20_000, "x" * 200])
+@given(texts=st.lists(st.text(st.characters(exclude_categories=["Cs"]))))
+def test_examples_are_those_of_protocol_buffers(texts: list[str]) -> None:
+    vocabulary = seqio.ByteVocabulary()
+    contents = [text.encode() for text in texts]
+    expected = [seqio.dict_to_tfexample({"targets": tf.constant(vocabulary.encode(text), tf.int32)}) for text in texts]
+    ids = vocabulary.encode_tf(tf.constant(bytes(range(256)))).numpy()
+    assert serialised(contents, ids) == [one.SerializeToString(deterministic=True) for one in expected]
 
 
 def test_features_whose_counts_would_have_one_name() -> None:
     with pytest.raises(ValueError, match="x_max_tokens"):
-        Stats({}, 1, {"x": 1, "x_max": 1}, {"x": 1, "x_max": 1}).to_json()
+        stats_of({"x": 1, "x_max": 1}, {"x": 1, "x_max": 1})
