@@ -6,12 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from t5xpg.base.markdown import UNKNOWN, decimals, escape, table
+from t5xpg.base.pages import render, superscript
 from t5xpg.experiment.experiment import Experiment
 from t5xpg.experiment.identity import identity_settings
 from t5xpg.run.records import read_jsonl
 from t5xpg.run.report import Board, Page
 from t5xpg.run.results import training_seconds
-from t5xpg.study.board import FORMAT, render, rounded, superscript
+from t5xpg.study.board import FORMAT, rounded
 from t5xpg.study.matrix import unigrams
 from t5xpg.study.matrix.plan import AXES, MatrixPlan
 from t5xpg.study.runs import StudyRun, check_same_text, outcome, sources
@@ -156,12 +157,12 @@ def _measures(values: Mapping[str, Any] | None) -> dict[str, float | None]:
     return {name: None if values is None else rounded(values[name]) for name in MEASURES}
 
 
-def sections(board: Board) -> list[str]:
-    """The paragraphs of the block of the experiment's README."""
+def text(board: Board) -> str:
+    """The block of the experiment's README."""
     reasons = list(dict.fromkeys(one["reason"] for one in board["left_out"]))  # in the order of their footnotes
     return render(
         "matrix.md.j2",
-        board,
+        board=board,
         comparable=[cell for cell in board["cells"] if cell["objective"] == _COMPARABLE and cell["done"]],
         matrix=lambda measure: _matrix(board, measure, reasons),
         reasons=reasons,
@@ -169,7 +170,7 @@ def sections(board: Board) -> list[str]:
     )
 
 
-PAGE = Page("matrix.json", "matrix", sections)
+PAGE = Page("matrix.json", "matrix", text)
 
 
 def line(cell: _Cell) -> str:

@@ -6,10 +6,10 @@ from typing import Any
 
 from t5xpg.base.curves import COMPARED, Curve, draw
 from t5xpg.base.markdown import UNKNOWN, code, decimals, escape
+from t5xpg.base.pages import count, render, seeds_text
 from t5xpg.base.progress import duration
 from t5xpg.run.best import MAX
 from t5xpg.run.report import Board, Page
-from t5xpg.study.board import count, render, seeds_text
 
 STEPS_FILE, SECONDS_FILE = "steps.svg", "seconds.svg"
 _LOSS = "nats_per_byte"  # what a board measures where its plan has no metric
@@ -17,8 +17,8 @@ _LOSS = "nats_per_byte"  # what a board measures where its plan has no metric
 Entry = Mapping[str, Any]
 
 
-def sections(board: Board) -> list[str]:
-    """The paragraphs of the block."""
+def text(board: Board) -> str:
+    """The block."""
     entries, label, steps = ranked(board), _label(board), steps_text(board, board["reference"]["steps"])
     ends = ", ".join(f"{entry['recipe']} {entry['mean_loss']:.3f}" for entry in entries)
     judged = board.get("judged") or {"tasks": (), "recipes": {}}
@@ -29,7 +29,7 @@ def sections(board: Board) -> list[str]:
     ]
     return render(
         "leaderboard.md.j2",
-        board,
+        board=board,
         caption=f"{label[0].upper()}{label[1:]}, after {steps}: {ends}",
         comparable=_comparable(board),
         costs={entry["recipe"]: _costs(board, entry) for entry in entries},
@@ -68,7 +68,7 @@ def pictures(board: Board) -> dict[str, str]:
     return svgs
 
 
-PAGE = Page("leaderboard.json", "leaderboard", sections, pictures)
+PAGE = Page("leaderboard.json", "leaderboard", text, pictures)
 
 
 def ranked(board: Board) -> list[Entry]:
