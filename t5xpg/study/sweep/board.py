@@ -9,9 +9,9 @@ import numpy as np
 from t5xpg.base.errors import UserError, nearest
 from t5xpg.run.best import MIN, BestMetric
 from t5xpg.run.report import Board
-from t5xpg.study.board import FORMAT, mean, rounded
+from t5xpg.study.board import mean, rounded
 from t5xpg.study.run_batches import text_bytes
-from t5xpg.study.runs import Outcome, StudyRun, check_same_text, outcome, sources
+from t5xpg.study.runs import Outcome, StudyRun, outcome
 from t5xpg.study.sweep.judged_tasks import evaluation_on
 from t5xpg.study.sweep.plan import Fit, SweepPlan
 
@@ -20,24 +20,21 @@ _EXPONENTS = np.linspace(0.01, 2.0, 1991)  # of scaling laws that are tried
 _Outcomes = Sequence[tuple[StudyRun, Outcome]]
 
 
-def collect(
-    experiment: str,
+def results(
     plan: SweepPlan,
     runs: Sequence[StudyRun],
     chosen: Mapping[str, str] | None,
     planned: int,
     step_times: Mapping[str, Any] | None,
 ) -> Board:
-    """The board: everything that the page shows.
+    """The results of a sweep, for the board.
 
     runs: the known ones; planned: the number of runs in the end. chosen: the candidates of the final runs, None while
     they are searched for. step_times: of `step_times.measure`, None if not measured. "measure" is the metric of the
     plan; its values stand under "loss". "ended_early" is there where a final run did. "steps_to_reference" is the first
     step whose value is as good as the mean over seeds of the reference's last value; None for a run that does not reach
-    it, or is validated on another task. "judged": the training data of recipes, and their losses on each task. Raises
-    UserError if runs were trained on different text.
+    it, or is validated on another task. "judged": the training data of recipes, and their losses on each task.
     """
-    check_same_text(runs)
     metric = plan.decides
     outcomes = [(run, outcome(run)) for run in runs]
     final = {
@@ -55,8 +52,6 @@ def collect(
         for name in plan.recipes
     ]
     return {
-        "format": FORMAT,
-        "experiment": experiment,
         "measure": plan.metric.removeprefix(_VALIDATION),
         **({} if metric.mode == MIN else {"mode": metric.mode}),
         "runs": planned,
@@ -73,7 +68,6 @@ def collect(
         ),
         **({} if plan.judged is None else {"judged": _judged(plan.judged.tasks, final)}),
         "step_times": step_times,
-        "sources": sources(runs),
     }
 
 
