@@ -30,7 +30,7 @@ from t5xpg.run.numbers import MEASURES
 from t5xpg.run.report import README_FILE
 from t5xpg.run.results_page import CURVE_FILE, METRIC_FILE
 from t5xpg.site import lineage
-from t5xpg.site.markup import attention, compared, html_of, spark
+from t5xpg.site.markup import compared, html_of
 from t5xpg.site.records import SiteExperiment, SiteRun, experiments, has_link, local_runs
 from t5xpg.study.sweep.page import SECONDS_FILE, STEPS_FILE, over_seeds, ranked
 
@@ -76,12 +76,10 @@ class Site:
             loader=FileSystemLoader(PARTS / "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
         )
         self.environment.globals.update(
-            attention=attention,
             cell=cell,
             date=date.fromtimestamp,
             compared=compared,
             docs=(paths.REPOSITORY / "docs").is_dir(),  # not where the package is installed
-            spark=spark,
             git=environment.git_state(),
         )
 
