@@ -5,7 +5,6 @@ run of two processes, one of them is killed with SIGKILL, and the run is started
 processes and continues on one; the last begins on one and continues on two.
 """
 
-import re
 import signal
 import socket
 import time
@@ -14,7 +13,6 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import jax
 import numpy as np
 
 from t5xpg.base import environment
@@ -28,9 +26,8 @@ from t5xpg.experiment.config import LoadedConfig
 from t5xpg.run.directory import RunDirectory
 from t5xpg.run.records import read_jsonl
 from t5xpg.study.proofs.comparison import Arrays, compare, read_checkpoint
-from t5xpg.study.proofs.folder import proof_folder
+from t5xpg.study.proofs.folder import proof_folder, say
 from t5xpg.study.proofs.kills import WatchedRun
-from t5xpg.study.proofs.resume import say
 from t5xpg.study.runs import ended_message, train_command
 
 RECEIPT = "hosts.json"
@@ -78,13 +75,8 @@ def prove_hosts(experiment: str, overrides: Sequence[str], *, processes: int, pa
             f"A run of {steps:,} steps that saves every {period:,} cannot be interrupted between checkpoints: "
             f'GIN="--gin.CHECKPOINT_PERIOD={max(1, steps // 4)}".'
         )
-    jax.config.update("jax_platforms", "cpu")  # this process only reads arrays
-
-    def is_own(entry: Path) -> bool:
-        # other runs may lie there, as in RUN=./runs: by its name alone, an entry is known to be a proof's
-        return entry.name in (_OUTPUT, RECEIPT, _KILLED, *_MOVED) or re.fullmatch(r"on_\d+", entry.name) is not None
-
-    with proof_folder(path, is_own) as folder:
+    own = {_OUTPUT, RECEIPT, _KILLED, *_MOVED, *(f"on_{2**power}" for power in range(16))}
+    with proof_folder(path, own) as folder:
         (folder / _OUTPUT).mkdir()
         start = time.monotonic()
         rows = _Proof(loaded, arguments, folder, processes).rows()
