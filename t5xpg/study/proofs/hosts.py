@@ -94,14 +94,8 @@ def prove_hosts(experiment: str, overrides: Sequence[str], *, processes: int, pa
         }
         write_json(folder / RECEIPT, record)
         lines = [
-            [
-                row.run,
-                "equal" if row.batches else "DIFFER",
-                f"{row.losses:.1e}",
-                f"{row.parameters:.1e}",
-                _EXACT[row.exact],
-            ]
-            for row in rows
+            [one.run, "equal" if one.batches else "DIFFER", f"{one.losses:.1e}", f"{one.parameters:.1e}", exact]
+            for one, exact in ((row, _EXACT[row.exact]) for row in rows)
         ]
         verdict = "the same run each time" if proven else "NOT the same run"
         header = ["beside one process", "batches", "losses", "parameters", ""]
@@ -140,15 +134,14 @@ class _Proof:
         say(f"{name}: {count} process{'es' if count > 1 else ''}{signal_text}")
         self._starts += 1
         experiment, *overrides = self._arguments
-        group = [f"--coordinator=127.0.0.1:{_free_port()}"] if count > 1 else []
+        group = [f"--processes={count}", *([f"--coordinator=127.0.0.1:{_free_port()}"] if count > 1 else [])]
         variables = {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(self._devices // count)}
-        directory = RunDirectory(self._folder / name)
         outputs = [self._folder / _OUTPUT / f"{self._starts:02d}_{name}_{process}.log" for process in range(count)]
         with ExitStack() as stack:
             runs = []
             for process, output in enumerate(outputs):
-                member = [*group, f"--processes={count}", *([f"--process={process}"] if count > 1 else [])]
-                command = train_command(experiment, overrides, directory.path, *member)
+                member = [*group, *([f"--process={process}"] if count > 1 else [])]
+                command = train_command(experiment, overrides, self._folder / name, *member)
                 runs.append(stack.enter_context(WatchedRun(command, output, variables)))
             signalled_at = None
             while not all(run.ended for run in runs):
