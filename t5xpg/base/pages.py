@@ -35,6 +35,12 @@ def seeds_text(entries: Iterable[_Entry]) -> str:
     return f"{text} {'seed' if text == '1' else 'seeds'}"
 
 
+def mean(values: Sequence[float | None]) -> float | None:
+    """The mean; None if one of the values is missing, or if there are no values."""
+    known = [value for value in values if value is not None]
+    return statistics.mean(known) if known and len(known) == len(values) else None
+
+
 def mean_of(entry: _Entry, name: str) -> float | None:
     """The mean of a value over the seeds of an entry; None if the first seed has none."""
     values = [one[name] for one in entry["seeds"]]
@@ -66,6 +72,7 @@ _ENVIRONMENT.filters.update(
     decimals=decimals,
     duration=duration,
     md=escape,
+    mean=mean,
     mean_of=mean_of,
     median=statistics.median,
     prefixed=lambda text, prefix: prefix + text,

@@ -71,6 +71,11 @@ class Page:
 PAGE = Page(RESULTS_FILE, "results", text, pictures)
 
 
+def rounded(value: float | None, digits: int = 6) -> float | None:
+    """A measure, rounded as boards keep it."""
+    return None if value is None else round(value, digits)
+
+
 def write_report(run: RunDirectory, destination: Path, published: Path | None = None) -> Path:
     """Write results.json, curve.svg and the README's results block into `destination`; returns the README's path.
 

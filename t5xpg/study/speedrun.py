@@ -24,14 +24,13 @@ from t5xpg.experiment.experiment import Experiment
 from t5xpg.experiment.known_tasks import known_task
 from t5xpg.run import provenance
 from t5xpg.run.records import read_jsonl, records_of_split
-from t5xpg.run.report import Page
+from t5xpg.run.report import Page, rounded
 from t5xpg.run.results import collect, training_seconds, write_results
 from t5xpg.run.results_page import OTHER_LOAD_ALLOWED
 from t5xpg.study import launchers, runs
-from t5xpg.study.board import FORMAT, rounded
 from t5xpg.study.plan_file import Plan
 from t5xpg.study.runs import StudyRun
-from t5xpg.study.study import PlannedExperiment
+from t5xpg.study.study import FORMAT, PlannedExperiment
 
 EXPERIMENT, RECORD_FILE = "speedrun", "record.json"
 P = 0.01  # the probability that an entry counts whose expected loss is just the target

@@ -19,11 +19,11 @@ from t5xpg.run import provenance
 from t5xpg.run.command_options import options_for
 from t5xpg.run.report import Board, Page
 from t5xpg.study import runs
-from t5xpg.study.board import FORMAT
 from t5xpg.study.launchers import Launcher
 from t5xpg.study.plan_file import Plan, read
 from t5xpg.study.runs import StudyRun, check_same_text, sources
 
+FORMAT = 1  # of boards
 AnyPlan = TypeVar("AnyPlan", bound=Plan)
 
 

@@ -10,9 +10,8 @@ from t5xpg.base.pages import render
 from t5xpg.experiment.experiment import Experiment
 from t5xpg.experiment.identity import identity_settings
 from t5xpg.run.records import read_jsonl
-from t5xpg.run.report import Board, Page
+from t5xpg.run.report import Board, Page, rounded
 from t5xpg.run.results import training_seconds
-from t5xpg.study.board import rounded
 from t5xpg.study.matrix import unigrams
 from t5xpg.study.matrix.plan import AXES, MatrixPlan
 from t5xpg.study.runs import StudyRun, outcome

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from t5xpg.base.errors import UserError, nearest
+from t5xpg.base.pages import mean
 from t5xpg.run.best import MIN, BestMetric
-from t5xpg.run.report import Board
-from t5xpg.study.board import mean, rounded
+from t5xpg.run.report import Board, rounded
 from t5xpg.study.run_batches import text_bytes
 from t5xpg.study.runs import Outcome, StudyRun, outcome
 from t5xpg.study.sweep.judged_tasks import evaluation_on
@@ -35,7 +35,6 @@ def results(
     step whose value is as good as the mean over seeds of the reference's last value; None for a run that does not reach
     it, or is validated on another task. "judged": the training data of recipes, and their losses on each task.
     """
-    metric = plan.decides
     outcomes = [(run, outcome(run)) for run in runs]
     final = {
         name: [(run, out) for run, out in outcomes if (run.stage, run.labels["recipe"]) == ("final", name)]
@@ -51,35 +50,32 @@ def results(
         | {"validated_on": tasks[name]}
         for name in plan.recipes
     ]
-    return {
+    board = {
         "measure": plan.metric.removeprefix(_VALIDATION),
-        **({} if metric.mode == MIN else {"mode": metric.mode}),
+        "mode": None if plan.decides.mode == MIN else plan.decides.mode,
         "runs": planned,
         "runs_done": len({run.path for run, out in outcomes if out.done}),
-        **({"ended_early": True} if any(ended_early) else {}),
+        "ended_early": any(ended_early) or None,
         "reference": {"recipe": reference, "steps": plan.final.steps, "loss": rounded(reference_loss)},
-        "search": [_trial(plan, run, out, chosen) for run, out in outcomes if run.stage == "search"],
+        "search": [
+            {
+                **run.labels,
+                "done": out.done,
+                "diverged_at": out.step if out.diverged else None,
+                "loss": rounded(last_value(out, plan.metric)),
+                "chosen": chosen is not None and chosen[run.labels["recipe"]] == run.labels["candidate"],
+            }
+            for run, out in outcomes
+            if run.stage == "search"
+        ],
         "final": entries,
         "short": _entry(plan, short[0][0].labels["recipe"], chosen, short, reference_loss) if short else None,
-        **(
-            {}
-            if plan.fit is None
-            else {"fit": _fit(plan.fit, final, {entry["recipe"]: entry["mean_loss"] for entry in entries})}
-        ),
-        **({} if plan.judged is None else {"judged": _judged(plan.judged.tasks, final)}),
+        "fit": plan.fit and _fit(plan.fit, final, {entry["recipe"]: entry["mean_loss"] for entry in entries}),
+        "judged": plan.judged and _judged(plan.judged.tasks, final),
         "step_times": step_times,
     }
-
-
-def _trial(plan: SweepPlan, run: StudyRun, out: Outcome, chosen: Mapping[str, str] | None) -> dict[str, Any]:
-    """A run of the search, and whether its candidate is the chosen one."""
-    return {
-        **run.labels,
-        "done": out.done,
-        "diverged_at": out.step if out.diverged else None,
-        "loss": rounded(last_value(out, plan.metric)),
-        "chosen": chosen is not None and chosen[run.labels["recipe"]] == run.labels["candidate"],
-    }
+    optional = ("mode", "ended_early", "fit", "judged")
+    return {name: value for name, value in board.items() if value is not None or name not in optional}
 
 
 def last_value(run_outcome: Outcome, metric: str) -> float | None:

@@ -9,7 +9,6 @@ from t5xpg.base.markdown import code, escape
 from t5xpg.base.pages import count, render, seeds_text
 from t5xpg.run.best import MAX
 from t5xpg.run.report import Board, Page
-from t5xpg.study.board import mean
 
 STEPS_FILE, SECONDS_FILE = "steps.svg", "seconds.svg"
 _LOSS = "nats_per_byte"  # what a board measures where its plan has no metric
@@ -36,7 +35,6 @@ def text(board: Board) -> str:
         loss_rows=[
             row for task in judged["tasks"] for row in _loss_rows(task, [one["facts"]["loss"][task] for one in trained])
         ],
-        mean=mean,
         measure="loss" if board["measure"] == _LOSS else escape(board["measure"].rpartition("/")[2]),
         pictures=list(pictures(board)),
         ranked=entries,
