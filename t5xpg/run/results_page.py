@@ -7,17 +7,17 @@ from t5xpg.base.curves import COMPARED, Curve, draw
 from t5xpg.base.markdown import cell, cut, escape, table
 from t5xpg.base.pages import render, scalars
 from t5xpg.run import provenance
-from t5xpg.run.comparison_tables import references_table, seeds_table
+from t5xpg.run.comparison_tables import references
 from t5xpg.run.numbers import (
     MEASURES,
     Results,
     decoding_text,
-    evaluations,
     filled_rows,
     flattened,
     loss_rows,
     metric_rows,
     significance_rows,
+    values,
 )
 
 CURVE_FILE, METRIC_FILE = "curve.svg", "metric.svg"
@@ -31,30 +31,32 @@ OTHER_LOAD_ALLOWED = 0.05  # of the cores: the system itself takes less, and ano
 def text(results: Results) -> str:
     """The block: metrics of the tasks, the curve of the loss, and tables; it refers to `pictures`."""
     measure = _curve_measure(results)
-    others = {f"evaluation on {split}": one for split, one in results.get("other_splits", {}).items()}
+    others = {"evaluation": results["evaluation"]}
+    others |= {f"evaluation on {split}": one for split, one in results.get("other_splits", {}).items()}
     return render(
         "results.md.j2",
         results=results,
         curve_file=CURVE_FILE,
         data=[_dataset(data) for data in _datasets(_data(results))],
-        evaluations={"evaluation": results["evaluation"], **others},
+        evaluations={title: one for title, one in others.items() if one},
         filled_rows=filled_rows,
         loss_rows=loss_rows,
-        measure=(measure, MEASURES[measure]),
+        measure=measure,
+        measures=MEASURES,
         metric_file=METRIC_FILE if METRIC_FILE in pictures(results) else "",
-        metrics=_metrics(results),
+        metric_rows=metric_rows,
         names=_NAMES,
         numbers=_numbers,
         objections=provenance.objections(*provenance.git_states(results)),
         other_load_allowed=OTHER_LOAD_ALLOWED,
         points=_points(results),
-        references=references_table(results),
-        seeds=seeds_table(results),
+        references=references(results),
         shown_samples=SHOWN_SAMPLES,
         significance_rows=significance_rows,
         source=_source(results),
         splits=_splits(results),
         task_tables=task_tables(results),
+        values=values(results),
     )
 
 
@@ -85,15 +87,6 @@ def pictures(results: Results) -> dict[str, str]:
             curves.append(Curve(f"{task} / {name}", kind, columns["step"], values))
     metric = {METRIC_FILE: draw(_title(results), _STEPS, "metrics while training", curves)} if curves else {}
     return {**metric, CURVE_FILE: curve_svg(results)}
-
-
-def _metrics(results: Results) -> str:
-    """The table of `metric_rows`; a decoding that all rows share stands below it. "" without metrics."""
-    header, values = metric_rows(evaluations(results))
-    rows = [[escape(metric), escape(split), *map(cell, numbers), way] for metric, split, *numbers, way in values]
-    if len(decodings := {row[-1] for row in rows}) != 1:
-        return table(header, rows, numbers_from=2) if rows else ""
-    return f"{table(header[:-1], [row[:-1] for row in rows], numbers_from=2)}\n\nDecoding: {decodings.pop()}."
 
 
 def _points(results: Results) -> dict[str, Results]:
