@@ -16,8 +16,8 @@ from t5xpg.base.paths import shown
 from t5xpg.run import provenance
 from t5xpg.run.checkpoint.folders import saved_steps
 from t5xpg.run.command_options import options_of
-from t5xpg.run.comparison_tables import require_references
 from t5xpg.run.directory import RunDirectory
+from t5xpg.run.numbers import require_references
 from t5xpg.run.results import collect, read_results, results_text
 from t5xpg.run.results_page import pictures, text
 from t5xpg.run.seed_summary import results_of_seeds

@@ -7,7 +7,6 @@ from t5xpg.base.curves import COMPARED, Curve, draw
 from t5xpg.base.markdown import cell, cut, escape, table
 from t5xpg.base.pages import render, scalars
 from t5xpg.run import provenance
-from t5xpg.run.comparison_tables import references
 from t5xpg.run.numbers import (
     MEASURES,
     Results,
@@ -16,6 +15,7 @@ from t5xpg.run.numbers import (
     flattened,
     loss_rows,
     metric_rows,
+    references,
     significance_rows,
     values,
 )
