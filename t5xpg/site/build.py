@@ -253,14 +253,9 @@ def public_interface() -> list[Documented]:
 def _documented(node: ast.FunctionDef | ast.ClassDef) -> Documented:
     text = inspect.cleandoc(ast.get_docstring(node) or "")
     if isinstance(node, ast.ClassDef):
-        return Documented(node.name, f"class {node.name}", text, tuple(_methods(node)))
+        public = (one for one in node.body if isinstance(one, ast.FunctionDef) and not one.name.startswith("_"))
+        return Documented(node.name, f"class {node.name}", text, tuple(map(_documented, public)))
     arguments = ast.unparse(node.args).removeprefix("self, ").removeprefix("self")
     is_property = any(ast.unparse(one) == "property" for one in node.decorator_list)
     returns = f" -> {ast.unparse(node.returns)}".replace("'", "") if node.returns else ""
     return Documented(node.name, f"{node.name}{'' if is_property else f'({arguments})'}{returns}", text)
-
-
-def _methods(node: ast.ClassDef) -> Iterator[Documented]:
-    for one in node.body:
-        if isinstance(one, ast.FunctionDef) and not one.name.startswith("_"):
-            yield _documented(one)
