@@ -49,7 +49,6 @@ def text(results: Results) -> str:
         numbers=_numbers,
         objections=provenance.objections(*provenance.git_states(results)),
         other_load_allowed=OTHER_LOAD_ALLOWED,
-        points=_points(results),
         references=references(results),
         shown_samples=SHOWN_SAMPLES,
         significance_rows=significance_rows,
@@ -60,46 +59,26 @@ def text(results: Results) -> str:
     )
 
 
-def curve_svg(results: Results) -> str:
-    """The picture of the loss over steps: of validation, training and, if there is one, the published validation.
-
-    In nats per target byte if the validation has them, else in nats per target token.
-    """
-    measure = _curve_measure(results)
-    curves = []
-    if "published" in results and measure in results["published"]["validation"]:
-        validation = results["published"]["validation"]
-        curves.append(Curve("published", "wide", validation["step"], validation[measure]))
-    for name, split, kind in (("training", "train", "thin"), ("validation", "validation", "own")):
-        columns = results["curves"][split]
-        if measure in columns:
-            curves.append(Curve(name, kind, columns["step"], columns[measure]))
-    return draw(_title(results), _STEPS, f"loss, {MEASURES[measure]}", curves, without_cliff=True)
-
-
 def pictures(results: Results) -> dict[str, str]:
-    """The curve of the loss and, where metrics were computed while training, of the first one of each task."""
-    curves = []
+    """The curve of the loss and, where metrics were computed while training, of the first one of each task.
+
+    The loss is that of validation, training and, if there is one, the published validation: in nats per target byte if
+    the validation has them, else in nats per target token.
+    """
+    title, measure, metrics, losses = _title(results), _curve_measure(results), [], []
     task_curves = results.get("tasks", {}).get("infer_eval", {})
     for (task, columns), kind in zip(task_curves.items(), COMPARED, strict=False):
         name, values = next((one for one in columns["metrics"].items() if not isinstance(one[1], str)), ("", []))
         if len(values) > 1:
-            curves.append(Curve(f"{task} / {name}", kind, columns["step"], values))
-    metric = {METRIC_FILE: draw(_title(results), _STEPS, "metrics while training", curves)} if curves else {}
-    return {**metric, CURVE_FILE: curve_svg(results)}
-
-
-def _points(results: Results) -> dict[str, Results]:
-    """The rows of the table of losses."""
-    first, final, best = results["first"], results["final"], results["best_validation"]
-    points = {"validation, first": first["validation"], "validation, last": final["validation"]}
-    if best["step"] != final["validation"]["step"]:
-        points["validation, best"] = best
+            metrics.append(Curve(f"{task} / {name}", kind, columns["step"], values))
+    sources = [("training", "thin", results["curves"]["train"]), ("validation", "own", results["curves"]["validation"])]
     if "published" in results:
-        points["validation, last, as published"] = results["published"]["final"]["validation"]
-    if first["train"] is not None:
-        points |= {"training, first steps": first["train"], "training, last steps": final["train"]}
-    return points
+        sources.insert(0, ("published", "wide", results["published"]["validation"]))
+    for name, kind, columns in sources:
+        if measure in columns:
+            losses.append(Curve(name, kind, columns["step"], columns[measure]))
+    metric = {METRIC_FILE: draw(title, _STEPS, "metrics while training", metrics)} if metrics else {}
+    return {**metric, CURVE_FILE: draw(title, _STEPS, f"loss, {MEASURES[measure]}", losses, without_cliff=True)}
 
 
 def task_tables(results: Results) -> list[str]:

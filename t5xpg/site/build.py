@@ -88,7 +88,7 @@ class Site:
         self._page("index.html", "index.html", shown=self.shown)
         names = {one.name for one in self.shown}
         self._page("compare.html", "compare.html", runs=self.charted, named=names)
-        chains = [lineage.chain_of(one) for one in self.shown if one.published]
+        chains = {one.name: lineage.chain_of(one) for one in self.shown if one.published}
         self._page("lineage.html", "lineage.html", chains=chains)
         self._page("python.html", "python.html", public=public_interface(), markdown=lambda text: html_of(text, str))
         self._page("benchmarks.html", "benchmarks.html", history=lineage.benchmarks())

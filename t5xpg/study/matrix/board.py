@@ -167,21 +167,17 @@ def line(cell: _Cell) -> str:
     """A cell for a terminal."""
     if cell["loss"] is None:
         return f"{_name(cell)}: {_values(cell, 'text')}"
-    loss, unigram = map(decimals, _losses(cell, "text"))
+    loss, unigram = decimals(cell["of_text"]["loss"]), decimals(cell["of_text"]["unigram"]["loss"])
     verdict = "learned" if cell["learned"] else "has not learned"
     return f"{_name(cell)}: {loss} nats a token of text, unigram {unigram}: {verdict}"
 
 
-def _losses(cell: _Cell, measure: str) -> tuple[float | None, float | None]:
-    """(model, unigrams). measure: "text" and "targets": nats per token of these; "bits": bits per byte of targets."""
-    part, name = cell["of_text"] if measure == "text" else cell, "bits_per_byte" if measure == "bits" else "loss"
-    return part[name], part["unigram"][name]
-
-
 def _values(cell: _Cell, measure: str) -> str:
+    """Those of the model and of unigrams: nats per token of "text" or of "targets", or "bits" per byte of targets."""
     if cell["diverged_at"] is not None:
         return f"not finite after step {cell['diverged_at']:,}"
     if not cell["done"]:
         return UNKNOWN
-    loss, unigram = map(decimals, _losses(cell, measure))
+    part, name = cell["of_text"] if measure == "text" else cell, "bits_per_byte" if measure == "bits" else "loss"
+    loss, unigram = decimals(part[name]), decimals(part["unigram"][name])
     return f"{f'**{loss}**' if cell['learned'] else loss} / {unigram}"
