@@ -47,11 +47,6 @@ def mean_of(entry: _Entry, name: str) -> float | None:
     return None if values[0] is None else statistics.fmean(values)
 
 
-def superscript(number: int) -> str:
-    """The number in superscript characters, as the mark of a note: the site shows no HTML of a page."""
-    return str(number).translate(str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹"))
-
-
 def scalars(value: Mapping[str, Any], names: Sequence[str] | None = None) -> str:
     """The texts and whole numbers of a mapping, those of `names` or all: "kind bytes, size 384"."""
     chosen = value if names is None else [name for name in names if name in value]
@@ -78,6 +73,7 @@ _ENVIRONMENT.filters.update(
     prefixed=lambda text, prefix: prefix + text,
     scalars=scalars,
     seeds_text=seeds_text,
-    superscript=superscript,
+    # the mark of a note: the site shows no HTML of a page
+    superscript=lambda number: str(number).translate(str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")),
     version_text=lambda versions: ", ".join(f"{name} {version}" for name, version in versions.items() if version),
 )

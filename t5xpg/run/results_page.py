@@ -65,7 +65,9 @@ def pictures(results: Results) -> dict[str, str]:
     The loss is that of validation, training and, if there is one, the published validation: in nats per target byte if
     the validation has them, else in nats per target token.
     """
-    title, measure, metrics, losses = _title(results), _curve_measure(results), [], []
+    measure, metrics, losses = _curve_measure(results), [], []
+    names = ", ".join(data["name"] for data in _datasets(_data(results)) if data.get("name"))
+    title = f"{results['experiment']}{f' on {names}' if names else ''}"
     task_curves = results.get("tasks", {}).get("infer_eval", {})
     for (task, columns), kind in zip(task_curves.items(), COMPARED, strict=False):
         name, values = next((one for one in columns["metrics"].items() if not isinstance(one[1], str)), ("", []))
@@ -161,11 +163,6 @@ def _numbers(evaluation: Results) -> list[tuple[str, Any]]:
     elsewhere = ("label", "data", "tasks", "metrics", "predicted", "trivial", "blanks", "decoding")
     shown = {name: value for name, value in evaluation.items() if name not in elsewhere}
     return [(name, one) for name, one in flattened(shown, " / ") if isinstance(one, str | int | float)]
-
-
-def _title(results: Results) -> str:
-    names = [data["name"] for data in _datasets(_data(results)) if data.get("name")]
-    return f"{results['experiment']} on {', '.join(names)}" if names else str(results["experiment"])
 
 
 def _curve_measure(results: Results) -> str:

@@ -95,7 +95,9 @@ class Site:
         for one in self.shown:
             self._experiment(one)
         for run in self.charted:
-            self._data(run)
+            text = json.dumps(run, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+            self._text(f"data/{run['id']}.js", f"t5xpg.add({text});\n")
+            self._text(f"data/{run['id']}.csv", csv_of(run["curves"]))
         for document in self.documents:
             if document.parts[0] != "experiments":
                 text = (paths.REPOSITORY / document).read_text(encoding="utf-8")
@@ -117,11 +119,6 @@ class Site:
         ids = [run["id"] for run in self.charted if run["experiment"] == shown.name]
         html = self._html(text, document)
         self._page("experiment.html", str(page), title=shown.name, shown=shown, text=html, ids=ids)
-
-    def _data(self, run: Mapping[str, Any]) -> None:
-        text = json.dumps(run, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-        self._text(f"data/{run['id']}.js", f"t5xpg.add({text});\n")
-        self._text(f"data/{run['id']}.csv", csv_of(run["curves"]))
 
     def _html(self, text: str, document: Path) -> Markup:
         return html_of(text, lambda target: self._link(target, document))
