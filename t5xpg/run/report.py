@@ -4,7 +4,7 @@
 anywhere else, with the published results beside the run's own.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -16,10 +16,10 @@ from t5xpg.base.paths import shown
 from t5xpg.run import provenance
 from t5xpg.run.checkpoint.folders import saved_steps
 from t5xpg.run.command_options import options_of
-from t5xpg.run.comparison_tables import require_references
 from t5xpg.run.directory import RunDirectory
+from t5xpg.run.numbers import require_references
 from t5xpg.run.results import collect, read_results, results_text
-from t5xpg.run.results_page import pictures, sections
+from t5xpg.run.results_page import pictures, text
 from t5xpg.run.seed_summary import results_of_seeds
 
 RESULTS_FILE = "results.json"
@@ -33,20 +33,20 @@ Board: TypeAlias = Mapping[str, Any]  # a JSON value, made from the records of r
 class Page:
     """The presentation of a kind of board: the README's block and the pictures, made from the board and nothing else.
 
-    board_file: its JSON in the experiment's folder. marker: the block stands between comments with this name. sections:
-    the paragraphs of the block; empty ones are left out. pictures: {file name: SVG}.
+    board_file: its JSON in the experiment's folder. marker: the block stands between comments with this name. text:
+    the Markdown in the block. pictures: {file name: SVG}.
     """
 
     board_file: str
     marker: str
-    sections: Callable[[Board], Iterable[str]]
+    text: Callable[[Board], str]
     pictures: Callable[[Board], Mapping[str, str]] = lambda board: {}
 
     def block(self, board: Board) -> str:
         """The block between its markers, markers included, without a line end after the last."""
         begin, end = self.markers
         written_by = f"<!-- Written by `make report` from {self.board_file}. Do not edit. -->"
-        return "\n\n".join(part for part in (begin, written_by, *self.sections(board), end) if part)
+        return "\n\n".join((begin, written_by, self.text(board), end))
 
     @property
     def markers(self) -> tuple[str, str]:
@@ -68,7 +68,12 @@ class Page:
         return home / README_FILE
 
 
-PAGE = Page(RESULTS_FILE, "results", sections, pictures)
+PAGE = Page(RESULTS_FILE, "results", text, pictures)
+
+
+def rounded(value: float | None, digits: int = 6) -> float | None:
+    """A measure, rounded as boards keep it."""
+    return None if value is None else round(value, digits)
 
 
 def write_report(run: RunDirectory, destination: Path, published: Path | None = None) -> Path:

@@ -1,23 +1,23 @@
 """The results block of an experiment's README, made from results.json alone."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from t5xpg.base.curves import COMPARED, Curve, draw
-from t5xpg.base.markdown import UNKNOWN, cell, code, cut, decimals, escape, table
-from t5xpg.base.progress import duration
+from t5xpg.base.markdown import cell, cut, escape, table
+from t5xpg.base.pages import render, scalars
 from t5xpg.run import provenance
-from t5xpg.run.comparison_tables import references_table, seeds_table
 from t5xpg.run.numbers import (
     MEASURES,
     Results,
     decoding_text,
-    evaluations,
     filled_rows,
     flattened,
     loss_rows,
     metric_rows,
+    references,
     significance_rows,
+    values,
 )
 
 CURVE_FILE, METRIC_FILE = "curve.svg", "metric.svg"
@@ -28,99 +28,59 @@ _NAMES = {**MEASURES, "encoder_use": "nats per target token more with another ex
 OTHER_LOAD_ALLOWED = 0.05  # of the cores: the system itself takes less, and another program more
 
 
-def sections(results: Results) -> list[str]:
-    """The parts of the block: metrics of the tasks, the curve of the loss, and tables; it refers to `pictures`."""
-    metric = f"![Metrics of the tasks while training]({METRIC_FILE})" if METRIC_FILE in pictures(results) else ""
-    parts = [
-        _objections(results),
-        references_table(results),
-        seeds_table(results),
-        metric,
-        _metrics(results),
-        *(table(*filled_rows(one), numbers_from=1) for one in evaluations(results) if one.get("blanks")),
-        *(_significance(one) for one in results.get("significance", ())),
-        f"![{escape(curve_text(results))}]({CURVE_FILE})",
-        _measures(results),
-        table(["", ""], [[name, value] for name, value in _facts(results) if value]),
-        _splits(results),
-        _evaluation(results["evaluation"], "evaluation"),
-        *(_evaluation(one, f"evaluation on {split}") for split, one in results.get("other_splits", {}).items()),
-        *task_tables(results),
-        _samples(results),
-    ]
-    return [section for section in parts if section]
-
-
-def _objections(results: Results) -> str:
-    """The reasons why the numbers were not made with the code of one commit, as a line; "" if they were."""
-    reasons = provenance.objections(*provenance.git_states(results))
-    return f"**Not the code of one commit:** what is shown {', and '.join(reasons)}." if reasons else ""
-
-
-def _significance(comparison: Mapping[str, Any]) -> str:
-    (title, run, other, *columns), rows = significance_rows(comparison)
-    header = [title, escape(run), escape(other), *columns]
-    return table(header, [[escape(metric), *numbers] for metric, *numbers in rows], numbers_from=1)
-
-
-def curve_svg(results: Results) -> str:
-    """The picture of the loss over steps: of validation, training and, if there is one, the published validation.
-
-    In nats per target byte if the validation has them, else in nats per target token.
-    """
+def text(results: Results) -> str:
+    """The block: metrics of the tasks, the curve of the loss, and tables; it refers to `pictures`."""
     measure = _curve_measure(results)
-    curves = []
-    if "published" in results and measure in results["published"]["validation"]:
-        validation = results["published"]["validation"]
-        curves.append(Curve("published", "wide", validation["step"], validation[measure]))
-    for name, split, kind in (("training", "train", "thin"), ("validation", "validation", "own")):
-        columns = results["curves"][split]
-        if measure in columns:
-            curves.append(Curve(name, kind, columns["step"], columns[measure]))
-    return draw(_title(results), _STEPS, f"loss, {MEASURES[measure]}", curves, without_cliff=True)
+    others = {"evaluation": results["evaluation"]}
+    others |= {f"evaluation on {split}": one for split, one in results.get("other_splits", {}).items()}
+    return render(
+        "results.md.j2",
+        results=results,
+        curve_file=CURVE_FILE,
+        data=[_dataset(data) for data in _datasets(_data(results))],
+        evaluations={title: one for title, one in others.items() if one},
+        filled_rows=filled_rows,
+        loss_rows=loss_rows,
+        measure=measure,
+        measures=MEASURES,
+        metric_file=METRIC_FILE if METRIC_FILE in pictures(results) else "",
+        metric_rows=metric_rows,
+        names=_NAMES,
+        numbers=_numbers,
+        objections=provenance.objections(*provenance.git_states(results)),
+        other_load_allowed=OTHER_LOAD_ALLOWED,
+        references=references(results),
+        shown_samples=SHOWN_SAMPLES,
+        significance_rows=significance_rows,
+        source=_source(results),
+        splits=_splits(results),
+        task_tables=task_tables(results),
+        values=values(results),
+    )
 
 
 def pictures(results: Results) -> dict[str, str]:
-    """The curve of the loss and, where metrics were computed while training, of the first one of each task."""
-    curves = []
+    """The curve of the loss and, where metrics were computed while training, of the first one of each task.
+
+    The loss is that of validation, training and, if there is one, the published validation: in nats per target byte if
+    the validation has them, else in nats per target token.
+    """
+    measure, metrics, losses = _curve_measure(results), [], []
+    names = ", ".join(data["name"] for data in _datasets(_data(results)) if data.get("name"))
+    title = f"{results['experiment']}{f' on {names}' if names else ''}"
     task_curves = results.get("tasks", {}).get("infer_eval", {})
     for (task, columns), kind in zip(task_curves.items(), COMPARED, strict=False):
         name, values = next((one for one in columns["metrics"].items() if not isinstance(one[1], str)), ("", []))
         if len(values) > 1:
-            curves.append(Curve(f"{task} / {name}", kind, columns["step"], values))
-    metric = {METRIC_FILE: draw(_title(results), _STEPS, "metrics while training", curves)} if curves else {}
-    return {**metric, CURVE_FILE: curve_svg(results)}
-
-
-def _metrics(results: Results) -> str:
-    """The table of `metric_rows`; a decoding that all rows share stands below it. "" without metrics."""
-    header, values = metric_rows(evaluations(results))
-    rows = [[escape(metric), escape(split), *map(cell, numbers), way] for metric, split, *numbers, way in values]
-    if len(decodings := {row[-1] for row in rows}) != 1:
-        return table(header, rows, numbers_from=2) if rows else ""
-    return f"{table(header[:-1], [row[:-1] for row in rows], numbers_from=2)}\n\nDecoding: {decodings.pop()}."
-
-
-def curve_text(results: Results) -> str:
-    """The sentence that describes the picture."""
-    measure = _curve_measure(results)
-    first, final = results["first"]["validation"], results["final"]["validation"]
-    return (
-        f"Validation loss in {MEASURES[measure]}: {decimals(first.get(measure))} at step {first['step']:,}, "
-        f"{decimals(final.get(measure))} at step {final['step']:,}"
-    )
-
-
-def _measures(results: Results) -> str:
-    first, final, best = results["first"], results["final"], results["best_validation"]
-    points = {"validation, first": first["validation"], "validation, last": final["validation"]}
-    if best["step"] != final["validation"]["step"]:
-        points["validation, best"] = best
+            metrics.append(Curve(f"{task} / {name}", kind, columns["step"], values))
+    sources = [("training", "thin", results["curves"]["train"]), ("validation", "own", results["curves"]["validation"])]
     if "published" in results:
-        points["validation, last, as published"] = results["published"]["final"]["validation"]
-    if first["train"] is not None:
-        points |= {"training, first steps": first["train"], "training, last steps": final["train"]}
-    return table(*loss_rows("", points), numbers_from=1)
+        sources.insert(0, ("published", "wide", results["published"]["validation"]))
+    for name, kind, columns in sources:
+        if measure in columns:
+            losses.append(Curve(name, kind, columns["step"], columns[measure]))
+    metric = {METRIC_FILE: draw(title, _STEPS, "metrics while training", metrics)} if metrics else {}
+    return {**metric, CURVE_FILE: draw(title, _STEPS, f"loss, {MEASURES[measure]}", losses, without_cliff=True)}
 
 
 def task_tables(results: Results) -> list[str]:
@@ -145,83 +105,12 @@ def task_tables(results: Results) -> list[str]:
     return [one for one in (table(*losses, numbers_from=1) if points else "", metrics) if one]
 
 
-def _facts(results: Results) -> Iterator[tuple[str, str]]:
-    identity, hardware, timing = results["identity"], results["hardware"], results["timing"]
-    yield "command", code(results["command"])
-    yield "source", _source(results)
-    task_data = identity.get("data")
-    if isinstance(task_data, Mapping) and isinstance(task_data.get("task"), str):
-        yield "task", code(task_data["task"])
-    yield "data", "; ".join(_dataset(data) for data in _datasets(_data(results)))
-    if initial := identity.get("initial"):
-        after = f"{initial['experiment']} after step {initial['step']:,}"
-        yield "started from", f"{escape(after)}; the SHA-256 of its arrays begins with {code(initial['sha256'][:12])}"
-    vocabulary = identity.get("vocabulary")
-    if isinstance(vocabulary, Mapping):
-        yield "vocabulary", escape(_scalars(vocabulary, ("kind", "size", "extra_ids", "sentinels")))
-    if results["num_params"]:
-        yield "parameters", f"{results['num_params']:,}"
-    if trained := results.get("num_trained"):
-        yield "trained parameters", f"{trained:,}"
-    yield "seed", UNKNOWN if identity.get("seed") is None else str(identity["seed"])
-    total = results["total_steps"]
-    yield "steps", f"{results['steps']:,}" + (f" of {total:,}" if total and total != results["steps"] else "")
-    if selected := results.get("selected"):
-        value = (
-            "never finite" if selected["step"] is None else f"{cell(selected['value'])} at step {selected['step']:,}"
-        )
-        yield "best", escape(f"{selected['metric']} {value}")
-        yield "ended early", escape(selected["ended_early"] or "")
-    yield "examples", "" if results["examples"] is None else f"{results['examples']:,}"
-    yield "target tokens", "" if results["target_tokens"] is None else f"{results['target_tokens']:,}"
-    if (batches := results.get("batches")) and batches["step"][-1]:
-        yield "batches", f"{batches['sha256'][-1][:12]}…, the SHA-256 of the first {batches['step'][-1]:,}"
-    yield "time", _time(timing)
-    used = timing.get("used_by_others")
-    load = "not recorded" if used is None else f"other programs used {used:.0%} of the cores"
-    yield "load", load if timing["training_seconds"] else ""
-    yield "hardware", escape(_hardware(hardware))
-    yield "XLA_FLAGS", escape(hardware.get("xla_flags") or "")
-    yield "versions", escape(", ".join(f"{name} {version}" for name, version in results["versions"].items() if version))
-    if results["starts"] > 1:
-        changed = results["changed_between_starts"]
-        differing = f"; what differed between them: {', '.join(changed)} (the last is shown)" if changed else ""
-        yield "started", f"{results['starts']} times, each going on from a checkpoint{differing}"
-
-
 def _source(results: Results) -> str:
     training, evaluation = (
         list(dict.fromkeys(map(provenance.format_commit, used))) for used in provenance.git_states(results)
     )
     later = ", ".join(name for name in evaluation if name not in training)
     return ", ".join(training) + (f"; evaluated with {later}" if later else "")
-
-
-def _time(timing: Mapping[str, Any]) -> str:
-    texts: dict[str, Callable[[float], str]] = {
-        "training_seconds": lambda seconds: f"{duration(seconds)} of training",
-        "wall_seconds": lambda seconds: f"{duration(seconds)} with start and evaluation",
-        "seconds_per_step": lambda seconds: f"{1000 * seconds:,.0f} ms a step",
-        "tokens_per_second": lambda rate: f"{rate:,.0f} tokens a second",
-        "share_of_peak": lambda share: f"{100 * share:.0f}% of the hardware's peak",
-    }
-    known = [text(timing[name]) for name, text in texts.items() if timing[name] is not None]
-    alone = (timing.get("used_by_others") or 0.0) <= OTHER_LOAD_ALLOWED
-    others = f"left out: more than {OTHER_LOAD_ALLOWED:.0%} of the cores were used by others"
-    return ", ".join(known) if alone else others
-
-
-def _hardware(hardware: Mapping[str, Any]) -> str:
-    parts = [hardware["cpu"], f"{hardware['cores']} cores" if hardware["cores"] != 1 else "1 core"]
-    if hardware["memory_bytes"]:
-        parts.append(f"{hardware['memory_bytes'] / 2**30:.0f} GiB")
-    parts.append(hardware["platform"])
-    devices = hardware["devices"]
-    if devices and devices["platform"] == "cpu":
-        parts.append("no accelerator" + (f", {devices['count']} simulated devices" if devices["count"] > 1 else ""))
-    elif devices:
-        parts.append(f"{devices['count']} x {devices['kind']}")
-    return "; ".join(part for part in parts if part)
 
 
 def _data(results: Results) -> Any:
@@ -248,17 +137,12 @@ def _datasets(data: Any) -> Iterator[Mapping[str, Any]]:
 
 def _dataset(data: Mapping[str, Any]) -> str:
     source = data.get("source")
-    facts = _scalars(source) if isinstance(source, Mapping) else str(source or "")
+    facts = scalars(source) if isinstance(source, Mapping) else str(source or "")
     limit = f"the first {data['limit']:,} rows of each split" if data.get("limit") else ""
     size = f"the first {data['max_bytes'] / 1e6:g} MB of each split" if data.get("max_bytes") else ""
     return escape(
         cut(": ".join(part for part in (data.get("name", ""), ", ".join(filter(None, (facts, limit, size)))) if part))
     )
-
-
-def _scalars(value: Mapping[str, Any], names: Sequence[str] | None = None) -> str:
-    chosen = value if names is None else [name for name in names if name in value]
-    return ", ".join(f"{name} {value[name]}" for name in chosen if isinstance(value[name], str | int))
 
 
 def _splits(results: Results) -> str:
@@ -274,27 +158,11 @@ def _splits(results: Results) -> str:
     return table(["data", "split", *(escape(name) for name in names)], cells, numbers_from=2)
 
 
-def _evaluation(evaluation: Any, title: str) -> str:
-    if not isinstance(evaluation, Mapping):
-        return ""
+def _numbers(evaluation: Results) -> list[tuple[str, Any]]:
+    """The names and values of an evaluation that no other table has."""
     elsewhere = ("label", "data", "tasks", "metrics", "predicted", "trivial", "blanks", "decoding")
     shown = {name: value for name, value in evaluation.items() if name not in elsewhere}
-    parts = flattened(shown, " / ")
-    numbers: list[tuple[str, Any]] = [(name, one) for name, one in parts if isinstance(one, str | int | float)]
-    rows = [
-        [escape(_NAMES.get(name, name)), decimals(value) if name in _NAMES else cell(value)] for name, value in numbers
-    ]
-    return table([escape(title), ""], rows, numbers_from=1)
-
-
-def _samples(results: Results) -> str:
-    header, samples = ["input", "prediction", "target"], (results["samples"] or [])[:SHOWN_SAMPLES]
-    return table(header, [[escape(cut(sample[name])) for name in header] for sample in samples]) if samples else ""
-
-
-def _title(results: Results) -> str:
-    names = [data["name"] for data in _datasets(_data(results)) if data.get("name")]
-    return f"{results['experiment']} on {', '.join(names)}" if names else str(results["experiment"])
+    return [(name, one) for name, one in flattened(shown, " / ") if isinstance(one, str | int | float)]
 
 
 def _curve_measure(results: Results) -> str:

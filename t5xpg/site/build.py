@@ -30,7 +30,7 @@ from t5xpg.run.numbers import MEASURES
 from t5xpg.run.report import README_FILE
 from t5xpg.run.results_page import CURVE_FILE, METRIC_FILE
 from t5xpg.site import lineage
-from t5xpg.site.markup import attention, compared, html_of, spark
+from t5xpg.site.markup import compared, html_of
 from t5xpg.site.records import SiteExperiment, SiteRun, experiments, has_link, local_runs
 from t5xpg.study.sweep.page import SECONDS_FILE, STEPS_FILE, over_seeds, ranked
 
@@ -76,12 +76,10 @@ class Site:
             loader=FileSystemLoader(PARTS / "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
         )
         self.environment.globals.update(
-            attention=attention,
             cell=cell,
             date=date.fromtimestamp,
             compared=compared,
             docs=(paths.REPOSITORY / "docs").is_dir(),  # not where the package is installed
-            spark=spark,
             git=environment.git_state(),
         )
 
@@ -90,14 +88,16 @@ class Site:
         self._page("index.html", "index.html", shown=self.shown)
         names = {one.name for one in self.shown}
         self._page("compare.html", "compare.html", runs=self.charted, named=names)
-        chains = [lineage.chain_of(one) for one in self.shown if one.published]
+        chains = {one.name: lineage.chain_of(one) for one in self.shown if one.published}
         self._page("lineage.html", "lineage.html", chains=chains)
         self._page("python.html", "python.html", public=public_interface(), markdown=lambda text: html_of(text, str))
         self._page("benchmarks.html", "benchmarks.html", history=lineage.benchmarks())
         for one in self.shown:
             self._experiment(one)
         for run in self.charted:
-            self._data(run)
+            text = json.dumps(run, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+            self._text(f"data/{run['id']}.js", f"t5xpg.add({text});\n")
+            self._text(f"data/{run['id']}.csv", csv_of(run["curves"]))
         for document in self.documents:
             if document.parts[0] != "experiments":
                 text = (paths.REPOSITORY / document).read_text(encoding="utf-8")
@@ -119,11 +119,6 @@ class Site:
         ids = [run["id"] for run in self.charted if run["experiment"] == shown.name]
         html = self._html(text, document)
         self._page("experiment.html", str(page), title=shown.name, shown=shown, text=html, ids=ids)
-
-    def _data(self, run: Mapping[str, Any]) -> None:
-        text = json.dumps(run, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-        self._text(f"data/{run['id']}.js", f"t5xpg.add({text});\n")
-        self._text(f"data/{run['id']}.csv", csv_of(run["curves"]))
 
     def _html(self, text: str, document: Path) -> Markup:
         return html_of(text, lambda target: self._link(target, document))
@@ -255,14 +250,9 @@ def public_interface() -> list[Documented]:
 def _documented(node: ast.FunctionDef | ast.ClassDef) -> Documented:
     text = inspect.cleandoc(ast.get_docstring(node) or "")
     if isinstance(node, ast.ClassDef):
-        return Documented(node.name, f"class {node.name}", text, tuple(_methods(node)))
+        public = (one for one in node.body if isinstance(one, ast.FunctionDef) and not one.name.startswith("_"))
+        return Documented(node.name, f"class {node.name}", text, tuple(map(_documented, public)))
     arguments = ast.unparse(node.args).removeprefix("self, ").removeprefix("self")
     is_property = any(ast.unparse(one) == "property" for one in node.decorator_list)
     returns = f" -> {ast.unparse(node.returns)}".replace("'", "") if node.returns else ""
     return Documented(node.name, f"{node.name}{'' if is_property else f'({arguments})'}{returns}", text)
-
-
-def _methods(node: ast.ClassDef) -> Iterator[Documented]:
-    for one in node.body:
-        if isinstance(one, ast.FunctionDef) and not one.name.startswith("_"):
-            yield _documented(one)

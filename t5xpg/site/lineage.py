@@ -31,28 +31,15 @@ class Link:
     state: str = ""
 
 
-@dataclass(frozen=True)
-class Chain:
-    """From the text to the export of an experiment's published run."""
-
-    experiment: str
-    links: Sequence[Link]
-
-    @property
-    def stale_from(self) -> str | None:
-        """The first link that changed on this machine since publication; None if none did."""
-        return next((link.what for link in self.links if link.state == STALE), None)
-
-
-def chain_of(shown: SiteExperiment) -> Chain:
-    """The chain of an experiment that has published a run."""
+def chain_of(shown: SiteExperiment) -> Sequence[Link]:
+    """From the text to the export of an experiment that has published a run."""
     assert shown.published is not None
     results = shown.published.results
     links = [*_text(results), *_vocabulary(results), *_cache(results)]
     git, run = results.get("git") or {}, RunDirectory(paths.runs_directory() / shown.name)
     batches = (results.get("batches") or {}).get("sha256") or [""]
     links.append(Link("run", f"{results['steps']:,} updates of commit {str(git.get('commit'))[:12]}", batches[-1]))
-    return Chain(shown.name, [*links, *_checkpoints(run), *_exports(run)])
+    return [*links, *_checkpoints(run), *_exports(run)]
 
 
 def _text(results: Mapping[str, Any]) -> Iterator[Link]:
@@ -97,18 +84,12 @@ def _exports(run: RunDirectory) -> Iterator[Link]:
             yield Link("export", f"{name}/{file.name}, runs/{run.path.name}", sha256_of_file(file))
 
 
-@dataclass(frozen=True)
-class BenchmarkRun:
-    """A run of `make bench`. rows: the median of this program for each quantity measured."""
+def benchmarks() -> Mapping[str, list[dict[str, Any]]]:
+    """The runs of `make bench` on each kind of processor, oldest first: from git's history and the current file.
 
-    time: str
-    commit: str
-    rows: Mapping[str, float]
-
-
-def benchmarks() -> Mapping[str, list[BenchmarkRun]]:
-    """The runs of `make bench` on each kind of processor, oldest first: from git's history and the current file."""
-    runs_of_kind: dict[str, dict[str, BenchmarkRun]] = {}
+    {"time", "commit", "rows": the median of this program for each quantity measured}
+    """
+    runs_of_kind: dict[str, dict[str, dict[str, Any]]] = {}
     commits = [(commit, file) for file in _BENCH for commit in (git("log", "--format=%H", "--", file) or "").split()]
     texts = [git("show", f"{commit}:{file}") for commit, file in commits]
     current_file = paths.REPOSITORY / _BENCH[0]
@@ -120,6 +101,6 @@ def benchmarks() -> Mapping[str, list[BenchmarkRun]]:
                 for ours in list(row["contestants"].values())[:1]  # the first
                 if (median := ours.get("median")) is not None
             }
-            commit, time = (record.get("git") or {}).get("commit", ""), record["time"]
-            runs_of_kind.setdefault(record["kind"], {})[time] = BenchmarkRun(time, commit[:12], rows)
+            commit, time = (record.get("git") or {}).get("commit", "")[:12], record["time"]
+            runs_of_kind.setdefault(record["kind"], {})[time] = {"time": time, "commit": commit, "rows": rows}
     return {kind: [runs[time] for time in sorted(runs)] for kind, runs in sorted(runs_of_kind.items())}

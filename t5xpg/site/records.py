@@ -57,6 +57,12 @@ class SiteRun:
         return curves
 
     @property
+    def late_losses(self) -> list[tuple[float, float]]:
+        """The validation loss without its first value: steps and losses."""
+        steps, losses = next(iter(self.curves.values()))
+        return [(x, y) for x, y in zip(steps, losses, strict=True) if x and y is not None]
+
+    @property
     def totals(self) -> dict[str, float | None]:
         """The totals over all updates. The site takes the part up to a step to be in proportion to the steps."""
         results = self.results

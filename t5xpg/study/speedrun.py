@@ -7,7 +7,6 @@ the target after its TRAIN_STEPS updates. The record.json beside it holds what w
 import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,6 +16,7 @@ from t5xpg.base import environment
 from t5xpg.base.errors import UserError, nearest
 from t5xpg.base.files import json_object_of, remove, sha256_of_file, write_json
 from t5xpg.base.markdown import aligned
+from t5xpg.base.pages import render
 from t5xpg.base.paths import shown
 from t5xpg.experiment import config
 from t5xpg.experiment.config import settings
@@ -24,14 +24,13 @@ from t5xpg.experiment.experiment import Experiment
 from t5xpg.experiment.known_tasks import known_task
 from t5xpg.run import provenance
 from t5xpg.run.records import read_jsonl, records_of_split
-from t5xpg.run.report import Page
+from t5xpg.run.report import Page, rounded
 from t5xpg.run.results import collect, training_seconds, write_results
 from t5xpg.run.results_page import OTHER_LOAD_ALLOWED
 from t5xpg.study import launchers, runs
-from t5xpg.study.board import FORMAT, render, rounded
 from t5xpg.study.plan_file import Plan
 from t5xpg.study.runs import StudyRun
-from t5xpg.study.study import PlannedExperiment
+from t5xpg.study.study import FORMAT, PlannedExperiment
 
 EXPERIMENT, RECORD_FILE = "speedrun", "record.json"
 P = 0.01  # the probability that an entry counts whose expected loss is just the target
@@ -103,7 +102,7 @@ class Speedrun(PlannedExperiment[SpeedrunPlan]):
 
     plan_file = "speedrun.toml"
     plan_model = SpeedrunPlan
-    page = Page("speedrun.json", "speedrun", partial(render, "speedrun.md.j2"))
+    page = Page("speedrun.json", "speedrun", lambda board: render("speedrun.md.j2", board=board))
 
     def __init__(self, experiment: str, folder: Path) -> None:
         super().__init__(experiment, folder)

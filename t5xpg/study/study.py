@@ -21,8 +21,9 @@ from t5xpg.run.report import Board, Page
 from t5xpg.study import runs
 from t5xpg.study.launchers import Launcher
 from t5xpg.study.plan_file import Plan, read
-from t5xpg.study.runs import StudyRun
+from t5xpg.study.runs import StudyRun, check_same_text, sources
 
+FORMAT = 1  # of boards
 AnyPlan = TypeVar("AnyPlan", bound=Plan)
 
 
@@ -76,8 +77,16 @@ class Study(PlannedExperiment[AnyPlan]):
         """Yield groups of runs that are trained together; make what a group needs before it, and measure after it."""
 
     @abstractmethod
+    def results(self, runs: Sequence[StudyRun]) -> Board:
+        """What the board says of these runs."""
+
     def collect(self, runs: Sequence[StudyRun]) -> Board:
-        """The board of these runs."""
+        """The board of these runs: everything that the page shows.
+
+        Raises UserError if they were trained on different text, or with different vocabularies of one name.
+        """
+        check_same_text(runs)
+        return {"format": FORMAT, "experiment": self.name, **self.results(runs), "sources": sources(runs)}
 
     @abstractmethod
     def summary(self, board: Board) -> Iterable[str]:

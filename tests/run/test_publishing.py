@@ -8,7 +8,7 @@ import pytest
 
 from t5xpg.base import environment
 from t5xpg.base.files import read_json, write_json
-from t5xpg.run import comparison_tables, provenance, seed_summary
+from t5xpg.run import provenance, seed_summary
 from t5xpg.run.directory import RunDirectory
 from t5xpg.run.records import JsonlWriter
 from t5xpg.run.report import PAGE, publish
@@ -56,7 +56,7 @@ def changed(run: RunDirectory, *, seed: int | None = None, starts: list[Any] | N
     write_json(run.run_json, record)
 
 
-def predicting(path: Path, seed: int, bleu: float, **more: Any) -> RunDirectory:
+def predicting(path: Path, seed: int, bleu: float | None, **more: Any) -> RunDirectory:
     """A run of a seed that was evaluated on test."""
     run = make_run(path, steps=100)
     settings = {"train_dataset.batch_size": 16, "train_dataset.pack": False, "train_dataset.seed": seed}
@@ -66,9 +66,12 @@ def predicting(path: Path, seed: int, bleu: float, **more: Any) -> RunDirectory:
     return run
 
 
-def test_a_mean_over_fewer_seeds_says_so() -> None:
+def test_a_mean_over_fewer_seeds_says_so(tmp_path: Path, home: Path) -> None:
     """One had no finite number."""
-    assert comparison_tables._spread(("t", "bleu", "test"), [40.0, 41.0], 3) == "40.5 (40 to 41), of 2 seeds"
+    runs = [predicting(tmp_path / str(seed), seed, bleu) for seed, bleu in ((7, 40.0), (1, 41.0), (2, None))]
+    (home / "references.toml").write_text(REFERENCE)
+    page = publish(runs[0], home, seeds=runs[1:], references=references.of_experiment(home))
+    assert "| 40.5 (40 to 41), of 2 seeds |" in page.read_text(encoding="utf-8")
 
 
 def test_an_evaluation_is_named_by_what_it_has_otherwise(tmp_path: Path) -> None:

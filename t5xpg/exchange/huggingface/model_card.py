@@ -12,7 +12,7 @@ from t5xpg.exchange.huggingface.architectures import SEQ2SEQ, Exported
 from t5xpg.exchange.huggingface.tokenizer_files import tokenizer_type
 from t5xpg.exchange.huggingface.transformers_check import LogitComparison
 from t5xpg.models.config import T5Config
-from t5xpg.run.results_page import sections
+from t5xpg.run import results_page
 
 MARK = "<!-- written by t5xpg export -->"  # tells an export, which may be replaced, from other folders
 
@@ -76,7 +76,7 @@ def model_card(
         parts.append("Nothing was measured in the run that this was exported from.")
     else:
         parts += ["## Results", "All numbers are those of `results.json`, which lies beside this file."]
-        parts += sections(results)
+        parts.append(results_page.text(results))
     return "\n\n".join(part for part in parts if part) + "\n"
 
 

@@ -5,33 +5,30 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from t5xpg.base.markdown import UNKNOWN, decimals, escape, table
+from t5xpg.base.markdown import UNKNOWN, decimals
+from t5xpg.base.pages import render
 from t5xpg.experiment.experiment import Experiment
 from t5xpg.experiment.identity import identity_settings
 from t5xpg.run.records import read_jsonl
-from t5xpg.run.report import Board, Page
+from t5xpg.run.report import Board, Page, rounded
 from t5xpg.run.results import training_seconds
-from t5xpg.study.board import FORMAT, render, rounded, superscript
 from t5xpg.study.matrix import unigrams
 from t5xpg.study.matrix.plan import AXES, MatrixPlan
-from t5xpg.study.runs import StudyRun, check_same_text, outcome, sources
+from t5xpg.study.runs import StudyRun, outcome
 
 MEASURES = ("loss", "bits_per_byte", "accuracy")
-_NOTHING = "\N{EN DASH}"  # a pair that is not trained
 # The objective whose targets are the whole text, whatever the vocabulary: its cells can be compared.
 _COMPARABLE = "lm"
 
 _Cell = Mapping[str, Any]
 
 
-def collect(experiment: str, plan: MatrixPlan, runs: Sequence[StudyRun]) -> Board:
-    """The board: everything that the page shows.
+def results(plan: MatrixPlan, runs: Sequence[StudyRun]) -> Board:
+    """The results of the cells, for the board.
 
     A cell counts as done once it was compared, or has diverged. It has learned where its loss on the held-out batches
-    is lower than the unigram model's, both over all targets and over the text alone. Raises UserError where cells were
-    trained on different text, or with different vocabularies of one name.
+    is lower than the unigram model's, both over all targets and over the text alone.
     """
-    check_same_text(runs)
     cells = [_cell(run) for run in runs]
     started = [run for run in runs if run.directory.exists()]
     models = {run.labels["vocabulary"]: (run.recorded().get("vocabulary") or {}).get("model_sha256") for run in started}
@@ -41,14 +38,11 @@ def collect(experiment: str, plan: MatrixPlan, runs: Sequence[StudyRun]) -> Boar
     ]
     sha256 = started[0].recorded()["data"].get("sha256") if started else None
     return {
-        "format": FORMAT,
-        "experiment": experiment,
         "dataset": {"name": plan.dataset, "sha256": sha256},
         "architectures": [{"name": name, "title": entry.title} for name, entry in plan.architectures.items()],
         "objectives": [{"name": name, "title": entry.title} for name, entry in plan.objectives.items()],
         "left_out": plan.left_out_pairs(),
         **_with_cells(cells, vocabularies),
-        "sources": sources(runs),
     }
 
 
@@ -156,62 +150,34 @@ def _measures(values: Mapping[str, Any] | None) -> dict[str, float | None]:
     return {name: None if values is None else rounded(values[name]) for name in MEASURES}
 
 
-def sections(board: Board) -> list[str]:
-    """The paragraphs of the block of the experiment's README."""
-    reasons = list(dict.fromkeys(one["reason"] for one in board["left_out"]))  # in the order of their footnotes
-    return render(
-        "matrix.md.j2",
-        board,
-        comparable=[cell for cell in board["cells"] if cell["objective"] == _COMPARABLE and cell["done"]],
-        matrix=lambda measure: _matrix(board, measure, reasons),
-        reasons=reasons,
-        title=lambda axis, cell: _title(board, axis, cell),
-    )
+def text(board: Board) -> str:
+    """The block of the experiment's README."""
+    values = {
+        measure: {tuple(cell[axis] for axis in AXES): _values(cell, measure) for cell in board["cells"]}
+        for measure in ("text", "targets", "bits")
+    }
+    comparable = [cell for cell in board["cells"] if cell["objective"] == _COMPARABLE and cell["done"]]
+    return render("matrix.md.j2", board=board, comparable=comparable, values=values)
 
 
-PAGE = Page("matrix.json", "matrix", sections)
+PAGE = Page("matrix.json", "matrix", text)
 
 
 def line(cell: _Cell) -> str:
     """A cell for a terminal."""
     if cell["loss"] is None:
         return f"{_name(cell)}: {_values(cell, 'text')}"
-    loss, unigram = map(decimals, _losses(cell, "text"))
+    loss, unigram = decimals(cell["of_text"]["loss"]), decimals(cell["of_text"]["unigram"]["loss"])
     verdict = "learned" if cell["learned"] else "has not learned"
     return f"{_name(cell)}: {loss} nats a token of text, unigram {unigram}: {verdict}"
 
 
-def _losses(cell: _Cell, measure: str) -> tuple[float | None, float | None]:
-    """(model, unigrams). measure: "text" and "targets": nats per token of these; "bits": bits per byte of targets."""
-    part, name = cell["of_text"] if measure == "text" else cell, "bits_per_byte" if measure == "bits" else "loss"
-    return part[name], part["unigram"][name]
-
-
-def _matrix(board: Board, measure: str, reasons: Sequence[str]) -> str:
-    values_by_cell = {tuple(cell[axis] for axis in AXES): _values(cell, measure) for cell in board["cells"]}
-    notes = {
-        (one["architecture"], one["objective"]): f"{_NOTHING}{superscript(reasons.index(one['reason']) + 1)}"
-        for one in board["left_out"]
-    }
-    rows = []
-    for architecture in board["architectures"]:
-        for vocabulary in board["vocabularies"]:
-            pairs = [(architecture["name"], objective["name"]) for objective in board["objectives"]]
-            values = [values_by_cell.get((*pair, vocabulary["name"])) or notes[pair] for pair in pairs]
-            rows.append([escape(architecture["title"]), escape(vocabulary["title"]), *values])
-    header = ["architecture", "vocabulary", *(escape(one["title"]) for one in board["objectives"])]
-    return table(header, rows, numbers_from=2)
-
-
 def _values(cell: _Cell, measure: str) -> str:
+    """Those of the model and of unigrams: nats per token of "text" or of "targets", or "bits" per byte of targets."""
     if cell["diverged_at"] is not None:
         return f"not finite after step {cell['diverged_at']:,}"
     if not cell["done"]:
         return UNKNOWN
-    loss, unigram = map(decimals, _losses(cell, measure))
+    part, name = cell["of_text"] if measure == "text" else cell, "bits_per_byte" if measure == "bits" else "loss"
+    loss, unigram = decimals(part[name]), decimals(part["unigram"][name])
     return f"{f'**{loss}**' if cell['learned'] else loss} / {unigram}"
-
-
-def _title(board: Board, axis: str, cell: _Cell) -> str:
-    """The title of a cell's entry of an axis, as Markdown."""
-    return escape(next(one["title"] for one in board[AXES[axis]] if one["name"] == cell[axis]))

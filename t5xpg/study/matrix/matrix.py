@@ -14,7 +14,7 @@ from t5xpg.experiment import making
 from t5xpg.experiment.recipe import Recipe
 from t5xpg.run.report import Board
 from t5xpg.study.matrix import unigrams
-from t5xpg.study.matrix.board import PAGE, collect, line, with_published
+from t5xpg.study.matrix.board import PAGE, line, results, with_published
 from t5xpg.study.matrix.plan import AXES, MatrixPlan, TrainedVocabulary
 from t5xpg.study.runs import StudyRun, outcome
 from t5xpg.study.study import Study
@@ -75,8 +75,8 @@ class Matrix(Study[MatrixPlan]):
         yield stage_runs
         unigrams.compare([run for run in stage_runs if not outcome(run).diverged])
 
-    def collect(self, runs: Sequence[StudyRun]) -> Board:
-        return collect(self.name, self.plan, runs)
+    def results(self, runs: Sequence[StudyRun]) -> Board:
+        return results(self.plan, runs)
 
     def with_published(self, board: Board) -> Board:
         board_file = self.home / self.page.board_file

@@ -5,7 +5,6 @@ run of two processes, one of them is killed with SIGKILL, and the run is started
 processes and continues on one; the last begins on one and continues on two.
 """
 
-import re
 import signal
 import socket
 import time
@@ -14,7 +13,6 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import jax
 import numpy as np
 
 from t5xpg.base import environment
@@ -28,9 +26,8 @@ from t5xpg.experiment.config import LoadedConfig
 from t5xpg.run.directory import RunDirectory
 from t5xpg.run.records import read_jsonl
 from t5xpg.study.proofs.comparison import Arrays, compare, read_checkpoint
-from t5xpg.study.proofs.folder import proof_folder
+from t5xpg.study.proofs.folder import proof_folder, say
 from t5xpg.study.proofs.kills import WatchedRun
-from t5xpg.study.proofs.resume import say
 from t5xpg.study.runs import ended_message, train_command
 
 RECEIPT = "hosts.json"
@@ -78,13 +75,8 @@ def prove_hosts(experiment: str, overrides: Sequence[str], *, processes: int, pa
             f"A run of {steps:,} steps that saves every {period:,} cannot be interrupted between checkpoints: "
             f'GIN="--gin.CHECKPOINT_PERIOD={max(1, steps // 4)}".'
         )
-    jax.config.update("jax_platforms", "cpu")  # this process only reads arrays
-
-    def is_own(entry: Path) -> bool:
-        # other runs may lie there, as in RUN=./runs: by its name alone, an entry is known to be a proof's
-        return entry.name in (_OUTPUT, RECEIPT, _KILLED, *_MOVED) or re.fullmatch(r"on_\d+", entry.name) is not None
-
-    with proof_folder(path, is_own) as folder:
+    own = {_OUTPUT, RECEIPT, _KILLED, *_MOVED, *(f"on_{2**power}" for power in range(16))}
+    with proof_folder(path, own) as folder:
         (folder / _OUTPUT).mkdir()
         start = time.monotonic()
         rows = _Proof(loaded, arguments, folder, processes).rows()
@@ -102,14 +94,8 @@ def prove_hosts(experiment: str, overrides: Sequence[str], *, processes: int, pa
         }
         write_json(folder / RECEIPT, record)
         lines = [
-            [
-                row.run,
-                "equal" if row.batches else "DIFFER",
-                f"{row.losses:.1e}",
-                f"{row.parameters:.1e}",
-                _EXACT[row.exact],
-            ]
-            for row in rows
+            [one.run, "equal" if one.batches else "DIFFER", f"{one.losses:.1e}", f"{one.parameters:.1e}", exact]
+            for one, exact in ((row, _EXACT[row.exact]) for row in rows)
         ]
         verdict = "the same run each time" if proven else "NOT the same run"
         header = ["beside one process", "batches", "losses", "parameters", ""]
@@ -148,15 +134,14 @@ class _Proof:
         say(f"{name}: {count} process{'es' if count > 1 else ''}{signal_text}")
         self._starts += 1
         experiment, *overrides = self._arguments
-        group = [f"--coordinator=127.0.0.1:{_free_port()}"] if count > 1 else []
+        group = [f"--processes={count}", *([f"--coordinator=127.0.0.1:{_free_port()}"] if count > 1 else [])]
         variables = {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(self._devices // count)}
-        directory = RunDirectory(self._folder / name)
         outputs = [self._folder / _OUTPUT / f"{self._starts:02d}_{name}_{process}.log" for process in range(count)]
         with ExitStack() as stack:
             runs = []
             for process, output in enumerate(outputs):
-                member = [*group, f"--processes={count}", *([f"--process={process}"] if count > 1 else [])]
-                command = train_command(experiment, overrides, directory.path, *member)
+                member = [*group, *([f"--process={process}"] if count > 1 else [])]
+                command = train_command(experiment, overrides, self._folder / name, *member)
                 runs.append(stack.enter_context(WatchedRun(command, output, variables)))
             signalled_at = None
             while not all(run.ended for run in runs):

@@ -63,10 +63,6 @@ class WatchedRun:
         elif self._process.poll() is not None:  # another process may have inherited the pipe, and keep it open
             self._drain()
 
-    def open(self, name: str) -> bool:
-        """True if the process is in this phase."""
-        return bool(self._open[name])
-
     def send(self, number: int) -> None:
         """Send a signal, if the process still runs."""
         self._process.send_signal(number)
@@ -76,7 +72,7 @@ class WatchedRun:
         self._process.kill()
         self._process.wait()
         self._drain()
-        return [name for name in phases.PHASES if self.open(name)]
+        return [name for name in phases.PHASES if self._open[name]]
 
     def _drain(self) -> None:
         """Read the rest of the marks from the pipe."""
@@ -91,16 +87,13 @@ class WatchedRun:
             self.ended = True
         *lines, self._unread = (self._unread + piece).split(b"\n")
         for line in lines:
-            self._note(line.decode("ascii"))
-
-    def _note(self, line: str) -> None:
-        event, name, *step_field = line.split()
-        step = int(step_field[0]) if step_field else None
-        if event == "begin":
-            self.steps[name].append(step)
-            self._open[name][step] = time.monotonic()
-        elif step in self._open[name]:
-            self.durations[name].append(time.monotonic() - self._open[name].pop(step))
+            event, name, *step_field = line.decode("ascii").split()
+            step = int(step_field[0]) if step_field else None
+            if event == "begin":
+                self.steps[name].append(step)
+                self._open[name][step] = time.monotonic()
+            elif step in self._open[name]:
+                self.durations[name].append(time.monotonic() - self._open[name].pop(step))
 
 
 def kill_in(run: WatchedRun, phase: str, occurrence: int, seconds: float, *, limit_seconds: float) -> list[str] | None:

@@ -10,16 +10,14 @@ import shlex
 import shutil
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
-
-import jax
 
 from t5xpg.base import environment
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import write_json
+from t5xpg.base.pages import render
 from t5xpg.base.paths import shown
 from t5xpg.base.phases import PHASES
 from t5xpg.base.progress import duration
@@ -28,7 +26,7 @@ from t5xpg.experiment.config import LoadedConfig
 from t5xpg.run.checkpoint.folders import saved_steps
 from t5xpg.run.directory import RunDirectory
 from t5xpg.study.proofs.comparison import RunComparison, compare
-from t5xpg.study.proofs.folder import proof_folder
+from t5xpg.study.proofs.folder import proof_folder, say
 from t5xpg.study.proofs.kills import WatchedRun, kill_in
 from t5xpg.study.runs import ended_message, train_command
 
@@ -76,10 +74,8 @@ def prove_resume(
             f"{loaded.name} has no checkpoint before its end (CHECKPOINT_PERIOD {period:,}, TRAIN_STEPS {steps:,}), so "
             f'that no start continues another. Save more often: GIN="--gin.CHECKPOINT_PERIOD={max(1, steps // 10)}".'
         )
-    jax.config.update("jax_platforms", "cpu")  # this process only reads arrays: accelerators are the training's
-    own_names = {_UNBROKEN, _KILLED, _LOG, _RECEIPT}
     more = [] if recorded is None else [f"--recorded={recorded.absolute()}"]
-    with proof_folder(path, lambda entry: entry.name in own_names) as folder:
+    with proof_folder(path, {_UNBROKEN, _KILLED, _LOG, _RECEIPT}) as folder:
         proof = _Proof(loaded, [experiment, *overrides], more, folder, random.Random(seed))
         began, source = time.monotonic(), environment.git_state()
         comparison = proof.run(kills)
@@ -112,7 +108,8 @@ def prove_resume(
             ],
         }
         write_json(folder / _RECEIPT, receipt)
-        say("\n".join(["", *_lines(receipt), f"receipt  {shown(folder / _RECEIPT)}"]))
+        command, file = shlex.join([experiment, *overrides]), shown(folder / _RECEIPT)
+        say(f"\n{render('receipt.txt.j2', receipt=receipt, command=command, file=file)}")
     return 0 if receipt["proven"] else 1
 
 
@@ -221,37 +218,3 @@ class _Proof:
     def _last_step(self, name: str) -> int | None:
         """The last whole checkpoint of a run."""
         return max(saved_steps(RunDirectory(self._folder / name).checkpoints), default=None)
-
-
-def _lines(receipt: Mapping[str, Any]) -> Iterator[str]:
-    """Yields the receipt as it is printed."""
-    kills, host, devices, source = (receipt[name] for name in ("kills", "host", "devices", "source"))
-    counts = ", ".join(f"{name} {count}" for name, count in kills["by_phase"].items())
-    kind = f"; {devices['count']} x {devices['kind']}" if devices else ""
-    commit = (
-        "no checkout" if source is None else f"commit {source['commit']}{'' if source['clean'] else ', with changes'}"
-    )
-    lines = [
-        ("proof", "every resume was exact" if receipt["proven"] else "NOT the same run"),
-        ("run", f"{shlex.join([receipt['experiment'], *receipt['overrides']])}: {receipt['steps']:,} steps"),
-        ("kills", f"{kills['dealt']} by SIGKILL (seed {kills['seed']}): {counts}"),
-        ("rounds", f"{receipt['rounds']}, in {receipt['starts']} starts, compared with a run that nothing interrupted"),
-        *(
-            ("equal", f"{name}, sha256 {facts['sha256']}")
-            for name, facts in receipt["equal"].items()
-            if "sha256" in facts
-        ),
-        ("equal", ", ".join(name for name, facts in receipt["equal"].items() if "sha256" not in facts)),
-        *(("DIFFERENT", difference) for difference in receipt["differences"]),
-        ("machine", f"{host['cpu'] or 'unknown processor'}, {host['cores']} cores, {host['platform']}{kind}"),
-        ("versions", ", ".join(f"{name} {version}" for name, version in receipt["versions"].items() if version)),
-        ("source", commit + ("; it was changed while this was proven" if receipt["source_changed"] else "")),
-        ("took", duration(receipt["seconds"])),
-    ]
-    for label, text in lines:
-        yield f"{label:<9}  {text}"
-
-
-def say(text: str) -> None:
-    """Print a line at once."""
-    print(text, flush=True)

@@ -62,13 +62,18 @@ def verify(name: str, folder: Path, *, steps: int | None = None) -> int:
             flush=True,
         )
         return 1
+    record = run.read()
+    begun = counting_starts(record)[-1]
+    files = digests.digests(run.path, [run.metrics_jsonl.name, run.batches.name])
     content = {
         "format": FORMAT,
         "experiment": name,
         "verdict": verdict(outcome),
         "claim": {"results": digest, "commit": commit, "repository": _repository()},
         "reproduction": outcome,
-        **_circumstances(run),
+        "sha256": {**files, "data": record["identity"].get("data")},
+        "versions": begun["versions"],
+        "hardware": {**begun["host"], "devices": begun["devices"]},
         "started": start,
         "ended": _now(),
         "by": f"{environment.git('config', 'user.name') or ''} <{environment.git('config', 'user.email') or ''}>",
@@ -107,18 +112,6 @@ def _make(checkout: Path, *arguments: str) -> int:
             process.terminate()
             process.wait()
             raise
-
-
-def _circumstances(run: RunDirectory) -> dict[str, Any]:
-    """The versions, hardware and digests of a run."""
-    record = run.read()
-    start = counting_starts(record)[-1]
-    files = digests.digests(run.path, [run.metrics_jsonl.name, run.batches.name])
-    return {
-        "sha256": {**files, "data": record["identity"].get("data")},
-        "versions": start["versions"],
-        "hardware": {**start["host"], "devices": start["devices"]},
-    }
 
 
 def _repository() -> str | None:

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from t5xpg.base.errors import UserError, nearest
+from t5xpg.base.pages import mean
 from t5xpg.run.best import MIN, BestMetric
-from t5xpg.run.report import Board
-from t5xpg.study.board import FORMAT, mean, rounded
+from t5xpg.run.report import Board, rounded
 from t5xpg.study.run_batches import text_bytes
-from t5xpg.study.runs import Outcome, StudyRun, check_same_text, outcome, sources
+from t5xpg.study.runs import Outcome, StudyRun, outcome
 from t5xpg.study.sweep.judged_tasks import evaluation_on
 from t5xpg.study.sweep.plan import Fit, SweepPlan
 
@@ -20,25 +20,21 @@ _EXPONENTS = np.linspace(0.01, 2.0, 1991)  # of scaling laws that are tried
 _Outcomes = Sequence[tuple[StudyRun, Outcome]]
 
 
-def collect(
-    experiment: str,
+def results(
     plan: SweepPlan,
     runs: Sequence[StudyRun],
     chosen: Mapping[str, str] | None,
     planned: int,
     step_times: Mapping[str, Any] | None,
 ) -> Board:
-    """The board: everything that the page shows.
+    """The results of a sweep, for the board.
 
     runs: the known ones; planned: the number of runs in the end. chosen: the candidates of the final runs, None while
     they are searched for. step_times: of `step_times.measure`, None if not measured. "measure" is the metric of the
     plan; its values stand under "loss". "ended_early" is there where a final run did. "steps_to_reference" is the first
     step whose value is as good as the mean over seeds of the reference's last value; None for a run that does not reach
-    it, or is validated on another task. "judged": the training data of recipes, and their losses on each task. Raises
-    UserError if runs were trained on different text.
+    it, or is validated on another task. "judged": the training data of recipes, and their losses on each task.
     """
-    check_same_text(runs)
-    metric = plan.decides
     outcomes = [(run, outcome(run)) for run in runs]
     final = {
         name: [(run, out) for run, out in outcomes if (run.stage, run.labels["recipe"]) == ("final", name)]
@@ -54,38 +50,32 @@ def collect(
         | {"validated_on": tasks[name]}
         for name in plan.recipes
     ]
-    return {
-        "format": FORMAT,
-        "experiment": experiment,
+    board = {
         "measure": plan.metric.removeprefix(_VALIDATION),
-        **({} if metric.mode == MIN else {"mode": metric.mode}),
+        "mode": None if plan.decides.mode == MIN else plan.decides.mode,
         "runs": planned,
         "runs_done": len({run.path for run, out in outcomes if out.done}),
-        **({"ended_early": True} if any(ended_early) else {}),
+        "ended_early": any(ended_early) or None,
         "reference": {"recipe": reference, "steps": plan.final.steps, "loss": rounded(reference_loss)},
-        "search": [_trial(plan, run, out, chosen) for run, out in outcomes if run.stage == "search"],
+        "search": [
+            {
+                **run.labels,
+                "done": out.done,
+                "diverged_at": out.step if out.diverged else None,
+                "loss": rounded(last_value(out, plan.metric)),
+                "chosen": chosen is not None and chosen[run.labels["recipe"]] == run.labels["candidate"],
+            }
+            for run, out in outcomes
+            if run.stage == "search"
+        ],
         "final": entries,
         "short": _entry(plan, short[0][0].labels["recipe"], chosen, short, reference_loss) if short else None,
-        **(
-            {}
-            if plan.fit is None
-            else {"fit": _fit(plan.fit, final, {entry["recipe"]: entry["mean_loss"] for entry in entries})}
-        ),
-        **({} if plan.judged is None else {"judged": _judged(plan.judged.tasks, final)}),
+        "fit": plan.fit and _fit(plan.fit, final, {entry["recipe"]: entry["mean_loss"] for entry in entries}),
+        "judged": plan.judged and _judged(plan.judged.tasks, final),
         "step_times": step_times,
-        "sources": sources(runs),
     }
-
-
-def _trial(plan: SweepPlan, run: StudyRun, out: Outcome, chosen: Mapping[str, str] | None) -> dict[str, Any]:
-    """A run of the search, and whether its candidate is the chosen one."""
-    return {
-        **run.labels,
-        "done": out.done,
-        "diverged_at": out.step if out.diverged else None,
-        "loss": rounded(last_value(out, plan.metric)),
-        "chosen": chosen is not None and chosen[run.labels["recipe"]] == run.labels["candidate"],
-    }
+    optional = ("mode", "ended_early", "fit", "judged")
+    return {name: value for name, value in board.items() if value is not None or name not in optional}
 
 
 def last_value(run_outcome: Outcome, metric: str) -> float | None:

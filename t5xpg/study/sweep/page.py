@@ -5,11 +5,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from t5xpg.base.curves import COMPARED, Curve, draw
-from t5xpg.base.markdown import UNKNOWN, code, decimals, escape
-from t5xpg.base.progress import duration
+from t5xpg.base.markdown import code, escape
+from t5xpg.base.pages import count, render, seeds_text
 from t5xpg.run.best import MAX
 from t5xpg.run.report import Board, Page
-from t5xpg.study.board import count, render, seeds_text
 
 STEPS_FILE, SECONDS_FILE = "steps.svg", "seconds.svg"
 _LOSS = "nats_per_byte"  # what a board measures where its plan has no metric
@@ -17,8 +16,8 @@ _LOSS = "nats_per_byte"  # what a board measures where its plan has no metric
 Entry = Mapping[str, Any]
 
 
-def sections(board: Board) -> list[str]:
-    """The paragraphs of the block."""
+def text(board: Board) -> str:
+    """The block."""
     entries, label, steps = ranked(board), _label(board), steps_text(board, board["reference"]["steps"])
     ends = ", ".join(f"{entry['recipe']} {entry['mean_loss']:.3f}" for entry in entries)
     judged = board.get("judged") or {"tasks": (), "recipes": {}}
@@ -29,10 +28,9 @@ def sections(board: Board) -> list[str]:
     ]
     return render(
         "leaderboard.md.j2",
-        board,
+        board=board,
         caption=f"{label[0].upper()}{label[1:]}, after {steps}: {ends}",
         comparable=_comparable(board),
-        costs={entry["recipe"]: _costs(board, entry) for entry in entries},
         label=label,
         loss_rows=[
             row for task in judged["tasks"] for row in _loss_rows(task, [one["facts"]["loss"][task] for one in trained])
@@ -68,7 +66,7 @@ def pictures(board: Board) -> dict[str, str]:
     return svgs
 
 
-PAGE = Page("leaderboard.json", "leaderboard", sections, pictures)
+PAGE = Page("leaderboard.json", "leaderboard", text, pictures)
 
 
 def ranked(board: Board) -> list[Entry]:
@@ -119,28 +117,8 @@ def steps_text(board: Board, steps: int) -> str:
     return f"{'at most ' if 'ended_early' in board else ''}{steps:,} steps"
 
 
-def _costs(board: Board, entry: Entry) -> list[str]:
-    """Steps, target tokens and time to the reference's last loss, means over seeds; and the time of a step."""
-    steps, times = entry["steps_to_reference"], board["step_times"]
-    mean = statistics.mean(steps) if steps and None not in steps else None
-    seconds = None if times is None else times["seconds"][entry["recipe"]]
-    return [
-        count(mean),
-        UNKNOWN if mean is None else count(mean * entry["target_tokens_per_step"]),
-        UNKNOWN if mean is None or seconds is None else duration(mean * seconds),
-        UNKNOWN if seconds is None else f"{1000 * seconds:,.0f} ms",
-    ]
-
-
-def _loss_rows(task: str, losses: Sequence[Mapping[str, Any]]) -> Iterator[list[str]]:
+def _loss_rows(task: str, losses: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, list[float | None]]]:
     """The row of a task, and those of its parts."""
-    yield [code(task), *lowest_bold([one["mean"] for one in losses])]
+    yield code(task), [one["mean"] for one in losses]
     for part in dict.fromkeys(part for one in losses for part in one["parts"]):
-        yield [f"&nbsp;&nbsp;{code(part)}", *lowest_bold([one["parts"].get(part) for one in losses])]
-
-
-def lowest_bold(values: Sequence[float | None]) -> list[str]:
-    """The values as cells, the lowest bold."""
-    known = {value for value in values if value is not None}
-    lowest = min(known) if len(known) > 1 else None
-    return [f"**{decimals(value)}**" if value is not None and value == lowest else decimals(value) for value in values]
+        yield f"&nbsp;&nbsp;{code(part)}", [one["parts"].get(part) for one in losses]

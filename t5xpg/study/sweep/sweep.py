@@ -14,7 +14,7 @@ from t5xpg.run.report import Board
 from t5xpg.study.runs import StudyRun, outcome
 from t5xpg.study.study import Study
 from t5xpg.study.sweep import judged_tasks
-from t5xpg.study.sweep.board import collect, last_value
+from t5xpg.study.sweep.board import last_value, results
 from t5xpg.study.sweep.page import PAGE, steps_text
 from t5xpg.study.sweep.plan import SweepPlan
 
@@ -103,14 +103,14 @@ class Sweep(Study[SweepPlan]):
         yield (long_runs := self.long_runs(chosen))
         judged_tasks.measure([run for run in long_runs if run.stage == "final"], tasks)
 
-    def collect(self, runs: Sequence[StudyRun]) -> Board:
+    def results(self, runs: Sequence[StudyRun]) -> Board:
         chosen = self.best_candidates()
         times = dict(json_object_of(self._times_file)) or None
         if times is not None and (chosen is None or times.pop("runs", None) != _run_names(self._timed(chosen))):
             times = None  # a recipe was added or changed since: measured together, or not at all
         planned_runs = [*self.search_runs(), *self.long_runs(self.first_candidates)]
         count = len({run.path for run in planned_runs})
-        return collect(self.name, self.plan, runs, chosen, count, times)
+        return results(self.plan, runs, chosen, count, times)
 
     def _timed(self, chosen: Mapping[str, str]) -> dict[str, StudyRun]:
         """The final run of each recipe with the first seed."""
