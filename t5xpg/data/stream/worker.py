@@ -25,9 +25,15 @@ class Calls:
         from t5xpg.data.stream import pipeline  # noqa: F401
         from t5xpg.data.tasks import registered  # noqa: F401
 
-        names = ("describe", "fits", "open", "evaluator", "call_opened", "close")
-        self.calls: data_process.Calls = {name: getattr(self, name) for name in names}
-        self._opened: dict[int, Any] = {}  # streams and evaluators
+        self.calls: data_process.Calls = {
+            "describe": self.describe,
+            "fits": self.fits,
+            "open": self.open,
+            "evaluator": self.evaluator,
+            "call_opened": self.call_opened,
+            "close": self.close,
+        }
+        self._opened: dict[int, data_process.Calls] = {}  # of streams and evaluators
         self._numbers = itertools.count()
 
     def describe(self, config: dict[str, Any]) -> TaskDescription:
@@ -66,8 +72,9 @@ class Calls:
 
         dataset, provider = _find_provider(config)
         stream = ShardedBatches(provider, dataset, shards)
+        methods = {"next": stream.next, "save": stream.save, "restore": stream.restore, "rewind": stream.rewind}
         vocab_size = _vocabulary_size(provider, dataset)
-        return {"opened": self._keep(stream), "vocab_size": vocab_size, "identity": stream.identity}
+        return {"opened": self._keep(methods), "vocab_size": vocab_size, "identity": stream.identity}
 
     def evaluator(self, config: dict[str, Any]) -> dict[str, Any]:
         """Read the examples of the tasks that have metrics."""
@@ -76,16 +83,17 @@ class Calls:
         dataset, provider = _find_provider(config)
         one = TaskEvaluator(provider, dataset)
         tasks = tuple(EvaluatedTask(name, one.examples(name), tuple(one.kinds[name])) for name in one.tasks)
-        return {"opened": self._keep(one), "tasks": tasks, "vocab_size": _vocabulary_size(provider, dataset)}
+        methods = {"begin": one.begin, "next": one.next, "measure": one.measure, "trivial": one.trivial}
+        return {"opened": self._keep(methods), "tasks": tasks, "vocab_size": _vocabulary_size(provider, dataset)}
 
-    def _keep(self, opened: Any) -> int:
+    def _keep(self, methods: data_process.Calls) -> int:
         number = next(self._numbers)
-        self._opened[number] = opened
+        self._opened[number] = methods
         return number
 
     def call_opened(self, opened: int, method: str, **values: Any) -> Any:
         """The result of a method of a stream or of an evaluator."""
-        return getattr(self._opened[opened], method)(**values)
+        return self._opened[opened][method](**values)
 
     def close(self, opened: int) -> None:
         """Forget a stream, or the examples of an evaluator."""
