@@ -174,6 +174,7 @@ class Processes(Group):
         return text if broken else None
 
     def _key(self, name: str) -> str:
+        """The key of the next call of this name: each process counts its own, and all make the same calls."""
         self._calls[name] += 1
         return f"{_STORE}/{name}/{self._calls[name]}"
 

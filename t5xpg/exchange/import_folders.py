@@ -100,6 +100,7 @@ def find(checkpoint: str) -> CheckpointFolder:
 
 
 def _hub_folder(name: str, revision: str | None) -> CheckpointFolder:
+    """A model of the hub, downloaded unless it is here. PyTorch's files are fetched only where there are no others."""
     folder = _snapshot(name, revision, None)
     if folder is None or not ((folder / CONFIG).is_file() and _has_weights(folder) and tokenizer_files(folder)):
         print(f"downloading {name} from the Hugging Face hub", flush=True)

@@ -99,6 +99,7 @@ def _square_sums(params: Params) -> list[jax.Array]:
 
 @jax.jit
 def _are_finite(params: Params) -> list[jax.Array]:
+    """For each parameter a boolean: whether all its numbers are finite."""
     return [jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(params)]
 
 

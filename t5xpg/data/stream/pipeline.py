@@ -85,6 +85,7 @@ class ShardedBatches:
         return batch
 
     def _next(self) -> Batch | None:
+        """The rows of all shards, one after the other; zeros for a shard that has ended before the others."""
         config = self.config
         if config.max_batches is not None and self._index >= config.max_batches:
             return None

@@ -72,7 +72,12 @@ class Calls:
 
         dataset, provider = _find_provider(config)
         stream = ShardedBatches(provider, dataset, shards)
-        methods = {"next": stream.next, "save": stream.save, "restore": stream.restore, "rewind": stream.rewind}
+        methods: data_process.Calls = {
+            "next": stream.next,
+            "save": stream.save,
+            "restore": stream.restore,
+            "rewind": stream.rewind,
+        }
         vocab_size = _vocabulary_size(provider, dataset)
         return {"opened": self._keep(methods), "vocab_size": vocab_size, "identity": stream.identity}
 
@@ -83,7 +88,12 @@ class Calls:
         dataset, provider = _find_provider(config)
         one = TaskEvaluator(provider, dataset)
         tasks = tuple(EvaluatedTask(name, one.examples(name), tuple(one.kinds[name])) for name in one.tasks)
-        methods = {"begin": one.begin, "next": one.next, "measure": one.measure, "trivial": one.trivial}
+        methods: data_process.Calls = {
+            "begin": one.begin,
+            "next": one.next,
+            "measure": one.measure,
+            "trivial": one.trivial,
+        }
         return {"opened": self._keep(methods), "tasks": tasks, "vocab_size": _vocabulary_size(provider, dataset)}
 
     def _keep(self, methods: data_process.Calls) -> int:
