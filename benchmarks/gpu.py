@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import gpu_checks, gpu_page, gpu_speed, page
+from benchmarks import gpu_checks, gpu_speed, page
 from benchmarks.gpu_device import Conditions
 from benchmarks.harness import NotMeasuredError, Row, chosen, failure, report_of, say, set_tunables
 from t5xpg.base import environment
@@ -48,8 +48,8 @@ class Results:
     def write(self) -> None:
         """Write the file; the published one with its page."""
         if self._file is not None:
-            published = self._file == gpu_page.RESULTS
-            page.write(self._file, self._all, {page.PAGE: gpu_page.block(self._all)} if published else {})
+            published = self._file == page.GPU_RESULTS
+            page.write(self._file, self._all, {page.PAGE: page.gpu_block(self._all)} if published else {})
 
     def measure(self, name: str, given: Conditions, measure: Callable[[Conditions], Iterator[Row]]) -> None:
         """Run a part; write each row as it comes and, if the part does not come to its end, the reason."""
@@ -90,7 +90,7 @@ def run(names: Sequence[str], *, seconds: float | None, small: bool, results: Pa
     if device["platform"] == "cpu" and not small:
         say("JAX has no GPU here: everything in small sizes, to try it")
         small = True
-    file = results or (None if small else gpu_page.RESULTS)
+    file = results or (None if small else page.GPU_RESULTS)
     found = Results(None if file is None else file.absolute(), device)
     say(f"{device['count']} x {device['kind']}; {'nothing is kept' if file is None else f'written to {file}'}")
     began = time.monotonic()
@@ -98,9 +98,9 @@ def run(names: Sequence[str], *, seconds: float | None, small: bool, results: Pa
         measure, usual = PARTS[name]
         limit = seconds or usual
         say(f"{name}: at most {duration(limit)} ({duration(time.monotonic() - began)} so far)")
-        rows = {other: gpu_page.rows_of(part) for other, part in found.parts.items()}
+        rows = {other: page.rows_of(part) for other, part in found.parts.items()}
         found.measure(name, Conditions(device, small, time.monotonic() + limit, rows), measure)
-        print(gpu_page.printed(found.parts[name]), end="\n\n", flush=True)
+        print(page.printed(found.parts[name]), end="\n\n", flush=True)
     incomplete = [name for name in names if found.parts[name]["missing"]]
     took = duration(time.monotonic() - began)
     say("; ".join([f"measured in {took}", *(f"{name} is not whole" for name in incomplete)]))

@@ -24,7 +24,7 @@ from benchmarks.step import T5X_MISSING, T5X_PYTHON
 from t5xpg.data.batch import LM
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.exchange import to_t5x
-from t5xpg.exchange.formats.t5x_writer import write_checkpoint
+from t5xpg.exchange.formats.t5x_files import write_checkpoint
 from t5xpg.exchange.huggingface.transformers_check import run_with
 from t5xpg.exchange.t5x.adafactor import new_param_states
 from t5xpg.exchange.t5x.networks import in_t5x, model_gin

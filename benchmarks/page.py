@@ -1,7 +1,7 @@
 """The measurements as tables: for the terminal, in docs/benchmarks.md (all of them) and in README.md (the main rows).
 
 benchmarks/results/results.json has the numbers that were measured last on each kind of processor; both pages are made
-from it and from nothing else.
+from it and from nothing else. docs/benchmarks.md also has a table for each kind of GPU, from gpu.json beside it.
 """
 
 import dataclasses
@@ -13,8 +13,10 @@ from benchmarks.harness import REPOSITORY, Found, Goal, Row, number
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import json_text, read_json, write_texts
 from t5xpg.base.markdown import aligned, block_of, escape, table
+from t5xpg.base.progress import duration
 
 RESULTS = REPOSITORY / "benchmarks" / "results" / "results.json"
+GPU_RESULTS = RESULTS.with_name("gpu.json")
 README, PAGE = REPOSITORY / "README.md", REPOSITORY / "docs" / "benchmarks.md"
 HEADER = ("what", "contestant", "goal", "median", "spread", "ours is")
 MISSING = "-"
@@ -201,3 +203,47 @@ def machine_text(described: Machine) -> str:
     versions = ", ".join(f"{name} {described['versions'][name]}" for name in ("python", "jax", "tensorflow"))
     load = f"load {described['load_before']:.1f} before the first measurement"
     return f"{'; '.join(facts)}; {versions}; {commit_text(git) or 'no git checkout'}; {load}."
+
+
+def rows_of(part: Mapping[str, Any]) -> list[Row]:
+    """The rows of a part in the file."""
+    return [from_json(one) for one in part["rows"]]
+
+
+def gpu_block(results: Mapping[str, Any]) -> str:
+    """The block of the page, markers included: what each kind of device has reached, and what is missing."""
+    sections = [section for kind in sorted(results) for section in _gpu_sections(kind, results[kind])]
+    return block("gpu", GPU_RESULTS, sections or ["No GPU has been measured yet."])
+
+
+def _gpu_sections(kind: str, found: Mapping[str, Any]) -> Iterator[str]:
+    device, parts = found["device"], found["parts"]
+    rates = " and ".join(f"{rate / 1e12:,.1f} in {dtype}" for dtype, rate in device["measured_flops"].items())
+    room = f"{device['memory_bytes'] / 2**30:.0f} GiB for arrays; " if device["memory_bytes"] else ""
+    product = f"the largest product tried reaches {rates} (10^12 operations a second)."
+    yield f"**{escape(kind)}**: {escape(room + product)}"
+    lines = [line for part in parts.values() for one in rows_of(part) for line in cells(one)]
+    yield table(HEADER, [[escape(cell) for cell in line] for line in lines], numbers_from=3)
+    yield "\n".join(f"- {escape(line)}" for line in _gpu_notes(parts))
+
+
+def _gpu_notes(parts: Mapping[str, Any]) -> Iterator[str]:
+    """When, with what and how long each part was measured; what is missing of it; what its rows say besides."""
+    for name, part in parts.items():
+        versions = part["versions"]
+        took = "" if part["seconds"] is None else f", took {duration(part['seconds'])}"
+        missing = f": not whole, {part['missing']}" if part["missing"] else ""
+        flags = f"XLA_FLAGS={part['xla_flags']}" if part["xla_flags"] else ""
+        software = [f"jax {versions['jax']}", f"python {versions['python']}", flags]
+        facts = [name, part["time"], commit_text(part["git"]), *software]
+        yield f"{', '.join(filter(None, facts))}{took}{missing}"
+        for one in rows_of(part):
+            yield f"{one.what}: {'; '.join(filter(None, [one.facts.get('note'), one.fixed]))}"
+
+
+def printed(part: Mapping[str, Any]) -> str:
+    """A part for the terminal: its table, with the notes of its rows."""
+    rows = rows_of(part)
+    notes = [f"{one.what}: {one.facts['note']}" for one in rows if "note" in one.facts]
+    missing = [f"not whole: {part['missing']}"] if part["missing"] else []
+    return "\n".join([*([text(rows)] if rows else []), *notes, *missing])

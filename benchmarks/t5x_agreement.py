@@ -23,7 +23,7 @@ from benchmarks.interop_t5x import python_with_t5x, theirs
 from t5xpg.base import paths
 from t5xpg.data.spec import DatasetConfig
 from t5xpg.data.stream.client import DataService
-from t5xpg.exchange.formats.t5x_writer import write_checkpoint
+from t5xpg.exchange.formats.t5x_files import write_checkpoint
 from t5xpg.exchange.t5x.adafactor import new_param_states
 from t5xpg.exchange.t5x.engine_gin import experiment_gin
 from t5xpg.exchange.t5x.networks import in_t5x

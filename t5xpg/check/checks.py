@@ -143,8 +143,7 @@ def _model(experiment: Experiment, mesh: Mesh, quick: bool, device: Device | Non
     if quick:
         step_memory = memory.state_and_gradients(experiment, abstract, shardings)
     else:
-        fuses = device is not None or not is_cpu
-        step_memory = memory.estimate(experiment, abstract, shardings, mesh, fuses=fuses)
+        step_memory = memory.estimate(experiment, abstract, shardings, mesh, fuses=device is not None or not is_cpu)
     yield _memory(step_memory, mesh, device)
 
 

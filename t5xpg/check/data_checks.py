@@ -56,11 +56,7 @@ def _text(recipe: Recipe, dataset: DatasetConfig) -> Iterator[Finding]:
 
 
 def _task_of_table(
-    recipe: Recipe,
-    row: task_names.KnownTask,
-    dataset: DatasetConfig,
-    experiment: Experiment,
-    service: Service | None,
+    recipe: Recipe, row: task_names.KnownTask, dataset: DatasetConfig, experiment: Experiment, service: Service | None
 ) -> Iterator[Finding]:
     documents = _documents(recipe, row)
     count = documents.get(dataset.split)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from t5xpg.base import files, paths
@@ -89,7 +90,7 @@ def _lines(facts: Mapping[str, Any], assembly: Assembly, price_per_hour: float |
 
 def _time_updates(assembly: Assembly, step: Callable[..., Any], state: TrainState) -> tuple[float, TrainState]:
     """The median seconds of an update. As in the training loop, each one waits for the metrics of the one before."""
-    token_bytes = _token_bytes(assembly)
+    token_bytes = jnp.ones(assembly.experiment.model.config.vocab_size, jnp.int32)
     batches = made_up_batches(assembly.experiment, assembly.experiment.train_dataset)
     seconds: list[float] = []
     pending: Any = None
@@ -109,7 +110,7 @@ def _time_updates(assembly: Assembly, step: Callable[..., Any], state: TrainStat
 
 def _time_evaluation(assembly: Assembly, step: Callable[..., Any], state: TrainState) -> float:
     """The median seconds of one batch of an evaluation."""
-    token_bytes = _token_bytes(assembly)
+    token_bytes = jnp.ones(assembly.experiment.model.config.vocab_size, jnp.int32)
     batches = made_up_batches(assembly.experiment, assembly.experiment.eval_dataset)
     seconds, params = [], assembly.model_params(state.params, state.frozen)
     for _ in range(_WARM_UP + _FEWEST):
@@ -149,8 +150,3 @@ def made_up_batches(experiment: Experiment, dataset: DatasetConfig) -> Iterator[
             else np.ones(shape, dtype)
             for name, (shape, dtype) in features.items()
         }
-
-
-def _token_bytes(assembly: Assembly) -> jax.Array:
-    counts = np.ones(assembly.experiment.model.config.vocab_size, np.int32)
-    return jax.device_put(counts, jax.sharding.NamedSharding(assembly.mesh, jax.sharding.PartitionSpec()))

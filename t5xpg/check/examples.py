@@ -46,12 +46,7 @@ def dataset_of_task(task: str) -> DatasetConfig:
 
 
 def show(
-    config: DatasetConfig,
-    count: int,
-    *,
-    task: str | None = None,
-    module_import: str = "",
-    needs: Sequence[Need] = (),
+    config: DatasetConfig, count: int, *, task: str | None = None, module_import: str = "", needs: Sequence[Need] = ()
 ) -> None:
     """Print `count` examples of a stream. task, module_import: replace the stream's own.
 

@@ -50,8 +50,7 @@ def _identity(loaded: LoadedConfig, data: bool) -> dict[str, Any]:
     row = known_task(experiment.train_dataset.mixture_or_task_name, experiment.needs)
     if data and row is not None and row.dataset is not None:
         with contextlib.suppress(UserError):  # not exported yet, or `data_checks` reports it
-            manifest = read_manifest(paths.data_directory() / row.dataset)
-            identity["data"] = identity_of_text(row, manifest)
+            identity["data"] = identity_of_text(row, read_manifest(paths.data_directory() / row.dataset))
     return identity
 
 

@@ -20,7 +20,7 @@ from t5xpg.models import adaptation
 from t5xpg.models.distillation import Teacher
 from t5xpg.run.best import BestMetric, validation_names
 from t5xpg.run.checkpoint.folders import last_meta
-from t5xpg.run.checkpoint.initial_checkpoint import InitialCheckpoint, SavedStep, find_checkpoint
+from t5xpg.run.checkpoint.initial_checkpoint import InitialCheckpoint, find_checkpoint
 from t5xpg.run.directory import RunDirectory
 from t5xpg.train import initial_state
 
@@ -47,14 +47,13 @@ def start_findings(
 def _recorded(experiment: Experiment, record: Mapping[str, Any]) -> Iterator[Finding]:
     """The finding on a run that resumes; raises UserError if INITIAL_CHECKPOINT is another name than before."""
     initial_state.require_same_origin(record, experiment)
-    text = f"was {record['experiment']} after step {record['step']:,}, which is not needed any more"
-    yield Finding("start", text)
+    yield Finding("start", f"was {record['experiment']} after step {record['step']:,}, which is not needed any more")
 
 
 def _initial(experiment: Experiment, initial: InitialCheckpoint) -> tuple[Finding, Mapping[str, Any] | None]:
     """The finding on the initial checkpoint, and its meta if it exists and fits."""
     try:
-        place: SavedStep = find_checkpoint(initial.checkpoint)
+        place = find_checkpoint(initial.checkpoint)
         abstract = assembly.abstract_state(experiment)
         meta = initial_state.require_fit(place, experiment, abstract)
     except UserError as error:

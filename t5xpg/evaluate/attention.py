@@ -1,6 +1,5 @@
 """The decoder's attention over the encoder while it predicts, for some examples."""
 
-import functools
 import re
 from typing import Any
 
@@ -37,7 +36,9 @@ def of_examples(
         return []
     spec = unpacked(experiment.eval_dataset).batch_spec()
     batch = with_targets({"encoder_input_tokens": inputs[rows]}, predictions[rows], spec)
-    weights = np.asarray(jax.jit(functools.partial(_mean, experiment.model))(params, batch))
+    model: Any = experiment.model
+    mean = jax.jit(lambda params, batch: jnp.mean(model.source_attention(params, batch), axis=(1, 2)))
+    weights = np.asarray(mean(params, batch))
     maps = []
     for row, weight in zip(rows, weights, strict=True):
         S, T = input_lengths[row], output_lengths[row]
@@ -54,7 +55,3 @@ def _shown(piece: str) -> str:
     """A piece as a person reads it: the byte <0x41> as A."""
     byte = re.fullmatch("<0x([0-9A-F]{2})>", piece)
     return one_line(chr(int(byte[1], 16))).replace(" ", "␣") if byte and int(byte[1], 16) < _ASCII else piece
-
-
-def _mean(model: Any, params: Any, batch: Any) -> jax.Array:
-    return jnp.mean(model.source_attention(params, batch), axis=(1, 2))

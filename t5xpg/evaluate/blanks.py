@@ -80,8 +80,7 @@ def measure(
     experiment: Experiment, params: Any, vocabulary: Vocabulary, held_out: Sequence[str], training: Sequence[str]
 ) -> tuple[dict[str, Any], list[dict[str, str]]]:
     """`score` of a model's greedy predictions. held_out, training: `windows` of those splits."""
-    frequent = {answer for answer, _ in counts_of(training, 1).most_common(FREQUENT)}
-    allowed = {"frequent word": frequent}
+    allowed = {"frequent word": {answer for answer, _ in counts_of(training, 1).most_common(FREQUENT)}}
     blanks_by_kind = {kind: draw_blanks(held_out, words, allowed.get(kind)) for kind, words in NUM_WORDS.items()}
     answers = [answer for blanks in blanks_by_kind.values() for _, answer in blanks]
     longest = max((len(vocabulary.encode_plain(answer)) for answer in answers), default=0)

@@ -23,7 +23,7 @@ from t5xpg.evaluate.baselines import unigram_of_training
 from t5xpg.evaluate.infer_eval import SPLIT, TaskMetrics
 from t5xpg.evaluate.infer_sources import in_source_order, replace_fields
 from t5xpg.evaluate.measurements import measurements
-from t5xpg.evaluate.prediction import decoding_words, predicts
+from t5xpg.evaluate.predictor import decoding_words, predicts
 from t5xpg.evaluate.trained_model import (
     Step,
     check_same_model,

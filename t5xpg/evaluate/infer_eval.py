@@ -21,7 +21,7 @@ from t5xpg.data.stream.remote_evaluator import EvaluatedTask, RemoteEvaluator, T
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.distributed import jit_eval_step
 from t5xpg.evaluate.consensus import rank_sequences
-from t5xpg.evaluate.prediction import decoding_settings, predict
+from t5xpg.evaluate.predictor import decoding_settings, predict
 from t5xpg.experiment.assembly import Assembly
 from t5xpg.models import decoding
 from t5xpg.models.decoding import Decoded
@@ -164,10 +164,9 @@ def metric_names(evaluator: RemoteEvaluator) -> list[str]:
         )
         scores = np.zeros(len(targets), np.float32)
         outputs[task.name] = {"prediction": targets, "score": scores, "prediction_scores": scores}
-    measured = evaluator.measure(outputs, step=0)
     return [
         f"{task}/{name}"
-        for task, values in measured.items()
+        for task, values in evaluator.measure(outputs, step=0).items()
         for name, value in values.items()
         if metric_values.is_number(value)
     ]

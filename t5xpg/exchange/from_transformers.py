@@ -44,7 +44,7 @@ def read(checkpoint: str, *, tokenizer: str | None, sentinels: str | None) -> Im
 def model_of(settings: Mapping[str, Any], weights: Mapping[str, np.ndarray]) -> tuple[Model, Params]:
     """The model of a config.json, and its parameters (numpy float32) from the tensors beside it. Raises UserError where
     transformers would read a setting or a tensor that no model here has."""
-    if t5gemma.is_in_family(settings):
+    if str(settings.get("model_type")) in (*t5gemma.FAMILIES, *t5gemma.DECODERS):
         config, params = t5gemma.from_transformers(settings, weights)
         return DecoderOnlyModel(config) if t5gemma.is_decoder(settings) else EncoderDecoderModel(config), params
     own_head = has_own_head(weights)

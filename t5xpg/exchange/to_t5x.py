@@ -9,7 +9,7 @@ from t5xpg.base.errors import UserError
 from t5xpg.base.files import directory_atomically, write_json, write_text
 from t5xpg.base.paths import shown
 from t5xpg.evaluate.trained_model import parameters_and_vocabulary
-from t5xpg.exchange.formats.t5x_writer import write_checkpoint
+from t5xpg.exchange.formats.t5x_files import write_checkpoint
 from t5xpg.exchange.t5x.adafactor import SLOTS, new_param_states, param_states
 from t5xpg.exchange.t5x.networks import RECORD, SCALABLE, in_t5x, model_gin, network_of, record_of
 from t5xpg.exchange.to_transformers import open_run, require_replaceable

@@ -31,7 +31,9 @@ FOLDER = "huggingface"  # in the run directory, unless another folder is named
 
 def open_run(loaded: LoadedConfig, path: Path) -> tuple[Experiment, RunDirectory]:
     """The experiment with its layers apart, and its run. Raises UserError for a run of another model."""
-    experiment = dataclasses.replace(loaded.experiment, model=loaded.experiment.model.with_layers_apart())
+    model = loaded.experiment.model
+    model = dataclasses.replace(model, config=dataclasses.replace(model.config, scan_layers=False))
+    experiment = dataclasses.replace(loaded.experiment, model=model)
     directory = RunDirectory(path)
     check_same_model(directory, experiment)
     return experiment, directory
@@ -58,12 +60,9 @@ def export(loaded: LoadedConfig, path: Path, output: Path | None = None) -> tupl
         save_file(exported.tensors, folder / SAFETENSORS, metadata={"format": "pt"})
         (folder / SAFETENSORS).chmod((folder / "config.json").stat().st_mode)  # save_file lets only the owner read it
         if exported.auto_class == SEQ2SEQ:
-            answer = generation_config(
-                experiment.decoding,
-                vocabulary,
-                experiment.eval_dataset.task_feature_lengths["targets"],
-                exported.config["decoder_start_token_id"],
-            )
+            longest = experiment.eval_dataset.task_feature_lengths["targets"]
+            start_id = exported.config["decoder_start_token_id"]
+            answer = generation_config(experiment.decoding, vocabulary, longest, start_id)
             write_json(folder / "generation_config.json", answer)
         write_tokenizer(folder, vocabulary, longest=lengths["inputs" if "inputs" in lengths else "targets"])
         check_tokenizer(folder, vocabulary)

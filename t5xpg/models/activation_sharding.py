@@ -72,17 +72,10 @@ def _gathered(weight: jax.Array, axes: tuple[str, ...], sharding: ActivationShar
     return sharding.gathered(weight, axes)
 
 
-def _gathered_forward(weight: jax.Array, axes: tuple[str, ...], sharding: ActivationSharding) -> tuple[jax.Array, None]:
-    return sharding.gathered(weight, axes), None
-
-
-def _gathered_backward(
-    axes: tuple[str, ...], sharding: ActivationSharding, _: None, gradient: jax.Array
-) -> tuple[jax.Array]:
-    return (sharding.split(gradient, axes),)
-
-
-_gathered.defvjp(_gathered_forward, _gathered_backward)
+_gathered.defvjp(
+    lambda weight, axes, sharding: (sharding.gathered(weight, axes), None),
+    lambda axes, sharding, _, gradient: (sharding.split(gradient, axes),),
+)
 
 
 def gathered_again(weight: jax.Array, gradient: jax.Array, *axes: str) -> jax.Array:

@@ -53,10 +53,7 @@ def origin(name: str) -> str:
 def decoder_params(params: Params) -> Params:
     """The part of an encoder-decoder's tree that a decoder alone has, under the decoder's names."""
     flat: Mapping[str, Any] = flatten_dict(params, sep="/")
-    decoder: Params = unflatten_dict(
-        {origin(name): leaf for name, leaf in flat.items() if origin(name) in flat}, sep="/"
-    )
-    return decoder
+    return unflatten_dict({origin(name): leaf for name, leaf in flat.items() if origin(name) in flat}, sep="/")
 
 
 def adapt_decoder(decoder: Params, like: Params, config: T5Config) -> Params:
@@ -75,8 +72,7 @@ def adapt_decoder(decoder: Params, like: Params, config: T5Config) -> Params:
         return jax.device_put(jnp.array(array, copy=True), counterpart.sharding)
 
     leaves = {name: leaf(name, counterpart) for name, counterpart in flatten_dict(like, sep="/").items()}
-    tree: Params = unflatten_dict(leaves, sep="/")
-    return tree
+    return unflatten_dict(leaves, sep="/")
 
 
 def origins(params: Params) -> dict[str, str]:

@@ -129,8 +129,7 @@ class Lora(Adapter):
                 return part + self.scale * jnp.matmul(factors[A], factors[B], precision=lax.Precision.HIGHEST)
             return {name: add(inner, factors[name]) if name in factors else inner for name, inner in part.items()}
 
-        whole: Params = add(base, trained)
-        return whole
+        return add(base, trained)
 
     def _matches(self, name: str) -> bool:
         return any(re.fullmatch(kernel, name) for kernel in self.kernels)

@@ -24,7 +24,9 @@ _CHUNK_BYTES = 32 << 20  # of the logits that exist at a time
 ToLogits = Callable[[jax.Array], jax.Array]  # states [B, T, D] -> logits [B, T, V] float32, position by position
 # As ToLogits, with the arrays that it closes over as further arguments.
 _Head = Callable[..., jax.Array]
-_Gradients = tuple[jax.Array, tuple[jax.Array, ...]]
+_Rows = tuple[jax.Array, jax.Array, jax.Array]  # states, targets and weights of all chunks [C, B, N, ...], or of one
+_Constants = tuple[jax.Array, ...]  # the arrays that the head closes over
+_Gradients = tuple[jax.Array, _Constants]
 
 
 def chunk_length(batch_size: int, target_length: int, vocab_size: int) -> int | None:
@@ -51,36 +53,24 @@ def loss_and_metrics(
     weights = weights / (batch_normalizer if normalizer is None else normalizer)
     head, constants = jax.closure_convert(to_logits, states[:, :length])
     by_chunks = functools.partial(split_queries, size=length)
-    loss, scores = _loss(head, config, by_chunks(states), by_chunks(targets), by_chunks(weights), tuple(constants))
+    loss, scores = _loss(head, config, jax.tree.map(by_chunks, (states, targets, weights)), tuple(constants))
     tokens = TokenScores(*(join_queries(chunk_scores, T) for chunk_scores in scores))
     return loss, losses.metrics(loss, tokens, batch, config, token_bytes)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _loss(
-    head: _Head,
-    config: LossConfig,
-    states: jax.Array,
-    targets: jax.Array,
-    weights: jax.Array,
-    constants: tuple[jax.Array, ...],
-) -> tuple[jax.Array, TokenScores]:
+def _loss(head: _Head, config: LossConfig, chunks: _Rows, constants: _Constants) -> tuple[jax.Array, TokenScores]:
     """The weighted sum of the losses of all chunks, and the scores for metrics [C, B, N], which have no gradient."""
 
-    def add_chunk(total: jax.Array, chunk: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, TokenScores]:
+    def add_chunk(total: jax.Array, chunk: _Rows) -> tuple[jax.Array, TokenScores]:
         part, scores = _chunk_loss(head, config, *chunk, constants)
         return total + part, scores
 
-    return jax.lax.scan(add_chunk, jnp.float32(0.0), (states, targets, weights))
+    return jax.lax.scan(add_chunk, jnp.float32(0.0), chunks)
 
 
 def _chunk_loss(
-    head: _Head,
-    config: LossConfig,
-    states: jax.Array,
-    targets: jax.Array,
-    weights: jax.Array,
-    constants: tuple[jax.Array, ...],
+    head: _Head, config: LossConfig, states: jax.Array, targets: jax.Array, weights: jax.Array, constants: _Constants
 ) -> tuple[jax.Array, TokenScores]:
     """As `_loss`, for a single chunk [B, N]."""
     logits = head(states, *constants)
@@ -89,12 +79,7 @@ def _chunk_loss(
 
 
 def _forward(
-    head: _Head,
-    config: LossConfig,
-    states: jax.Array,
-    targets: jax.Array,
-    weights: jax.Array,
-    constants: tuple[jax.Array, ...],
+    head: _Head, config: LossConfig, chunks: _Rows, constants: _Constants
 ) -> tuple[tuple[jax.Array, TokenScores], _Gradients]:
     value_and_gradients = jax.value_and_grad(functools.partial(_chunk_loss, head, config), (0, 3), has_aux=True)
 
@@ -103,13 +88,13 @@ def _forward(
         return jax.tree.map(jnp.add, total, (part, by_constants)), (scores, by_states)
 
     zeros = jnp.float32(0.0), jax.tree.map(jnp.zeros_like, constants)
-    (loss, by_constants), (scores, by_states) = jax.lax.scan(add_chunk, zeros, (states, targets, weights))
+    (loss, by_constants), (scores, by_states) = jax.lax.scan(add_chunk, zeros, chunks)
     return (loss, scores), (by_states, by_constants)
 
 
 def _backward(head: _Head, config: LossConfig, gradients: _Gradients, gradient: tuple[jax.Array, Any]) -> Any:
     by_states, by_constants = jax.tree.map(lambda x: gradient[0].astype(x.dtype) * x, gradients)
-    return by_states, None, None, by_constants
+    return (by_states, None, None), by_constants
 
 
 _loss.defvjp(_forward, _backward)

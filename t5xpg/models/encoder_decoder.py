@@ -79,10 +79,8 @@ class EncoderDecoderModel(Model):
     def source(self, params: Params, encoder_input_tokens: jax.Array) -> Source:
         """[B, S] int32 -> what the decoder attends to, without dropout."""
         modules = self.with_parameters(params)
-        source: Source = modules.encoder(
-            soft_prompt_embed(modules), prepend_prompt(encoder_input_tokens, self.config.prompt_tokens)
-        )
-        return source
+        tokens = prepend_prompt(encoder_input_tokens, self.config.prompt_tokens)
+        return modules.encoder(soft_prompt_embed(modules), tokens)
 
     def source_attention(self, params: Params, batch: Batch) -> jax.Array:
         """The attention of each decoder position over the source: [B, L, H, T, S] float32. It adds up to 1 over S, less

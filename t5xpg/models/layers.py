@@ -93,10 +93,6 @@ def gated_gelu(x: jax.Array, gate: jax.Array) -> jax.Array:
     return _ACTIVATIONS["gelu"](x) * gate
 
 
-def _gated_gelu_forward(x: jax.Array, gate: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    return gated_gelu(x, gate), (x, gate)
-
-
 def _gated_gelu_backward(residuals: tuple[jax.Array, jax.Array], gradient: jax.Array) -> tuple[jax.Array, jax.Array]:
     x, gate, outer = (value.astype(jnp.float32) for value in (*residuals, gradient))
     slope = np.float32(math.sqrt(2 / math.pi))
@@ -107,7 +103,7 @@ def _gated_gelu_backward(residuals: tuple[jax.Array, jax.Array], gradient: jax.A
     return (outer * gate * by_x).astype(gradient.dtype), (outer * x * half).astype(gradient.dtype)
 
 
-gated_gelu.defvjp(_gated_gelu_forward, _gated_gelu_backward)
+gated_gelu.defvjp(lambda x, gate: (gated_gelu(x, gate), (x, gate)), _gated_gelu_backward)
 
 
 def parameter(key: jax.Array, init: Initializer, shape: tuple[int, ...], axes: tuple[str, ...]) -> nnx.Param:
@@ -147,12 +143,6 @@ def product(x: jax.Array, kernel: jax.Array, axes: tuple[str, str]) -> jax.Array
     return matmul.dot(x, activation_sharding.gathered(kernel, *axes))
 
 
-def _product_forward(
-    x: jax.Array, kernel: jax.Array, axes: tuple[str, str]
-) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    return product(x, kernel, axes), (x, kernel)
-
-
 def _product_backward(
     axes: tuple[str, str], residuals: tuple[jax.Array, jax.Array], gradient: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
@@ -167,7 +157,7 @@ def _rows_product(rows: jax.Array, others: jax.Array) -> jax.Array:
     return lax.dot_general(rows, others, (((0,), (0,)), ((), ())))
 
 
-product.defvjp(_product_forward, _product_backward)
+product.defvjp(lambda x, kernel, axes: (product(x, kernel, axes), (x, kernel)), _product_backward)
 
 
 class RMSNorm(nnx.Module):
@@ -242,12 +232,6 @@ def _look_up_gathered(table: jax.Array, ids: jax.Array, axes: tuple[str, str]) -
     return jnp.take(activation_sharding.gathered(table, *axes), ids, axis=0, mode="clip")
 
 
-def _look_up_forward(
-    table: jax.Array, ids: jax.Array, axes: tuple[str, str]
-) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    return _look_up_gathered(table, ids, axes), (ids, jnp.zeros((table.shape[0], 0), table.dtype))
-
-
 def _look_up_backward(
     axes: tuple[str, str], residuals: tuple[jax.Array, jax.Array], gradient: jax.Array
 ) -> tuple[jax.Array, None]:
@@ -261,7 +245,10 @@ def _look_up_backward(
     return activation_sharding.summed_over_rows(scatter, ids.reshape(-1), rows, *axes), None
 
 
-_look_up_gathered.defvjp(_look_up_forward, _look_up_backward)
+_look_up_gathered.defvjp(
+    lambda table, ids, axes: (_look_up_gathered(table, ids, axes), (ids, jnp.zeros((len(table), 0), table.dtype))),
+    _look_up_backward,
+)
 
 
 class Mlp(nnx.Module):

@@ -96,10 +96,7 @@ def _cross_entropy_forward(
 
 
 def _cross_entropy_backward(
-    label_smoothing: float,
-    z_loss: float,
-    residuals: tuple[jax.Array, jax.Array, jax.Array],
-    gradient: jax.Array,
+    label_smoothing: float, z_loss: float, residuals: tuple[jax.Array, jax.Array, jax.Array], gradient: jax.Array
 ) -> tuple[jax.Array, np.ndarray]:
     logits, targets, log_z = residuals
     on, off, _ = _smoothed(label_smoothing, logits.shape[-1])

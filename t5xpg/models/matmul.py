@@ -54,10 +54,6 @@ def _product(letters_of_a: str, letters_of_b: str, result: str, a: jax.Array, b:
     return _alone(jnp.transpose(product, [letters.index(letter) for letter in result]))
 
 
-def _forward(subscripts: str, a: jax.Array, b: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    return einsum(subscripts, a, b), (a, b)
-
-
 def _backward(
     subscripts: str, residuals: tuple[jax.Array, jax.Array], gradient: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
@@ -67,7 +63,7 @@ def _backward(
     return by_a, _product(axes_of_a, result, axes_of_b, a, gradient)
 
 
-einsum.defvjp(_forward, _backward)
+einsum.defvjp(lambda subscripts, a, b: (einsum(subscripts, a, b), (a, b)), _backward)
 
 
 def compile_program(lowered: Lowered, options: CompilerOptions | None = None) -> Compiled:

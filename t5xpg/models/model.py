@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import abc
-import dataclasses
 import functools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -96,10 +95,9 @@ class Model(abc.ABC):
 
     def logical_axes(self) -> Params:
         """The tree of `init` with a tuple of T5X's names of axes at its leaves: "vocab", "embed", "heads" …"""
-        state = _abstract_modules(type(self), self.config)[1]
         axes = jax.tree.map(
             lambda variable: variable.replace(variable.get_metadata()["axes"]),
-            state,
+            _abstract_modules(type(self), self.config)[1],
             is_leaf=lambda node: isinstance(node, nnx.Variable),
         )
         return nnx.to_pure_dict(axes)
@@ -107,10 +105,6 @@ class Model(abc.ABC):
     def with_parameters(self, params: Params) -> Any:
         """The modules with these parameters."""
         return nnx.merge(_abstract_modules(type(self), self.config)[0], nnx.State(params))
-
-    def with_layers_apart(self) -> Self:
-        """The same model with a name for the parameters of every layer: "layers_0", "layers_1", and so on."""
-        return dataclasses.replace(self, config=dataclasses.replace(self.config, scan_layers=False))
 
     @property
     def num_params(self) -> int:

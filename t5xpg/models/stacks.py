@@ -74,7 +74,7 @@ def self_attention(
     return residual(layer, name, x, attend, dropout.at(name))
 
 
-def feed_forward(layer: EncoderLayer | DecoderOnlyLayer, x: jax.Array, dropout: Dropout) -> jax.Array:
+def feed_forward(layer: Layer, x: jax.Array, dropout: Dropout) -> jax.Array:
     """x [B, T, D] plus the MLP's output for each position."""
     return residual(layer, "mlp", x, lambda y: layer.mlp(y, dropout.at("mlp_hidden")), dropout.at("mlp"))
 
@@ -88,35 +88,34 @@ def position_table(
     return RelativePositionBias(named_key(key, name), config)
 
 
-class EncoderLayer(nnx.Module):
+class Layer(nnx.Module):
+    """A layer of self attention and MLP. attention_name: the name of the attention among the parameters."""
+
+    attention_name = "self_attention"
+    self_attention: Attention
+
     def __init__(self, key: jax.Array, config: T5Config) -> None:
         self.relpos_bias = position_table(key, config, per_layer=True)
-        add_norms(self, "attention", config)
-        self.attention = Attention(named_key(key, "attention"), config)
-        if config.windows.global_block is not None:
-            self.global_input_layer_norm = RMSNorm(config.emb_dim)
-        add_norms(self, "mlp", config)
-        self.mlp = Mlp(named_key(key, "mlp"), config)
-
-    def __call__(self, x: jax.Array, geometry: Geometry, dropout: Dropout) -> jax.Array:
-        """[B, S, D] -> [B, S, D]."""
-        return feed_forward(self, self_attention(self, "attention", x, geometry, dropout), dropout)
-
-
-class DecoderOnlyLayer(nnx.Module):
-    def __init__(self, key: jax.Array, config: T5Config) -> None:
-        self.relpos_bias = position_table(key, config, per_layer=True)
-        add_norms(self, "self_attention", config)
-        self.self_attention = Attention(named_key(key, "self_attention"), config)
+        add_norms(self, self.attention_name, config)
+        setattr(self, self.attention_name, Attention(named_key(key, self.attention_name), config))
         add_norms(self, "mlp", config)
         self.mlp = Mlp(named_key(key, "mlp"), config)
 
     def __call__(self, x: jax.Array, geometry: Geometry, dropout: Dropout) -> jax.Array:
         """[B, T, D] -> [B, T, D]."""
-        return feed_forward(self, self_attention(self, "self_attention", x, geometry, dropout), dropout)
+        return feed_forward(self, self_attention(self, self.attention_name, x, geometry, dropout), dropout)
 
 
-class DecoderLayer(DecoderOnlyLayer):
+class EncoderLayer(Layer):
+    attention_name = "attention"
+
+    def __init__(self, key: jax.Array, config: T5Config) -> None:
+        super().__init__(key, config)
+        if config.windows.global_block is not None:
+            self.global_input_layer_norm = RMSNorm(config.emb_dim)
+
+
+class DecoderLayer(Layer):
     """A layer that also attends to a source: by a separate attention, or by one merged with its self attention."""
 
     def __init__(self, key: jax.Array, config: T5Config) -> None:
@@ -210,7 +209,7 @@ class Encoder(LayerStack):
 
 
 class _DecoderStack(LayerStack):
-    layer: type[DecoderOnlyLayer]
+    layer: type[Layer] = Layer
 
     def __init__(self, key: jax.Array, config: T5Config) -> None:
         self.config = config
@@ -254,26 +253,20 @@ class Decoder(_DecoderStack):
         return dropout.at("output")(self.decoder_norm(x))
 
     def _geometries(
-        self,
-        config: T5Config,
-        source: Source,
-        target_tokens: jax.Array,
-        segment_ids: jax.Array | None = None,
+        self, config: T5Config, source: Source, target_tokens: jax.Array, segment_ids: jax.Array | None = None
     ) -> tuple[Callable[[DecoderLayer, int | jax.Array], Geometry], Callable[[int | jax.Array], Geometry]]:
         """The geometry of self attention, by layer and index, and of the attention over the source, by index."""
         length, (_, encoder_tokens, encoder_segment_ids) = target_tokens.shape[1], source
         self_pattern = AttentionPattern(length, target_tokens, segment_ids, segment_ids, is_causal=True)
         source_pattern = AttentionPattern(length, encoder_tokens, segment_ids, encoder_segment_ids)
         bias = source_pattern.make_bias(config.attention_chunk_size)
-        if not config.has_rotary_cross_attention:
-            # source keys are not turned, so products with them depend on a query's position: count it within its text
-            positions = None if segment_ids is None else positions_in_segments(segment_ids)
-            return self_geometries(config, self_pattern, self.window, self.relpos_bias, positions), lambda _: Geometry(
-                bias
-            )
-        positions = decoder_positions(encoder_tokens, length, segment_ids, encoder_segment_ids)
-        queries = rotations(config, positions)
-        keys = rotations(config, source_positions(encoder_tokens, encoder_segment_ids))
+        # source keys are not turned, so products with them depend on a query's position: count it within its text
+        positions = None if segment_ids is None else positions_in_segments(segment_ids)
+        queries = keys = (None,)
+        if config.has_rotary_cross_attention:
+            positions = decoder_positions(encoder_tokens, length, segment_ids, encoder_segment_ids)
+            queries = rotations(config, positions)
+            keys = rotations(config, source_positions(encoder_tokens, encoder_segment_ids))
 
         def source_geometry(index: int | jax.Array) -> Geometry:
             return Geometry(bias, select_kind(config, queries, index), select_kind(config, keys, index))
@@ -284,8 +277,7 @@ class Decoder(_DecoderStack):
         self, embed: Embed, source: Source, input_tokens: jax.Array, target_tokens: jax.Array
     ) -> jax.Array:
         """The attention of every layer over the source, without dropout: [B, L, H, T, S] float32."""
-        whole = replace(self.config, attention_chunk_size=None)
-        geometry, cross = self._geometries(whole, source, target_tokens)
+        geometry, cross = self._geometries(replace(self.config, attention_chunk_size=None), source, target_tokens)
         x, weights = embed(input_tokens, self.dtype), []
         for index, (_, layer) in enumerate(self.named_layers()):
             geometries = geometry(layer, index), cross(index)
@@ -296,8 +288,6 @@ class Decoder(_DecoderStack):
 
 class DecoderOnly(_DecoderStack):
     """A decoder without cross attention."""
-
-    layer = DecoderOnlyLayer
 
     def __call__(
         self,

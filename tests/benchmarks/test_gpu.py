@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import gpu, gpu_device, gpu_page, gpu_speed, page
+from benchmarks import gpu, gpu_device, gpu_speed, page
 from benchmarks.gpu_device import Conditions, row
 from benchmarks.harness import REPOSITORY, NotMeasuredError, Row
 from benchmarks.jobs import JOBS
@@ -30,7 +30,7 @@ GIVEN = Conditions(H100, small=False, ends=float("inf"), found={})
 
 
 def test_the_page_shows_the_file() -> None:
-    block = gpu_page.block(json_object_if_any(gpu_page.RESULTS))
+    block = page.gpu_block(json_object_if_any(page.GPU_RESULTS))
     assert f"\n{block}\n" in page.PAGE.read_text(encoding="utf-8")
 
 
@@ -40,7 +40,7 @@ def test_a_part_that_fails_keeps_its_rows_and_the_other_parts(
     shown, file = tmp_path / "page.md", tmp_path / "gpu.json"
     shown.write_text("before\n<!-- gpu:begin -->\nold\n<!-- gpu:end -->\nafter\n")
     monkeypatch.setattr(page, "REPOSITORY", tmp_path)
-    monkeypatch.setattr(gpu_page, "RESULTS", file)
+    monkeypatch.setattr(page, "GPU_RESULTS", file)
     monkeypatch.setattr(page, "PAGE", shown)
 
     def good(given: Conditions) -> Iterator[Row]:
@@ -64,8 +64,8 @@ def test_a_part_that_fails_keeps_its_rows_and_the_other_parts(
     assert [part["missing"] for part in parts.values()] == [
         None, "failed: ValueError: no plan", "not begun: the time of this part was over"
     ]  # fmt: skip
-    assert [gpu_page.rows_of(part)[0].median("t5xpg") for part in parts.values() if part["rows"]] == [1.0, 3.0]
-    assert shown.read_text() == f"before\n{gpu_page.block(results)}\nafter\n"
+    assert [page.rows_of(part)[0].median("t5xpg") for part in parts.values() if part["rows"]] == [1.0, 3.0]
+    assert shown.read_text() == f"before\n{page.gpu_block(results)}\nafter\n"
     assert "ValueError: no plan" in capsys.readouterr().err
 
 
@@ -143,5 +143,5 @@ def measured(tmp_path: Path, *arguments: str) -> dict[str, Any]:
 def test_parts_that_need_no_data(tmp_path: Path) -> None:
     parts = measured(tmp_path, "units", "parity", "step", "plan", "decoding")
     assert list(parts) == ["units", "parity", "step", "plan", "decoding"]
-    assert [one.reached() for name in ("units", "parity") for one in gpu_page.rows_of(parts[name])].count(False) == 0
-    assert all(one.median(one.contestants[0]) for name in ("step", "decoding") for one in gpu_page.rows_of(parts[name]))
+    assert [one.reached() for name in ("units", "parity") for one in page.rows_of(parts[name])].count(False) == 0
+    assert all(one.median(one.contestants[0]) for name in ("step", "decoding") for one in page.rows_of(parts[name]))

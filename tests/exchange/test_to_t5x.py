@@ -15,8 +15,7 @@ from flax.traverse_util import flatten_dict
 from t5xpg.data.batch import LM, PREFIX_LM
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.exchange import to_t5x
-from t5xpg.exchange.formats.t5x_files import open_checkpoint
-from t5xpg.exchange.formats.t5x_writer import write_checkpoint
+from t5xpg.exchange.formats.t5x_files import open_checkpoint, write_checkpoint
 from t5xpg.exchange.importing import import_checkpoint
 from t5xpg.exchange.t5x.adafactor import new_param_states
 from t5xpg.exchange.t5x.networks import in_t5x, model_gin, network_of

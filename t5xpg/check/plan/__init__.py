@@ -20,15 +20,23 @@ from t5xpg.base.files import write_json
 from t5xpg.base.paths import shown
 from t5xpg.base.progress import duration
 from t5xpg.check.plan import devices as device_table
-from t5xpg.check.plan import memory, page, roofline
-from t5xpg.check.plan.collectives import Collective
-from t5xpg.check.plan.compiling import step_facts
+from t5xpg.check.plan import memory, page, program, roofline
+from t5xpg.check.plan.collectives import Collective, collectives
 from t5xpg.check.plan.devices import REACHED, USABLE_MEMORY, Device
 from t5xpg.check.plan.mesh_choice import device_count, mesh_overrides
+from t5xpg.check.plan.operations import operations
 from t5xpg.experiment import config
+from t5xpg.experiment.assembly import assemble
+from t5xpg.experiment.experiment import Experiment
 
 # Seconds. Shorter steps mostly spend their time on starting operations, which is not counted.
 _SHORT = 0.02
+# The machine code is not run, so it need not be optimised; bfloat16 arrays stay bfloat16.
+_OPTIONS: dict[str, str | bool | int] = {
+    "xla_backend_optimization_level": 0,
+    "xla_llvm_disable_expensive_passes": True,
+    "xla_allow_excess_precision": False,
+}
 
 
 def plan(
@@ -51,9 +59,7 @@ def plan(
     overrides, gin_files = mesh_overrides(mesh, overrides, gin_files)
     loaded = config.load(experiment, overrides, gin_files)
     count = device_count(loaded.experiment.mesh, devices)
-    name = (device or device_table.DEFAULT).lower()
-    dtype = loaded.experiment.model.config.dtype
-    row = None if name == device_table.THIS_CPU else device_table.find_device(name)
+    dtype, row = loaded.experiment.model.config.dtype, device_table.find_device(device)
     if row is not None and dtype not in row.peak:
         raise UserError(
             f"Nothing is published on the products of a {row.name} in {dtype}. Set DTYPE to {' or '.join(row.peak)}, "
@@ -97,8 +103,7 @@ def simulate_devices(
     loaded, _ = config.examine(experiment, overrides, gin_files)  # `make check` reports its mistakes
     if loaded is not None:
         _simulate(device_count(loaded.experiment.mesh, devices))
-    name = (device or device_table.DEFAULT).lower()
-    return overrides, gin_files, None if name == device_table.THIS_CPU else device_table.find_device(name)
+    return overrides, gin_files, device_table.find_device(device)
 
 
 def _simulate(devices: int) -> None:
@@ -108,13 +113,56 @@ def _simulate(devices: int) -> None:
     jax.config.update("jax_num_cpu_devices", devices)
 
 
+def step_facts(experiment: Experiment, *, fuses: bool) -> dict[str, Any]:
+    """The facts about an experiment's training step: see the keys. fuses: see `memory.estimate`."""
+    assembly = assemble(experiment)
+    state, shardings = assembly.abstract_state, assembly.shardings
+    step_memory = memory.estimate(experiment, state, shardings, assembly.mesh, fuses=fuses)
+    compiled = assembly.traced_train_step().lower().compile(_OPTIONS)
+    compiled_program = program.read_program(compiled.as_text() or "")
+    mesh = {str(axis): int(size) for axis, size in assembly.mesh.shape.items()}
+    dtype = experiment.model.config.dtype
+
+    analysis, cost = compiled.memory_analysis(), compiled.cost_analysis() or {}
+    operation_counts = operations(compiled_program, dtype)
+    return {
+        "mesh": mesh,
+        "devices": assembly.mesh.size,
+        "dtype": dtype,
+        "parameters": experiment.model.num_params,
+        "rows": experiment.train_dataset.batch_size,
+        "lengths": dict(experiment.lengths),
+        "microbatches": experiment.num_microbatches,
+        "model_flops": experiment.train_dataset.batch_size * experiment.flops_per_example(experiment.lengths),
+        "memory": {
+            "parameters": sum(
+                memory.bytes_on_device(getattr(state, name), getattr(shardings, name))
+                for name in ("params", "average", "frozen")
+            ),
+            "optimizer": memory.bytes_on_device(state.opt_state, shardings.opt_state),
+            "gradients": step_memory.gradients,
+            "activations": step_memory.activations,
+            "batch": step_memory.batch,
+            "total": step_memory.total,
+            "compiled": None if analysis is None else analysis.argument_size_in_bytes + analysis.temp_size_in_bytes,
+        },
+        "flops": {
+            "products": sum(one.flops * times for one, times in operation_counts.items()),
+            "cost_analysis": cost.get("flops"),
+        },
+        "bytes": sum(one.bytes * times for one, times in operation_counts.items()),
+        "operations": operation_counts,
+        "collectives": collectives(compiled_program, mesh),
+        "unknown_loops": compiled_program.unknown_loops,
+    }
+
+
 def make_plan(facts: Mapping[str, Any], device: Device) -> dict[str, Any]:
-    """The plan of a step on a device. facts: from `compiling.step_facts`. All sizes are bytes, all times seconds."""
-    collectives: Mapping[Collective, int] = facts["collectives"]
+    """The plan of a step on a device. facts: from `step_facts`. All sizes are bytes, all times seconds."""
     dtype, peak = facts["dtype"], device.peak[facts["dtype"]]
     # the network joins slices
     domain = min(device.domain, facts["devices"] // facts["mesh"].get("slice", 1))
-    time = roofline.step_time(facts["operations"], collectives, device, dtype, domain)
+    time = roofline.step_time(facts["operations"], facts["collectives"], device, dtype, domain)
     rows_per_second = facts["rows"] / time.step
     usable = device.memory * USABLE_MEMORY
     verdict = memory.fits(facts["memory"]["total"], usable)
@@ -123,7 +171,7 @@ def make_plan(facts: Mapping[str, Any], device: Device) -> dict[str, Any]:
         "step": {name: facts[name] for name in step},
         "device": {**vars(device), "peak": peak, "domain": domain, "sources": list(device.sources)},
         "memory": {**facts["memory"], "usable": usable, "verdict": verdict},
-        "collectives": _collective_rows(collectives, device, domain),
+        "collectives": _collective_rows(facts["collectives"], device, domain),
         "flops": {"model": facts["model_flops"], **facts["flops"]},
         "bytes": facts["bytes"],
         "reached": dict(REACHED),
@@ -138,10 +186,10 @@ def make_plan(facts: Mapping[str, Any], device: Device) -> dict[str, Any]:
     }
 
 
-def _collective_rows(collectives: Mapping[Collective, int], device: Device, domain: int) -> list[dict[str, Any]]:
+def _collective_rows(counts: Mapping[Collective, int], device: Device, domain: int) -> list[dict[str, Any]]:
     """The collectives of a step, added up by kind and axes, sorted by their bytes."""
     groups: dict[tuple[str, tuple[str, ...]], list[tuple[Collective, int]]] = defaultdict(list)
-    for one, times in collectives.items():
+    for one, times in counts.items():
         groups[one.kind, one.axes].append((one, times))
     rows = []
     for (kind, axes), group in groups.items():

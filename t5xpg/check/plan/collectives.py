@@ -120,7 +120,7 @@ def _is_scattered(program: Program, computation: Computation, op: Instruction, g
     """True if each device keeps only its own part of a sum: XLA writes a reduce-scatter this way for CPUs."""
     if len(op.result) != 1:
         return False
-    users = computation.users(op.name)
+    users = computation.users[op.name]
     return bool(users) and all(_takes_part(program, user, op.name, op.result[0], group) for user in users)
 
 
@@ -133,7 +133,7 @@ def _takes_part(program: Program, user: Instruction, name: str, array: Array, gr
         return False
     fused = program.computations[called]
     return all(
-        bool(inside := fused.users(parameter.name))
+        bool(inside := fused.users[parameter.name])
         and all(_takes_part(program, inner_user, parameter.name, array, group) for inner_user in inside)
         for parameter, operand in zip(fused.parameters, user.operands, strict=True)
         if operand == name

@@ -86,8 +86,12 @@ DEFAULT = "a100-80gb"
 THIS_CPU = "cpu"  # this machine's processor, measured
 
 
-def find_device(name: str) -> Device:
-    """The device of that name, also in spellings such as `A100 80GB`. Raises UserError with the nearest names."""
+def find_device(name: str | None) -> Device | None:
+    """The device of that name, also in spellings such as `A100 80GB`; None for "cpu". Raises UserError with the nearest
+    names."""
+    name = name or DEFAULT
+    if name.lower() == THIS_CPU:
+        return None
     known = {device.name: device for device in DEVICES}
     normalized = "-".join(name.lower().replace("_", " ").replace("-", " ").split())
     without_memory = [normalized.removesuffix(f"-{size}gb") for size in (80, 141)]
@@ -108,20 +112,15 @@ def measured_cpu(dtype: str, num_devices: int = 1) -> Device:
     memory = environment.host()["memory_bytes"]
     if memory is None:
         raise UserError(f"DEVICE={THIS_CPU}: this system does not say how much memory it has; name another device.")
-    bandwidth = _bandwidth() / num_devices
+    cores = environment.usable_cores()
+    with ThreadPoolExecutor(cores) as pool:  # together, by the clock of each thread
+        bandwidth = sum(pool.map(_copy, range(cores))) / num_devices
     peak = {dtype: hardware.measured_peak_flops(dtype) / num_devices}
     return Device(THIS_CPU, peak, memory / num_devices, bandwidth, bandwidth, num_devices, bandwidth, ("measured",))
 
 
-def _bandwidth() -> float:
-    """The bytes a second that all cores together read and write while they copy, by the clock of each thread."""
-    cores = environment.usable_cores()
-    with ThreadPoolExecutor(cores) as pool:
-        return sum(pool.map(_copy, range(cores)))
-
-
 def _copy(_: int) -> float:
-    """The bytes a second of the fastest of several copies."""
+    """The bytes a second that a core reads and writes in the fastest of several copies."""
     source, target = np.ones(_COPIED, np.uint8), np.zeros(_COPIED, np.uint8)
     best = float("inf")
     for _ in range(_TIMES):

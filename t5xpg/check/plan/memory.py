@@ -97,11 +97,12 @@ def estimate(
     part = state_and_gradients(experiment, state, shardings)
     data, model = batch_parts(mesh), mesh.shape[MODEL]
     rows = max(1, experiment.train_dataset.batch_size // (data * experiment.num_microbatches))
-    batch = _num_bytes(abstract_batch(experiment.train_dataset)) // data
+    batch = abstract_batch(experiment.train_dataset)
     activations = _activation_bytes(experiment, rows, mesh, fuses) + _gathered_bytes(experiment, state, shardings)
-    if experiment.teacher is not None:
-        activations += _teacher_bytes(experiment, rows, model)
-    return dataclasses.replace(part, activations=activations, batch=batch)
+    if experiment.teacher is not None:  # its probabilities of all targets
+        targets = abstract_batch(experiment.train_dataset, rows)[f"{side_of_targets(batch)}target_tokens"]
+        activations += 4 * math.prod(targets.shape) * math.ceil(experiment.model.config.vocab_size / model)
+    return dataclasses.replace(part, activations=activations, batch=_num_bytes(batch) // data)
 
 
 def _gathered_bytes(experiment: Experiment, state: TrainState, shardings: TrainState) -> int:
@@ -121,13 +122,6 @@ def _gathered_bytes(experiment: Experiment, state: TrainState, shardings: TrainS
     return 2 * (tables + largest)
 
 
-def _teacher_bytes(experiment: Experiment, rows: int, model_devices: int) -> int:
-    """The bytes of a teacher's probabilities of all targets of `rows` rows."""
-    batch = abstract_batch(experiment.train_dataset, rows)
-    targets = batch[f"{side_of_targets(batch)}target_tokens"]
-    return 4 * math.prod(targets.shape) * math.ceil(experiment.model.config.vocab_size / model_devices)
-
-
 def _activation_bytes(experiment: Experiment, rows: int, mesh: Mesh, fuses: bool) -> int:
     """The bytes that the forward pass of a device's `rows` rows keeps, for a model that is split over a mesh."""
     config = experiment.model.config
@@ -138,8 +132,7 @@ def _activation_bytes(experiment: Experiment, rows: int, mesh: Mesh, fuses: bool
         if config.windows.pattern <= layers and config.windows.global_block is None:
             # of two kinds, the layer that sees everything
             layer = dataclasses.replace(layer, windows=dataclasses.replace(config.windows, pattern=1))
-        all_kept = dataclasses.replace(layer, remat_policy="none")
-        recomputed = _kept_bytes(experiment, all_kept, rows, mesh, fuses)
+        recomputed = _kept_bytes(experiment, dataclasses.replace(layer, remat_policy="none"), rows, mesh, fuses)
         recomputed -= _kept_bytes(experiment, layer, rows, mesh, fuses)
     return _kept_bytes(experiment, config, rows, mesh, fuses) + max(recomputed, 0)
 

@@ -61,9 +61,8 @@ class _Reader:
             # computed together with its source; only a narrower result has to be written
             narrower = self._bits(computation, op.name) < self._bits(computation, op.operands[0])
             return self._size(computation, op.name) if narrower else 0
-        written = self._written(computation, op)
         read = sum(self._read(computation, op, place) for place in range(len(op.operands)))
-        return written + read
+        return self._written(computation, op) + read
 
     def _written(self, computation: Computation, op: Instruction) -> int:
         updated = self._update(op)
@@ -83,7 +82,7 @@ class _Reader:
         fused = self._fused(op)
         if fused is not None and place < len(fused.parameters):
             name = fused.parameters[place].name
-            readers = fused.users(name)
+            readers = fused.users[name]
             if readers and all(user.opcode in _SLICES and user.operands[0] == name for user in readers):
                 return round(sum(user.result[0].size for user in readers) * per_element)
             if readers and all(user.opcode == "dynamic-update-slice" and user.operands[0] == name for user in readers):
@@ -122,7 +121,7 @@ class _Reader:
     def _users(self, computation: Computation, name: str) -> list[Instruction]:
         """The instructions that read a value, also through bitcasts and copies."""
         readers = []
-        for user in computation.users(name):
+        for user in computation.users[name]:
             readers += self._users(computation, user.name) or [user] if user.opcode in _THROUGH else [user]
         return readers
 

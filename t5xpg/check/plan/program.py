@@ -90,12 +90,9 @@ class Computation:
     def _by_name(self) -> Mapping[str, Instruction]:
         return {one.name: one for one in self.instructions}
 
-    def users(self, name: str) -> list[Instruction]:
-        """The instructions that read `name`."""
-        return self._users.get(name, [])
-
     @functools.cached_property
-    def _users(self) -> Mapping[str, list[Instruction]]:
+    def users(self) -> Mapping[str, list[Instruction]]:
+        """The instructions that read a name."""
         users = defaultdict(list)
         for one in self.instructions:
             for operand in dict.fromkeys(one.operands):

@@ -52,8 +52,7 @@ def definition_of(path: Path, names: Mapping[int, str], size: int) -> dict[str, 
     tokenizer = Tokenizer(_pieces(model, names, size))
     steps, decoding = _steps(model, symbols)
     tokenizer.normalizer, tokenizer.decoder = normalizers.Sequence(steps), decoders.Sequence(decoding)
-    definition: dict[str, Any] = json.loads(tokenizer.to_str())
-    return definition
+    return json.loads(tokenizer.to_str())
 
 
 def _pieces(model: Any, names: Mapping[int, str], size: int) -> Unigram | BPE:
@@ -75,8 +74,7 @@ def _pieces(model: Any, names: Mapping[int, str], size: int) -> Unigram | BPE:
 
 def _merges(model: Any, ids: Mapping[str, int]) -> list[tuple[str, str]]:
     """BPE's merges in their order, which SentencePiece keeps in the scores of the pieces that they make."""
-    normal = (piece for piece in model.pieces if piece.type == _NORMAL)
-    pieces = sorted(normal, key=lambda one: -one.score)
+    pieces = sorted((piece for piece in model.pieces if piece.type == _NORMAL), key=lambda one: -one.score)
     return [
         (text[:cut], text[cut:])
         for text in (piece.piece for piece in pieces)

@@ -1,4 +1,5 @@
-"""The arrays of a checkpoint of T5X or of Mesh-TensorFlow, in any of their layouts; neither program is needed.
+"""Checkpoints of T5X and of Mesh-TensorFlow, read in any of their layouts, and written in T5X's own; neither program is
+needed.
 
 | layout | files of a checkpoint |
 |---|---|
@@ -28,7 +29,7 @@ import jax.numpy as jnp
 import numpy as np
 import tensorstore
 from flax import serialization
-from flax.traverse_util import flatten_dict
+from flax.traverse_util import flatten_dict, unflatten_dict
 
 from t5xpg.base.environment import memory_limit
 from t5xpg.base.errors import UserError, first_line
@@ -43,6 +44,9 @@ _STEP = re.compile(r"checkpoint_(\d{1,18})")
 _FILE = re.compile(rf"(^|\.){MESSAGE}(_\d{{1,18}})?$")
 _SHOWN_FILES = 50
 _SMALL_CHUNK = 1 << 20  # numbers
+_VERSION = 3  # that is written
+_MOST_CHUNK_BYTES = 64 << 20
+_LARGE = 1 << 16  # numbers; an optimiser's array with more is stored in zarr, too
 _OF_TENSORFLOW = b"model_checkpoint_path"
 
 
@@ -91,7 +95,9 @@ def open_checkpoint(path: Path) -> StoredCheckpoint:
     if description is None:
         raise UserError(f"{path} holds no checkpoint of T5X or Mesh-TensorFlow.")
     if description.name.endswith(INDEX):
-        return _open_tensorflow(description.with_name(description.name.removesuffix(INDEX)))
+        variables = TensorFlowCheckpoint(prefix := description.with_name(description.name.removesuffix(INDEX)))
+        arrays = {name: StoredArray(shape, partial(variables.read, name)) for name, shape in variables.shapes.items()}
+        return StoredCheckpoint(prefix, TENSORFLOW, arrays, _files(description))
     try:
         if (description.parent / _OCDBT).is_file():
             _require_no_missing(_missing_of_store(description.parent))
@@ -144,12 +150,6 @@ def _index_in(folder: Path) -> Path | None:
         int(match[1]): file for file in folder.glob(f"*{INDEX}") if (match := re.search(r"-(\d{1,18})\.", file.name))
     }
     return by_step[max(by_step)] if by_step else min(folder.glob(f"*{INDEX}"), default=None)
-
-
-def _open_tensorflow(prefix: Path) -> StoredCheckpoint:
-    variables = TensorFlowCheckpoint(prefix)
-    arrays = {name: StoredArray(shape, partial(variables.read, name)) for name, shape in variables.shapes.items()}
-    return StoredCheckpoint(prefix, TENSORFLOW, arrays, _files(prefix.with_name(f"{prefix.name}{INDEX}")))
 
 
 def _files(file: Path) -> tuple[Path, ...]:
@@ -272,3 +272,32 @@ def _chunk(array: Any) -> tuple[int, ...]:
 
 def _shape(sizes: Any) -> tuple[int, ...]:
     return tuple(int(size) for size in sizes)
+
+
+def write_checkpoint(folder: Path, target: dict[str, Any], step: int, param_states: dict[str, Any]) -> Path:
+    """Write `folder/checkpoint_<step>`, which must not be there; returns it. target: float32 arrays."""
+    path = folder / f"checkpoint_{step}"
+    path.mkdir()
+    params = {name: _write_zarr(path, f"target/{name}", array) for name, array in flatten_dict(target, sep="/").items()}
+    states = {
+        name: _write_zarr(path, f"state/param_states/{name}", array) if array.size > _LARGE else np.asarray(array)
+        for name, array in flatten_dict(param_states, sep="/").items()
+    }
+    state = {"step": np.asarray(step, np.int32), "param_states": unflatten_dict(states, sep="/")}
+    contents = {"version": _VERSION, "optimizer": {"target": unflatten_dict(params, sep="/"), "state": state}}
+    (path / MESSAGE).write_bytes(serialization.msgpack_serialize(contents))
+    return path
+
+
+def _write_zarr(folder: Path, name: str, array: np.ndarray) -> dict[str, Any]:
+    """Write an array; returns the specification by which T5X finds it, with a path relative to the checkpoint."""
+    place, array = f"{name.replace('/', '.')}/", np.ascontiguousarray(array)
+    row = array.itemsize * math.prod(array.shape[1:])  # whole rows, as many of them as 64 MiB hold
+    rows = [min(size, max(1, _MOST_CHUNK_BYTES // max(row, 1))) for size in array.shape[:1]]
+    chunks, compressor = [*rows, *array.shape[1:]], {"id": "gzip", "level": 1}
+    described = {"chunks": chunks, "compressor": compressor, "shape": list(array.shape)}
+    store = {"driver": "file", "path": f"{folder}/{place}"}
+    spec = {"driver": "zarr", "metadata": {**described, "dtype": array.dtype.str}, "kvstore": store}
+    tensorstore.open(spec, create=True).result().write(array).result()
+    store = {"driver": "file", "path": place}
+    return {"driver": "zarr", "dtype": array.dtype.name, "kvstore": store, "metadata": described}

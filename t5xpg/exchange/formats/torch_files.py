@@ -17,6 +17,7 @@ import struct
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -87,11 +88,24 @@ class _Tensor:
         return np.ascontiguousarray(np.lib.stride_tricks.as_strided(numbers[self.offset :], self.shape, strides))
 
 
-class TorchFile(Mapping[str, np.ndarray]):
-    """The tensors of a file by name; each is read when it is asked for.
+class LazyTensors(Mapping[str, np.ndarray]):
+    """Tensors by name; each is read when it is asked for."""
 
-    Raises UserError for a file that is no dict of tensors, and for one that is not whole.
-    """
+    def __init__(self, readers: Mapping[str, Callable[[], np.ndarray]]) -> None:
+        self._readers = readers
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return np.asarray(self._readers[name]())
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._readers)
+
+    def __len__(self) -> int:
+        return len(self._readers)
+
+
+class TorchFile(LazyTensors):
+    """The tensors of a file. Raises UserError for a file that is no dict of tensors, and for one that is not whole."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -102,20 +116,14 @@ class TorchFile(Mapping[str, np.ndarray]):
             contents, self._read = self._archive() if is_archive else self._stream()
             if not isinstance(contents, dict):
                 raise ValueError(f"{kind_of(contents)} instead of a dict of tensors")
-            self._tensors = {name: value for name, value in contents.items() if isinstance(value, _Tensor)}
-            if not self._tensors or not all(isinstance(name, str) for name in self._tensors):
+            tensors = {name: value for name, value in contents.items() if isinstance(value, _Tensor)}
+            if not tensors or not all(isinstance(name, str) for name in tensors):
                 raise ValueError("no named tensors in it")
+        super().__init__({name: partial(self._array, tensor) for name, tensor in tensors.items()})
 
-    def __getitem__(self, name: str) -> np.ndarray:
-        tensor = self._tensors[name]
+    def _array(self, tensor: _Tensor) -> np.ndarray:
         with _refusing(self._path):
             return tensor.view(self._read(tensor.storage))
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._tensors)
-
-    def __len__(self) -> int:
-        return len(self._tensors)
 
     def _archive(self) -> tuple[Any, Callable[[_Storage], np.ndarray]]:
         archive = zipfile.ZipFile(self._path)
@@ -204,47 +212,35 @@ def _value(file: BinaryIO, storages: dict[str, _Storage] | None = None) -> Any:
                 stack.append(storage)
             case "BUILD":
                 stack.pop()  # the metadata of a dict of tensors
-            case "APPEND" | "APPENDS" | "SETITEM" | "SETITEMS":
-                _fill_collection(opcode.name, stack, marks)
+            case "APPEND" | "APPENDS" as name:  # the last values of the stack go into the list before them
+                items = _take(stack, -1 if name == "APPEND" else marks.pop())
+                stack[-1].extend(items)
+            case "SETITEM" | "SETITEMS" as name:  # or into the dict
+                items = _take(stack, -2 if name == "SETITEM" else marks.pop())
+                stack[-1].update(zip(map(_key, items[::2]), items[1::2], strict=True))
+            case "NONE" | "NEWTRUE" | "NEWFALSE" as name:
+                stack.append({"NONE": None, "NEWTRUE": True, "NEWFALSE": False}[name])
+            case "EMPTY_DICT" | "EMPTY_LIST" | "EMPTY_TUPLE" as name:
+                stack.append({"EMPTY_DICT": dict, "EMPTY_LIST": list, "EMPTY_TUPLE": tuple}[name]())
+            case "BININT" | "BININT1" | "BININT2" | "LONG1" | "BINFLOAT" | "BINUNICODE" | "SHORT_BINUNICODE":
+                stack.append(argument)
+            case "TUPLE":
+                stack.append(tuple(_take(stack, marks.pop())))
+            case "TUPLE1" | "TUPLE2" | "TUPLE3" as name:
+                stack.append(tuple(_take(stack, -int(name[-1]))))
+            case "GLOBAL":
+                stack.append(_Name(argument))
+            case "STACK_GLOBAL":
+                name, module = stack.pop(), stack.pop()
+                stack.append(_Name(f"{_text(module)} {_text(name)}"))
+            case "REDUCE":
+                arguments, function = stack.pop(), stack.pop()
+                stack.append(_call_result(function, arguments))
             case "STOP":
                 return stack.pop()
             case name:
-                stack.append(_new_value(name, argument, stack, marks))
+                raise ValueError(f"an instruction that no dict of tensors needs ({name})")
     raise ValueError("it ends too early")
-
-
-def _new_value(instruction: str, argument: Any, stack: list[Any], marks: list[int]) -> Any:
-    """The value that an instruction makes of its argument, or of values that it takes from the stack."""
-    match instruction:
-        case "NONE" | "NEWTRUE" | "NEWFALSE":
-            return {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}[instruction]
-        case "EMPTY_DICT" | "EMPTY_LIST" | "EMPTY_TUPLE":
-            return {"EMPTY_DICT": dict, "EMPTY_LIST": list, "EMPTY_TUPLE": tuple}[instruction]()
-        case "BININT" | "BININT1" | "BININT2" | "LONG1" | "BINFLOAT" | "BINUNICODE" | "SHORT_BINUNICODE":
-            return argument
-        case "TUPLE":
-            return tuple(_take(stack, marks.pop()))
-        case "TUPLE1" | "TUPLE2" | "TUPLE3":
-            return tuple(_take(stack, -int(instruction[-1])))
-        case "GLOBAL":
-            return _Name(argument)
-        case "STACK_GLOBAL":
-            name, module = stack.pop(), stack.pop()
-            return _Name(f"{_text(module)} {_text(name)}")
-        case "REDUCE":
-            arguments, function = stack.pop(), stack.pop()
-            return _call_result(function, arguments)
-    raise ValueError(f"an instruction that no dict of tensors needs ({instruction})")
-
-
-def _fill_collection(instruction: str, stack: list[Any], marks: list[int]) -> None:
-    """Move the last values of the stack into the list or dict before them."""
-    count = {"APPEND": 1, "SETITEM": 2}.get(instruction)
-    items = _take(stack, marks.pop() if count is None else -count)
-    if instruction.startswith("APPEND"):
-        stack[-1].extend(items)
-    else:
-        stack[-1].update(zip(map(_key, items[::2]), items[1::2], strict=True))
 
 
 def _take(stack: list[Any], start: int) -> list[Any]:

@@ -1,6 +1,6 @@
 """The files of parameters in a folder of transformers: one file or several, safetensors or PyTorch's own."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -10,27 +10,11 @@ from safetensors import SafetensorError, safe_open
 
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import read_json
-from t5xpg.exchange.formats.torch_files import TorchFile
+from t5xpg.exchange.formats.torch_files import LazyTensors, TorchFile
 
 SAFETENSORS = "model.safetensors"
 TORCH = "pytorch_model.bin"
 INDEX = ".index.json"  # appended to either name: which tensor is in which of several files
-
-
-class LazyTensors(Mapping[str, np.ndarray]):
-    """Tensors by name; each is read when it is asked for."""
-
-    def __init__(self, readers: Mapping[str, Callable[[], np.ndarray]]) -> None:
-        self._readers = readers
-
-    def __getitem__(self, name: str) -> np.ndarray:
-        return np.asarray(self._readers[name]())
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._readers)
-
-    def __len__(self) -> int:
-        return len(self._readers)
 
 
 def _safetensors(path: Path) -> LazyTensors:

@@ -103,8 +103,7 @@ def _shared(model: Model, params: Params, vocabulary: Vocabulary) -> Exported:
 
 def _decoder_only(model: Model, params: Params, vocabulary: Vocabulary) -> Exported:
     model.config.require_t5("transformers' T5")
-    config = dataclasses.replace(model.config, num_encoder_layers=1)
-    both = EncoderDecoderModel(config)
+    both = EncoderDecoderModel(dataclasses.replace(model.config, num_encoder_layers=1))
     zeros: Params = jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float32), both.abstract_params())
     decoder = {
         name: {**zeros["decoder"][name], **part} if name.startswith("layers_") else part

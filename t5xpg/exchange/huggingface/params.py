@@ -125,8 +125,7 @@ def params_from_transformers(
     factor of the output matrix. Raises UserError where tensors are missing, unknown, of other shapes than config says,
     or differ though they are one in transformers, naming them.
     """
-    embedding = _embedding_of(state_dict)
-    tied = dict.fromkeys((*_EMBEDDINGS, _HEAD), embedding)
+    tied = dict.fromkeys((*_EMBEDDINGS, _HEAD), _embedding_of(state_dict))
     return from_tensors(state_dict, config, list(tensors_of(config, head_factor)), tied, _UNREAD)
 
 

@@ -55,11 +55,6 @@ _VISION = {"hidden_size": 2, "intermediate_size": 2, "num_attention_heads": 1, "
 Json = Mapping[str, Any]
 
 
-def is_in_family(config: Json) -> bool:
-    """True if a config.json is of this family."""
-    return str(config.get("model_type")) in FAMILIES or is_decoder(config)
-
-
 def is_decoder(config: Json) -> bool:
     """True if a config.json is of a decoder alone."""
     return str(config.get("model_type")) in DECODERS
@@ -97,8 +92,9 @@ def from_transformers(config: Json, tensors: Mapping[str, np.ndarray]) -> tuple[
     tied = {_EMBEDDINGS[1]: _EMBEDDINGS[0]} if ours.embeddings.shared else {}
     tied |= {_HEAD: _EMBEDDINGS[0 if ours.embeddings.shared else 1]} if ours.logits_via_embedding else {}
     expected = list(_tensors(ours, query_scale))
-    if is_decoder(config):
-        expected = list(_decoder_tensors(ours, query_scale))
+    if is_decoder(config):  # a T5Gemma's without its encoder and cross attention, by other names
+        own = (one for one in expected if not one.ours.startswith("encoder/") and "cross" not in one.theirs)
+        expected = [tensor._replace(theirs=_decoders_name(tensor.theirs)) for tensor in own]
         tied = {_decoders_name(name): _decoders_name(source) for name, source in tied.items()}
     return ours, from_tensors(tensors, ours, expected, tied, _END_OF_IMAGE)
 
@@ -198,13 +194,6 @@ class _Config:
         require(self.decoder, "layer_types", are_regular, expected)
         of_encoder = None if self.is_alone else _encoder_window(size, self.is_second)
         return Windows(of_encoder, decoder=size - 1, pattern=pattern)
-
-
-def _decoder_tensors(config: T5Config, query_scale: float) -> Iterator[Tensor]:
-    """The tensors of a decoder alone: a T5Gemma's without its encoder and cross attention, by other names."""
-    for tensor in _tensors(config, query_scale):
-        if not tensor.ours.startswith("encoder/") and "cross" not in tensor.theirs:
-            yield tensor._replace(theirs=_decoders_name(tensor.theirs))
 
 
 def _decoders_name(name: str) -> str:
@@ -343,11 +332,7 @@ def config_to_transformers(config: T5Config, eos_id: int) -> dict[str, Any]:
 def _require_settings(config: T5Config, family: str, encoder_window: tuple[int, int] | None) -> None:
     """Raise UserError for a setting that differs from the one that all models of a family have."""
     is_second = config.heads.merged
-    needed: dict[str, Any] = {
-        "rotary_cross_attention": False,
-        "qk_norm": is_second,
-        "encoder_window": encoder_window,
-    }
+    needed: dict[str, Any] = {"rotary_cross_attention": False, "qk_norm": is_second, "encoder_window": encoder_window}
     if is_second:
         needed |= {"share_embeddings": True, "logits_via_embedding": True, "attention_logit_softcap": None}
     else:

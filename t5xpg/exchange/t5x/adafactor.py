@@ -38,8 +38,7 @@ def accumulators_of(state: StoredState, params: Params) -> tuple[int, dict[str, 
         raise UserError("The checkpoint has no optimiser: import it without OPTIMIZER=1.")
     require_whole(array for name, array in stored.items() if name.startswith(PARAM_STATES))
     arrays: dict[str, dict[str, np.ndarray]] = {slot: {} for slot in SLOTS}
-    flat = flatten_dict(params, sep="/")
-    for name, param in flat.items():
+    for name, param in flatten_dict(params, sep="/").items():
         for slot in SLOTS:
             # Mesh-TensorFlow leaves out unused slots
             key = f"{PARAM_STATES}/{name}/{slot}"

@@ -63,22 +63,17 @@ def train(loaded: LoadedConfig, folder: Path, initial: str | None = None) -> Non
     gin = experiment_gin(experiment, loaded.name, folder, None if initial is None else Path(initial).resolve())
     _check_folder(folder, gin)
     make_all([experiment.train_dataset, experiment.eval_dataset], experiment.needs)
-    with locks.hold(folder / ".lock", doing=f"training in {folder}", instead="Wait for it, or stop it."):
-        _train(python, loaded, folder, gin)
-
-
-def _train(python: str, loaded: LoadedConfig, folder: Path, gin: str) -> None:
-    experiment = loaded.experiment
-    write_text(folder / _GIN_FILE, gin)
-    if (row := known_task(experiment.train_dataset.mixture_or_task_name)) is not None:
-        write_json(folder / RECORD, record_of(experiment.model.config, row.vocabulary))
     command = [
         python, "-m", "t5x.train", f"--gin_search_paths={paths.REPOSITORY}", f"--gin_file={folder / _GIN_FILE}",
         f"--gin_file={FRAGMENT}",
     ]  # fmt: skip
-    print(f"T5X trains {loaded.name} in {shown(folder)}; all that it prints: {shown(folder / _LOG)}", flush=True)
-    is_mean = experiment.loss.loss_normalizing_factor == "NUM_REAL_TARGET_TOKENS"
-    code, last = _run(command, loaded, folder / _LOG, experiment.num_microbatches if is_mean else None)
+    with locks.hold(folder / ".lock", doing=f"training in {folder}", instead="Wait for it, or stop it."):
+        write_text(folder / _GIN_FILE, gin)
+        if (row := known_task(experiment.train_dataset.mixture_or_task_name)) is not None:
+            write_json(folder / RECORD, record_of(experiment.model.config, row.vocabulary))
+        print(f"T5X trains {loaded.name} in {shown(folder)}; all that it prints: {shown(folder / _LOG)}", flush=True)
+        is_mean = experiment.loss.loss_normalizing_factor == "NUM_REAL_TARGET_TOKENS"
+        code, last = _run(command, loaded, folder / _LOG, experiment.num_microbatches if is_mean else None)
     if code:
         raise UserError(f"T5X ended with code {code}: {_reason(last)} All that it printed is in {shown(folder / _LOG)}")
     back = f"make import CHECKPOINT={shlex.quote(shown(folder))} NAME={loaded.name}_of_t5x"
@@ -126,16 +121,15 @@ def _check_folder(folder: Path, gin: str) -> None:
     if folder.is_dir() and any(not file.name.startswith(".") for file in folder.iterdir()) and not gin_file.is_file():
         raise UserError(f"{folder} is there, and T5X has not trained in it by this program. Name another one: RUN=…")
     if gin_file.is_file():
-        before, now = (_without_steps(text) for text in (gin_file.read_text(encoding="utf-8"), gin))
+        before, now = (
+            [line for line in text.splitlines() if not line.startswith("TRAIN_STEPS = ")]
+            for text in (gin_file.read_text(encoding="utf-8"), gin)
+        )
         if before != now:
             changed = [line for line in now if line not in before] or [line for line in before if line not in now]
             raise UserError(
                 f"{folder} is of other settings: {'; '.join(changed[:3])}. Name another folder (RUN=…), or delete it."
             )
-
-
-def _without_steps(text: str) -> list[str]:
-    return [line for line in text.splitlines() if not line.startswith("TRAIN_STEPS = ")]
 
 
 def summary(line: str, means: int | None) -> str | None:

@@ -20,5 +20,4 @@ for _name in os.environ.get(MODULES, "").split():
 
 def vocabulary(task: str) -> seqio.Vocabulary:
     """The vocabulary of a task's targets. T5X refuses a model whose vocabulary is not its task's."""
-    found: seqio.Vocabulary = seqio.get_mixture_or_task(task).output_features["targets"].vocabulary
-    return found
+    return seqio.get_mixture_or_task(task).output_features["targets"].vocabulary

@@ -71,8 +71,7 @@ def in_t5x(model: Model, params: Params) -> Params:
     if network == MINIMAL:
         return params
     scalable: Params = {"token_embedder": params["token_embedder"]}
-    counts = (config.num_encoder_layers, config.num_decoder_layers)
-    for stack, count in zip(STACKS, counts, strict=True):
+    for stack, count in zip(STACKS, (config.num_encoder_layers, config.num_decoder_layers), strict=True):
         layers = [flatten_dict(params[stack][f"layers_{layer}"], sep="/") for layer in range(count)]
         stacked = {
             name: np.stack([_with_heads(name, layer[name], config) for layer in layers], axis=SCAN_AXIS)

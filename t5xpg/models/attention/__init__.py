@@ -35,15 +35,19 @@ from t5xpg.models.matmul import einsum
 PER_QUERY = "per query"  # the name of what a softmax keeps of each query, for `jax.checkpoint`
 
 
+class Projections(NamedTuple):
+    """What attention reads: queries [B, Q, H, K], keys and values [B, S, H, K]."""
+
+    queries: jax.Array
+    keys: jax.Array
+    values: jax.Array
+
+
 def attend_by_chunks(
-    queries: jax.Array,
-    keys: jax.Array,
-    values: jax.Array,
-    bias: ChunkedBias,
-    dropout: Dropout,
-    softcap: float | None = None,
+    projections: Projections, bias: ChunkedBias, dropout: Dropout, softcap: float | None = None
 ) -> jax.Array:
     """As `attend`, one chunk of queries after another; each chunk is computed again in the backward pass."""
+    queries, keys, values = projections
     values = _with_dropout(values, dropout)
     # float32 outside of the loop: the gradients of keys and values are summed over the chunks in this dtype
     wide_keys, wide_values = keys.astype(jnp.float32), values.astype(jnp.float32)
@@ -51,8 +55,8 @@ def attend_by_chunks(
     @functools.partial(jax.checkpoint, policy=jax.checkpoint_policies.save_only_these_names(PER_QUERY))
     def attend_chunk(chunk: tuple[jax.Array, jax.Array, jax.Array | None]) -> jax.Array:
         number, chunk_queries, segments = chunk
-        rows = wide_keys.astype(keys.dtype), wide_values.astype(values.dtype)
-        return attend_dense(chunk_queries, *rows, bias.chunk_bias(number, segments), OFF, softcap)
+        rows = Projections(chunk_queries, wide_keys.astype(keys.dtype), wide_values.astype(values.dtype))
+        return attend_dense(rows, bias.chunk_bias(number, segments), OFF, softcap)
 
     numbers = jnp.arange(bias.number, dtype=jnp.int32)
     mixed = lax.map(attend_chunk, (numbers, split_queries(queries, bias.size), bias.segments))
@@ -101,15 +105,9 @@ def add_shared_bias(logits: jax.Array, bias: jax.Array) -> jax.Array:
     return logits + bias
 
 
-def _add_shared_bias_forward(logits: jax.Array, bias: jax.Array) -> tuple[jax.Array, None]:
-    return logits + bias, None
-
-
-def _add_shared_bias_backward(_: None, gradient: jax.Array) -> tuple[jax.Array, jax.Array]:
-    return gradient, _summed_over_batch(gradient)
-
-
-add_shared_bias.defvjp(_add_shared_bias_forward, _add_shared_bias_backward)
+add_shared_bias.defvjp(
+    lambda logits, bias: (logits + bias, None), lambda _, gradient: (gradient, _summed_over_batch(gradient))
+)
 
 
 def _summed_over_batch(x: jax.Array) -> jax.Array:
@@ -169,14 +167,14 @@ class Attention(nnx.Module):
     ) -> jax.Array:
         """x [B, Q, D], keys and values [B, S, G, K] -> [B, Q, D]. rotation: of queries. side: only with BlockedBias."""
         queries, keys = self._for_logits(self.project_queries(x, rotation), keys)
-        keys, values = (repeat_heads(part, self.num_heads, axis=2) for part in (keys, values))
+        projections = Projections(queries, *(repeat_heads(part, self.num_heads, axis=2) for part in (keys, values)))
         if side is not None:
             assert isinstance(bias, BlockedBias)
             repeated = [repeat_heads(part, self.num_heads, axis=2) for part in side[:2]]
             side = side._replace(keys=repeated[0], values=repeated[1])
-            mixed = attend_by_blocks(queries, keys, values, bias, dropout, self.softcap, side)
+            mixed = attend_by_blocks(projections, bias, dropout, self.softcap, side)
         else:
-            mixed = attend(queries, keys, values, bias, dropout, self.softcap)
+            mixed = attend(projections, bias, dropout, self.softcap)
         return self.out(mixed.reshape(*mixed.shape[:-2], self.num_heads * self.head_dim))
 
     def weights(self, x: jax.Array, keys: jax.Array, bias: DenseBias, rotation: Rotation | None = None) -> jax.Array:
@@ -186,25 +184,18 @@ class Attention(nnx.Module):
 
 
 def attend(
-    queries: jax.Array,
-    keys: jax.Array,
-    values: jax.Array,
-    bias: Bias | LocalOrGlobalBias,
-    dropout: Dropout,
-    softcap: float | None = None,
+    projections: Projections, bias: Bias | LocalOrGlobalBias, dropout: Dropout, softcap: float | None = None
 ) -> jax.Array:
-    """queries [B, Q, H, K], keys and values [B, S, H, K] -> the values mixed by attention [B, Q, H, K]."""
+    """The values mixed by attention [B, Q, H, K]."""
     if isinstance(bias, LocalOrGlobalBias):
-        mix = functools.partial(attend, queries, keys, values, dropout=dropout, softcap=softcap)
+        mix = functools.partial(attend, projections, dropout=dropout, softcap=softcap)
         return lax.cond(bias.is_local, lambda: mix(bias=bias.local), lambda: mix(bias=bias.whole))
     algorithm: Any = {DenseBias: attend_dense, ChunkedBias: attend_by_chunks, BlockedBias: attend_by_blocks}[type(bias)]
-    return algorithm(queries, keys, values, bias, dropout, softcap)
+    return algorithm(projections, bias, dropout, softcap)
 
 
 def attend_by_blocks(
-    queries: jax.Array,
-    keys: jax.Array,
-    values: jax.Array,
+    projections: Projections,
     bias: BlockedBias,
     dropout: Dropout,
     softcap: float | None = None,
@@ -217,13 +208,12 @@ def attend_by_blocks(
 
     # computed again in the backward pass: keeping it would take, for each query, as much as all keys of its block
     @jax.checkpoint
-    def attend_blocks(
-        queries: jax.Array, keys: jax.Array, values: jax.Array, dense: DenseBias, side: SideInputs | None
-    ) -> jax.Array:
-        rows = blocks.split_queries(queries), blocks.split_keys(keys), blocks.split_keys(values)
+    def attend_blocks(projections: Projections, dense: DenseBias, side: SideInputs | None) -> jax.Array:
+        queries, keys, values = projections
+        rows = Projections(blocks.split_queries(queries), blocks.split_keys(keys), blocks.split_keys(values))
         if side is None or side.keys.shape[1] == 0:
-            return blocks.join(attend_dense(*rows, dense, OFF, softcap), queries.shape[1])
-        near = dense_logits(rows[0], rows[1], dense, softcap)  # [B * number, H, size, keys]
+            return blocks.join(attend_dense(rows, dense, OFF, softcap), queries.shape[1])
+        near = dense_logits(rows.queries, rows.keys, dense, softcap)  # [B * number, H, size, keys]
         far = soft_cap(jnp.einsum("bqhk,bghk->bhqg", queries, side.keys).astype(jnp.float32), softcap)
         far = far + side.bias  # [B, H, Q, G]
 
@@ -236,10 +226,11 @@ def attend_by_blocks(
         near = jnp.exp(near - jnp.swapaxes(blocks.split_queries(largest), 1, 2))
         far = jnp.exp(far - jnp.swapaxes(largest, 1, 2))
         total = jnp.add(*reduce_both(jnp.sum))
-        mixed = blocks.join(_mix(near, rows[2]), queries.shape[1]) + _mix(far, side.values)
+        mixed = blocks.join(_mix(near, rows.values), queries.shape[1]) + _mix(far, side.values)
         return (mixed / total).astype(values.dtype)
 
-    return attend_blocks(queries, keys, _with_dropout(values, dropout), bias.dense, side)
+    projections = projections._replace(values=_with_dropout(projections.values, dropout))
+    return attend_blocks(projections, bias.dense, side)
 
 
 def _mix(weights: jax.Array, values: jax.Array) -> jax.Array:
@@ -265,14 +256,10 @@ def dense_logits(queries: jax.Array, keys: jax.Array, bias: DenseBias, softcap: 
 
 
 def attend_dense(
-    queries: jax.Array,
-    keys: jax.Array,
-    values: jax.Array,
-    bias: DenseBias,
-    dropout: Dropout,
-    softcap: float | None = None,
+    projections: Projections, bias: DenseBias, dropout: Dropout, softcap: float | None = None
 ) -> jax.Array:
-    """queries [B, Q, H, K], keys and values [B, S, H, K] -> the values mixed by attention [B, Q, H, K]."""
+    """As `attend`, for all pairs of positions."""
+    queries, keys, values = projections
     logits = dense_logits(queries, keys, bias, softcap)
     # the softmax divides after the mixing, where a query has K numbers instead of S: this saves a pass over all pairs
     # of positions in the forward pass, and one in the backward pass

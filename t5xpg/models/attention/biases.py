@@ -21,8 +21,6 @@ from t5xpg.models.attention.relative_positions import PositionTable, toeplitz
 # T5X's bias for masked positions: exp() of it is 0, and it is finite, so that a row in which everything is masked
 # (a padding row) has no NaN
 MASKED = -1e10
-# the numbers of positions behind and ahead of its own that a query sees
-Window = tuple[int, int] | jax.Array
 
 
 def as_bias(visible: jax.Array) -> jax.Array:
@@ -38,33 +36,6 @@ def visible_keys(
     if query_segments is not None and key_segments is not None:
         visible = visible & (query_segments[:, None, :, None] == key_segments[:, None, None, :])
     return visible
-
-
-def causal_mask(queries: int, keys: int, first: int | jax.Array = 0) -> jax.Array:
-    """Boolean [1, 1, queries, keys]: keys at the query's position or before. first: the first query's position."""
-    query_positions = first + jnp.arange(queries, dtype=jnp.int32)
-    key_positions = jnp.arange(keys, dtype=jnp.int32)
-    return (query_positions[:, None] >= key_positions[None, :])[None, None]
-
-
-def window_mask(window: Window, queries: int, keys: int, first: int | jax.Array = 0) -> jax.Array:
-    """Boolean [1, 1, queries, keys]: keys within `window` behind and ahead of the query. first: as in `causal_mask`."""
-    behind, ahead = window
-    distances = (first + jnp.arange(queries, dtype=jnp.int32))[:, None] - jnp.arange(keys, dtype=jnp.int32)
-    return ((distances <= behind) & (-distances <= ahead))[None, None]
-
-
-def add_prefix(visible: jax.Array, prefix: jax.Array | None, first: int | jax.Array) -> jax.Array:
-    """Boolean [B, 1, Q, S]: `visible` [1, 1, Q, S], or query and key both in the `prefix` [B, S], where that is not 0.
-
-    Without a prefix: `visible`. first: as in `causal_mask`. Source: make_decoder_mask
-    (t5x/examples/decoder_only/layers.py).
-    """
-    if prefix is None:
-        return visible
-    keys, number = prefix > 0, visible.shape[-2]
-    queries = lax.dynamic_slice_in_dim(jnp.pad(keys, ((0, 0), (0, number))), first, number, axis=1)
-    return visible | (queries[:, None, :, None] & keys[:, None, None, :])
 
 
 @functools.partial(jax.tree_util.register_dataclass, data_fields=["mask", "position"], meta_fields=[])
@@ -178,13 +149,20 @@ class ChunkedBias:
 def _visible_mask(
     pattern: AttentionPattern | ChunkedBias, queries: int, segments: jax.Array | None, first: int | jax.Array
 ) -> jax.Array:
-    """Boolean [B, 1, 1 or queries, S]: the keys that some queries see. segments: of the queries. first: as in
-    `causal_mask`."""
+    """Boolean [B, 1, 1 or queries, S]: the keys that some queries see. segments: of the queries. first: the position
+    of the first query. Source of prefixes: make_decoder_mask (t5x/examples/decoder_only/layers.py)."""
     visible, keys = visible_keys(pattern.key_tokens, segments, pattern.key_segments), pattern.key_tokens.shape[1]
+    distances = (first + jnp.arange(queries, dtype=jnp.int32))[:, None] - jnp.arange(keys, dtype=jnp.int32)
     if pattern.window is not None:
-        visible = visible & window_mask(pattern.window, queries, keys, first)
+        behind, ahead = pattern.window
+        visible = visible & (distances <= behind) & (-distances <= ahead)
     if pattern.is_causal:
-        visible = add_prefix(causal_mask(queries, keys, first), pattern.prefix, first) & visible
+        allowed = distances[None, None] >= 0
+        if pattern.prefix is not None:  # query and key are both in it
+            prefix = pattern.prefix > 0
+            in_prefix = lax.dynamic_slice_in_dim(jnp.pad(prefix, ((0, 0), (0, queries))), first, queries, axis=1)
+            allowed = allowed | (in_prefix[:, None, :, None] & prefix[:, None, None, :])
+        visible = allowed & visible
     return visible
 
 

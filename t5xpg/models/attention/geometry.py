@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -53,11 +52,6 @@ def has_window(config: T5Config, index: int | jax.Array) -> Any:
 Kinds = tuple[Any, ...]
 
 
-def make_kinds(differ: bool, make: Callable[[bool], Any]) -> Kinds:
-    """(make(True), make(False)) for layers with and without a window; (make(False),) where the two do not differ."""
-    return (make(True), make(False)) if differ else (make(False),)
-
-
 def select_kind(config: T5Config, kinds: Kinds, index: int | jax.Array) -> Any:
     """The item of `kinds` for the layer at `index`; the index is traced where layers are scanned."""
     if len(kinds) == 1:
@@ -74,7 +68,7 @@ def rotations(config: T5Config, positions: jax.Array) -> Kinds:
     """The `Rotation` (or None) of positions [...] int32, for each kind of layer."""
     rotary = config.rotary
     differ = rotary is not None and (rotary.local_base is not None or rotary.scale != 1.0)
-    return make_kinds(differ, functools.partial(rotation, config, positions))
+    return tuple(rotation(config, positions, is_local) for is_local in ((True, False) if differ else (False,)))
 
 
 def self_geometries(
@@ -109,7 +103,7 @@ def self_geometries(
             layer_pattern = replace(pattern, positions=table, window=layer_window)
             return layer_pattern.make_bias(config.attention_chunk_size, by_blocks)
 
-        return make_kinds(window is not None and not have_windows, layer_bias)
+        return (layer_bias(True), layer_bias(False)) if window and not have_windows else (layer_bias(False),)
 
     shared = biases(relpos_bias)
 

@@ -24,7 +24,7 @@ class Rotation(NamedTuple):
         return jnp.concatenate(turned, axis=-1).astype(x.dtype)
 
 
-def rotation(config: T5Config, positions: jax.Array, has_window: bool = False) -> Rotation | None:
+def rotation(config: T5Config, positions: jax.Array, has_window: bool) -> Rotation | None:
     """The rotation of positions [...] int32 in layers with or without a window; None without rotary positions."""
     if (rotary := config.rotary) is None:
         return None

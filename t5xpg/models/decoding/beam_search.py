@@ -45,12 +45,7 @@ class _State(NamedTuple):
 
 
 def beam_search(
-    model: Decodable,
-    params: Params,
-    inputs: jax.Array,
-    max_decode_length: int,
-    config: DecodingConfig,
-    eos_id: int = 1,
+    model: Decodable, params: Params, inputs: jax.Array, max_decode_length: int, config: DecodingConfig, eos_id: int = 1
 ) -> Decoded:
     """The best `config.decodes` sequences that a search with as many beams finds.
 

@@ -28,7 +28,7 @@ from t5xpg.models.attention.geometry import has_window, rotations, select_kind
 from t5xpg.models.attention.relative_positions import RelativePositionBias
 from t5xpg.models.attention.rotary import Rotation
 from t5xpg.models.layers import OFF, Embed
-from t5xpg.models.stacks import Decoder, DecoderLayer, DecoderOnly, DecoderOnlyLayer, apply_norm, feed_forward, residual
+from t5xpg.models.stacks import Decoder, DecoderLayer, DecoderOnly, Layer, apply_norm, feed_forward, residual
 
 # "layers": for each, "source_keys" [B, H, K, S], "source_values" [B, H, S, K], "self_keys" [B, N, H, K, T],
 # "self_values" [B, N, H, T, K]. For reordered beams: [B, H, K, T * N] and [B, H, T * N, K], position t of beam n at
@@ -178,12 +178,7 @@ def _query_positions(cache: Cache, tables: LayerCache, step: jax.Array, behind: 
 
 
 def _layer_step(
-    layer: DecoderLayer | DecoderOnlyLayer,
-    x: jax.Array,
-    cache: LayerCache,
-    step: jax.Array,
-    positions: _Positions,
-    rotation: Rotation | None,
+    layer: Layer, x: jax.Array, cache: LayerCache, step: jax.Array, positions: _Positions, rotation: Rotation | None
 ) -> tuple[jax.Array, LayerCache]:
     """x [B, N, D] or [B, D] -> the same, and the layer's cache with this position in it. rotation: of the position."""
     y = apply_norm(layer, "pre", "self_attention", x)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from t5xpg.models.attention import attend
+from t5xpg.models.attention import Projections, attend
 from t5xpg.models.attention.biases import AttentionPattern, BlockedBias, Blocks, LocalOrGlobalBias
 from t5xpg.models.attention.global_tokens import global_tokens
 from t5xpg.models.attention.relative_positions import RelativePositionBias
@@ -56,8 +56,8 @@ def mixed_and_gradients(
         positions = nnx.merge(graph, nnx.State(numbers)).table(bidirectional=not pairs.is_causal)
         bias = AttentionPattern(**{**vars(pairs), "positions": positions}).make_bias(None, by_blocks)
         assert isinstance(bias, BlockedBias) == by_blocks
-        q, k, v = (rows[name].astype(dtype or jnp.float32) for name in ("queries", "keys", "values"))
-        mixed = attend(q, k, v, bias, dropout, softcap).astype(jnp.float32)
+        projections = Projections(**{name: array.astype(dtype or jnp.float32) for name, array in rows.items()})
+        mixed = attend(projections, bias, dropout, softcap).astype(jnp.float32)
         mixed = jnp.where((TOKENS > 0)[:, :, None, None], mixed, 0.0)
         return jnp.sum(mixed * ROWS["of"]), mixed
 
@@ -91,7 +91,7 @@ def test_a_scanned_layer_is_of_one_of_two_kinds(is_local: bool) -> None:
     rows = [jnp.asarray(ROWS[name]) for name in ("queries", "keys", "values")]
 
     def of(values: jax.Array, bias: Any) -> jax.Array:
-        return attend(rows[0], rows[1], values, bias, OFF)
+        return attend(Projections(rows[0], rows[1], values), bias, OFF)
 
     both = LocalOrGlobalBias(jnp.asarray(is_local), local, whole)
     got, back = jax.vjp(lambda values: of(values, both), rows[2])

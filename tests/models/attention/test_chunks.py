@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from t5xpg.models.attention import attend_by_chunks, attend_dense
+from t5xpg.models.attention import Projections, attend_by_chunks, attend_dense
 from t5xpg.models.attention.biases import AttentionPattern, ChunkedBias, DenseBias
 from t5xpg.models.config import T5Config
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
@@ -76,9 +76,9 @@ def test_sums_beyond_the_largest_number_of_float16(chunk_size):
 
     def attend(values: jax.Array) -> jax.Array:
         if isinstance(bias, DenseBias):
-            return attend_dense(queries, keys, values, bias, OFF)
+            return attend_dense(Projections(queries, keys, values), bias, OFF)
         assert isinstance(bias, ChunkedBias)
-        return attend_by_chunks(queries, keys, values, bias, OFF)
+        return attend_by_chunks(Projections(queries, keys, values), bias, OFF)
 
     mixed, transpose = jax.vjp(attend, values)
     np.testing.assert_allclose(mixed, 300.0, rtol=2e-3)

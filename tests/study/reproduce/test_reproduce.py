@@ -12,7 +12,7 @@ import pytest
 
 from t5xpg.base.files import read_json, sha256_of_file, write_json
 from t5xpg.base.paths import shown
-from t5xpg.evaluate.prediction import decoding_settings
+from t5xpg.evaluate.predictor import decoding_settings
 from t5xpg.experiment import config
 from t5xpg.study.reproduce import reproduce
 from t5xpg.study.reproduce.comparison import DIFFERENT, NOT_COMPARED, SAME, compare
