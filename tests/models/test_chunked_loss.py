@@ -7,14 +7,14 @@ import pytest
 
 from t5xpg.models import chunked_loss, losses
 from t5xpg.models.chunked_loss import chunk_length
-from t5xpg.models.encoder_decoder import EncoderDecoderModel, T5Config
+from t5xpg.models.config import T5Config
+from t5xpg.models.decoder_only import DecoderOnlyModel
 from t5xpg.models.losses import LossConfig
 from tests.small_models import ONE_LAYER, SIZES
 
 B, T, V = 3, 10, 512
 TOKEN_BYTES = np.arange(V, dtype=np.int32) % 5
 BATCH = {
-    "encoder_input_tokens": np.random.default_rng(1).integers(1, V, (B, 6), np.int32),
     "decoder_input_tokens": np.random.default_rng(2).integers(1, V, (B, T), np.int32),
     "decoder_target_tokens": np.random.default_rng(3).integers(0, V, (B, T), np.int32) * np.tri(B, T, 7, np.int32),
 }
@@ -29,7 +29,7 @@ BATCH = {
     ],
 )
 def test_loss_gradients_and_metrics_are_those_of_all_logits(monkeypatch, settings, config, tolerance):
-    t5 = EncoderDecoderModel(T5Config(**{**SIZES, **ONE_LAYER, "vocab_size": V}, **settings))
+    t5 = DecoderOnlyModel(T5Config(**{**SIZES, **ONE_LAYER, "vocab_size": V}, **settings))
     params = t5.init(jax.random.key(0))
 
     def by_chunks(params):

@@ -4,6 +4,7 @@ Their caches: decoding/test_kv_cache.py.
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -47,15 +48,14 @@ def settings(kind: type, **more: Any) -> Any:
     return kind(T5Config(**{**SIZES, **more}))
 
 
-def results(model: Any, params: Any, batch: dict[str, np.ndarray]) -> tuple[Any, Any]:
-    """Logits, and the gradients of the sum of their squares, with dropout."""
+def results_of(model: Any, batch: dict[str, np.ndarray]) -> Callable[[Any], tuple[tuple[Any, Any], Any]]:
+    """The function that gives the sum of the squares of the logits, with dropout; the logits; and its gradients."""
 
     def loss(params: Any) -> tuple[jax.Array, jax.Array]:
         logits = model.logits(params, batch, dropout_key=jax.random.key(7))
         return jnp.sum(jnp.square(logits)), logits
 
-    (_, logits), gradients = jax.jit(jax.value_and_grad(loss, has_aux=True))(params)
-    return logits, gradients
+    return jax.value_and_grad(loss, has_aux=True)
 
 
 @functools.cache
@@ -63,7 +63,8 @@ def plain(kind: type, packed: bool, own_tables: bool) -> tuple[Any, Any, Any]:
     model = settings(kind, positions=Buckets(in_every_layer=own_tables))
     params = model.init(jax.random.key(0))
     batch = packed_batch() if packed else unpacked(packed_batch())
-    return params, batch, results(model, params, batch)
+    (_, logits), gradients = results_of(model, batch)(params)  # not compiled: the models share operations
+    return params, batch, (logits, gradients)
 
 
 SCAN = {"scan_layers": True}
@@ -84,7 +85,7 @@ def test_the_numbers_are_those_of_plain_layers(kind, packed, own_tables, more) -
     """Of logits and of every gradient; dropout has the same keys."""
     params, batch, (expected, expected_gradients) = plain(kind, packed, own_tables)
     model = settings(kind, positions=Buckets(in_every_layer=own_tables), **more)
-    logits, gradients = results(model, with_layers_of(params, model.abstract_params()), batch)
+    (_, logits), gradients = jax.jit(results_of(model, batch))(with_layers_of(params, model.abstract_params()))
     scale = np.abs(expected).max()
     np.testing.assert_allclose(logits, expected, atol=1e-5 * scale)
 

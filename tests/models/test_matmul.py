@@ -65,10 +65,8 @@ ONE_LAYER: dict[str, Any] = {
 }  # fmt: skip
 MODELS: dict[str, dict[str, Any]] = {
     "plain": {},
-    "one head": {"heads": Heads(num_kv_heads=1, qk_norm=True)},
-    "scanned": {"scan_layers": True, "remat_policy": "full"},
-    "by chunks": {"attention_chunk_size": 4},
-    "windows": {"windows": Windows((2, 2))},
+    "one head, by chunks": {"heads": Heads(num_kv_heads=1, qk_norm=True), "attention_chunk_size": 4},
+    "windows, scanned": {"windows": Windows((2, 2)), "scan_layers": True, "remat_policy": "full"},
 }
 
 
