@@ -18,7 +18,7 @@ def interpreter(path: Path, version: str, modules: str = "venv ensurepip") -> Pa
     told = f"sys.version_info = ({version.replace('.', ', ')}); util.find_spec = {modules.split()}.count"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(
-        f"#!/bin/sh\nshift\nexec {sys.executable} -S -c "
+        f"#!/bin/sh\nshift\nexec '{sys.executable}' -S -c "
         f'"import sys; from importlib import util; {told}; exec(sys.argv.pop(1))" "$@"\n'
     )
     path.chmod(0o755)
