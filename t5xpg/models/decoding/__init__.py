@@ -11,13 +11,24 @@ import jax.numpy as jnp
 from t5xpg.base.errors import UserError
 from t5xpg.models.decoding.beam_search import beam_search
 from t5xpg.models.decoding.config import DecodingConfig
+from t5xpg.models.decoding.constraint import Constrained, Constraint
 from t5xpg.models.decoding.protocol import Decodable, Decoded, Params
 from t5xpg.models.decoding.sampling import sample
 from t5xpg.models.decoding.top_k import argmax
 from t5xpg.models.losses import cross_entropy_with_logits, token_weights
 from t5xpg.models.model import Batch, Model
 
-__all__ = ["Decoded", "DecodingConfig", "beam_search", "decode", "fill_masks", "greedy", "sample", "score"]
+__all__ = [
+    "Constraint",
+    "Decoded",
+    "DecodingConfig",
+    "beam_search",
+    "decode",
+    "fill_masks",
+    "greedy",
+    "sample",
+    "score",
+]
 
 
 def greedy(
@@ -62,11 +73,15 @@ def decode(
     max_decode_length: int,
     row_numbers: jax.Array | None = None,
     eos_id: int = 1,
+    constraint: Constraint | None = None,
 ) -> Decoded:
     """Decode inputs [B, S] by the method of `config`, into `config.ranked` sequences for each row.
 
     max_decode_length: used where the config has none. row_numbers: see `sample`; other methods do not need them.
+    constraint: accepts every answer; where it accepts fewer than there are beams, padding of score -inf follows.
     """
+    if constraint is not None:
+        model = Constrained(model, constraint)
     length = config.max_decode_length or max_decode_length
     if config.method == "greedy":
         return Decoded(greedy(model, params, inputs, length, eos_id, config.extra_length)[:, None], None)

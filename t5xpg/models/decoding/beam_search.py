@@ -15,11 +15,9 @@ import numpy as np
 from jax import lax
 
 from t5xpg.models.decoding.config import T5X, TRANSFORMERS, DecodingConfig
-from t5xpg.models.decoding.protocol import Cache, Decodable, Decoded, Params, length_limits, rows_at_a_time
+from t5xpg.models.decoding.constraint import allowed_logits
+from t5xpg.models.decoding.protocol import NONE, Cache, Decodable, Decoded, Params, length_limits, rows_at_a_time
 from t5xpg.models.decoding.top_k import top_k, top_k_of_sums
-
-# The score of an empty place for a hypothesis. It is finite, so that sums with it can be compared and are not NaN.
-_NONE = -1e9
 
 
 def length_penalties(config: DecodingConfig, length: int) -> np.ndarray:
@@ -30,7 +28,7 @@ def length_penalties(config: DecodingConfig, length: int) -> np.ndarray:
 
 
 class Hypotheses(NamedTuple):
-    """N for each row, the best first. tokens [B, N, T] int32; scores [B, N] float32, `_NONE` or less if empty."""
+    """N for each row, the best first. tokens [B, N, T] int32; scores [B, N] float32, `NONE` or less if empty."""
 
     tokens: jax.Array
     scores: jax.Array
@@ -72,7 +70,8 @@ def beam_search(
         before = lax.dynamic_index_in_dim(state.live.tokens, jnp.maximum(step - 1, 0), axis=2, keepdims=False)
         previous = jnp.where(step == 0, first[:, None], before)
         logits, cache = model.decode_step(params, state.cache, previous, step)
-        candidates, beams, last_tokens = _candidates(state.live, logits, step)
+        allowed = allowed_logits(model, logits, cache)
+        candidates, beams, last_tokens = _candidates(state.live, logits, allowed, step)
         ends = last_tokens == eos_id
         counted = ends
         if config.length_penalty == TRANSFORMERS:
@@ -81,11 +80,11 @@ def beam_search(
         ended = _best_ended(state.ended, candidates, counted, penalties, length)
         # a row that is done keeps what it has
         ended = jax.tree.map(functools.partial(_where, state.done), state.ended, ended)
-        live, ranks = _best(candidates._replace(scores=jnp.where(ends, jnp.float32(_NONE), candidates.scores)), N)
+        live, ranks = _best(candidates._replace(scores=jnp.where(ends, jnp.float32(NONE), candidates.scores)), N)
         live = jax.tree.map(functools.partial(_where, state.done), state.live, live)
         cache = model.reorder_beams(cache, jnp.take_along_axis(beams, ranks, axis=1, mode="clip"))
         done = _is_done(config, live.scores, ended.scores, penalties[length], last_penalties)
-        done = done | state.done | (length >= limits)
+        done = done | state.done | (length >= limits) | (live.scores[:, 0] < NONE / 2)
         return _State(length, done, live, ended, cache)
 
     state = lax.while_loop(unfinished, extend, start)
@@ -98,23 +97,25 @@ def _start(limits: jax.Array, beams: int, length: int, cache: Cache) -> _State:
     """The state before the first step, which has one hypothesis for each row. limits: [B], 0 for rows without text."""
     shape = limits.shape[0], beams
     no_tokens = jnp.zeros((*shape, length), jnp.int32)
-    first_scores = jnp.where(jnp.arange(beams) == 0, jnp.float32(0.0), jnp.float32(_NONE))
+    first_scores = jnp.where(jnp.arange(beams) == 0, jnp.float32(0.0), jnp.float32(NONE))
     return _State(
         jnp.int32(0),
         limits == 0,
         Hypotheses(no_tokens, jnp.broadcast_to(first_scores, shape)),
-        Hypotheses(no_tokens, jnp.full(shape, _NONE, jnp.float32)),
+        Hypotheses(no_tokens, jnp.full(shape, NONE, jnp.float32)),
         cache,
     )
 
 
-def _candidates(live: Hypotheses, logits: jax.Array, step: jax.Array) -> tuple[Hypotheses, jax.Array, jax.Array]:
+def _candidates(
+    live: Hypotheses, logits: jax.Array, allowed: jax.Array, step: jax.Array
+) -> tuple[Hypotheses, jax.Array, jax.Array]:
     """The best 2 * N continuations, with their log probabilities; the beam that each continues; its token at `step`.
 
-    logits: [B, N, V]. Beams and tokens: [B, 2 * N] int32.
+    logits: [B, N, V]. allowed: the same, with NONE for tokens that must not follow. Beams and tokens: [B, 2 * N] int32.
     """
     shifts = live.scores[..., None] - jax.nn.logsumexp(logits, axis=-1, keepdims=True)
-    scores, places = top_k_of_sums(logits, shifts, 2 * live.scores.shape[1])
+    scores, places = top_k_of_sums(allowed, shifts, 2 * live.scores.shape[1])
     beams, last_tokens = places // logits.shape[-1], places % logits.shape[-1]
     tokens = _rows(live.tokens, beams)
     tokens = lax.dynamic_update_slice_in_dim(tokens, last_tokens[..., None], step, axis=2)
@@ -125,8 +126,8 @@ def _best_ended(
     ended: Hypotheses, candidates: Hypotheses, counted: jax.Array, penalties: jax.Array, length: jax.Array
 ) -> Hypotheses:
     """The best N of the ended hypotheses and of the candidates that count as ended. counted: boolean [B, 2 * N]."""
-    counted = counted & (candidates.scores > _NONE / 2)  # with a vocabulary smaller than 2 * N, some places are empty
-    penalised = jnp.where(counted, candidates.scores / penalties[length], jnp.float32(_NONE))
+    counted = counted & (candidates.scores > NONE / 2)  # with a vocabulary smaller than 2 * N, some places are empty
+    penalised = jnp.where(counted, candidates.scores / penalties[length], jnp.float32(NONE))
     new = candidates._replace(scores=penalised)
     pool = jax.tree.map(lambda old, new: jnp.concatenate([old, new], axis=1), ended, new)
     return _best(pool, ended.scores.shape[1])[0]
@@ -143,7 +144,7 @@ def _is_done(
     """[B] boolean: true if the search of a row ends. live, ended: scores [B, N], descending. penalty: that of the
     present length; last_penalties: [B], that of the greatest length of each row."""
     worst = ended[:, -1]
-    is_full = worst > _NONE / 2
+    is_full = worst > NONE / 2
     if config.length_penalty == T5X:
         return is_full & (worst > live[:, 0] / last_penalties)
     if config.early_stopping is True:
@@ -164,12 +165,16 @@ def _best(hypotheses: Hypotheses, count: int) -> tuple[Hypotheses, jax.Array]:
 
 
 def _fill_up(ended: Hypotheses, live: Hypotheses, penalty: jax.Array) -> Hypotheses:
-    """The ended hypotheses of each row; if they are too few, live ones follow, the best first."""
+    """The ended hypotheses of each row; if they are too few, live ones follow, the best first; and where there are no
+    more of them either, padding with the score -inf."""
     N = ended.scores.shape[1]
-    is_ended = ended.scores > _NONE / 2
+    is_ended = ended.scores > NONE / 2
     count = jnp.sum(is_ended.astype(jnp.int32), axis=1, keepdims=True)
     places = jnp.maximum(jnp.arange(N, dtype=jnp.int32) - count, 0)
+    live_scores = _rows(live.scores, places)
+    is_live = live_scores > NONE / 2
+    live_tokens = jnp.where(is_live[..., None], _rows(live.tokens, places), 0)
     return Hypotheses(
-        jnp.where(is_ended[..., None], ended.tokens, _rows(live.tokens, places)),
-        jnp.where(is_ended, ended.scores, _rows(live.scores, places) / penalty),
+        jnp.where(is_ended[..., None], ended.tokens, live_tokens),
+        jnp.where(is_ended, ended.scores, jnp.where(is_live, live_scores / penalty, -jnp.inf)),
     )

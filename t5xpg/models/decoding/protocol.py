@@ -13,6 +13,9 @@ import jax.numpy as jnp
 Params = Any
 Cache = Any  # a pytree of arrays whose shapes stay as they are
 
+# The score of an empty place for a sequence, and the logit of a token that must not follow. It is finite, so that sums
+# with it can be compared and are not NaN.
+NONE = -1e9
 # How many tokens are encoded at a time on CPUs. What attention needs for them stays in the processor's caches, and the
 # products are wide enough; all at once, 32 rows of 256 or 512 tokens take two to three times as long.
 _CPU_TOKENS = 512

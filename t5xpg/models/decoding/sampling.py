@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from t5xpg.models.decoding.config import MIN_TEMPERATURE, DecodingConfig
+from t5xpg.models.decoding.constraint import allowed_logits
 from t5xpg.models.decoding.protocol import Cache, Decodable, Decoded, Params, length_limits, rows_at_a_time
 from t5xpg.models.decoding.top_k import argmax, highest_threshold, in_order
 from t5xpg.models.rng import stream_key
@@ -76,7 +77,8 @@ def sample(
         previous = state.previous[:, 0] if is_greedy else state.previous
         logits, cache = model.decode_step(params, state.cache, previous, state.step)
         logits = logits[:, None] if is_greedy else logits
-        chosen, log_probability = _choose(config, keys, logits, state.step)
+        allowed = allowed_logits(model, logits, cache)
+        chosen, log_probability = _choose(config, keys, logits, allowed, state.step)
         chosen = jnp.where(state.ended, jnp.int32(0), chosen)
         scores = state.scores + jnp.where(state.ended, 0.0, log_probability)
         tokens = lax.dynamic_update_slice_in_dim(state.tokens, chosen[..., None], state.step, axis=2)
@@ -101,14 +103,17 @@ def sample(
     return Decoded(tokens, jnp.take_along_axis(state.scores, order, axis=1, mode="clip"))
 
 
-def _choose(config: DecodingConfig, keys: jax.Array, logits: jax.Array, step: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Tokens [B, N] and their log probabilities. keys: of the samples, [B, N]; logits: [B, N, V]."""
+def _choose(
+    config: DecodingConfig, keys: jax.Array, logits: jax.Array, allowed: jax.Array, step: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Tokens [B, N] and their log probabilities. keys: of the samples, [B, N]. logits: [B, N, V]; allowed: the same,
+    with NONE for tokens that must not follow."""
     if config.temperature < MIN_TEMPERATURE:
-        chosen = argmax(logits)
+        chosen = argmax(allowed)
         if config.rescale_log_probs:
             return chosen, jnp.zeros(chosen.shape, jnp.float32)
         return chosen, _log_probability(logits, chosen)
-    filtered = filtered_logits(logits, config)
+    filtered = filtered_logits(allowed, config)
     step_keys = jax.vmap(jax.vmap(lambda key: jax.random.fold_in(key, step)))(keys)
     chosen = jax.vmap(jax.vmap(jax.random.categorical))(step_keys, filtered).astype(jnp.int32)
     return chosen, _log_probability(filtered if config.rescale_log_probs else logits, chosen)

@@ -1,0 +1,43 @@
+"""A finite set of answers as a `Constraint`: the trie of their tokens. Built with NumPy, once for a set."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from t5xpg.models.decoding.constraint import Constraint
+
+
+def trie(answers: Sequence[Sequence[int]], eos_id: int = 1) -> Constraint:
+    """The automaton that accepts each of the answers (token ids without an end), followed by an end token, and nothing
+    else. Raises ValueError for an empty set, and for an answer that holds the end token."""
+    if not answers:
+        raise ValueError("the set of allowed answers is empty")
+    if any(eos_id in answer for answer in answers):
+        raise ValueError(f"an allowed answer holds the end token {eos_id}")
+    lengths = np.array([len(answer) + 1 for answer in answers])
+    rows = np.full((len(answers), lengths.max()), -1, np.int32)  # -1 behind the end token
+    for row, answer in zip(rows, answers, strict=True):
+        row[: len(answer) + 1] = [*answer, eos_id]
+    rows = np.unique(rows, axis=0)  # sorted, each once
+    is_token = rows >= 0
+    # a token stands for a transition of its own unless the row above begins with the same tokens
+    same = np.cumprod(rows[1:] == rows[:-1], axis=1, dtype=np.bool_)
+    is_new = is_token & np.concatenate([np.ones((1, rows.shape[1]), np.bool_), ~same])
+    leads_on = is_new & (rows != eos_id)
+    # states: 0, then one for each new token but the ends, row by row, then the end
+    numbers = np.where(leads_on, np.cumsum(leads_on).reshape(rows.shape), 0)
+    end = int(numbers.max()) + 1
+    # the state before a token is the last new one above it, in the column to its left
+    before = np.pad(np.maximum.accumulate(numbers, axis=0)[:, :-1], ((0, 0), (1, 0)))
+    sources, tokens = before[is_new], rows[is_new]
+    targets = np.where(leads_on, numbers, end)[is_new]
+    depths = np.nonzero(is_new)[1]
+    distances = np.full(end + 1, np.iinfo(np.int32).max - 1, np.int32)
+    distances[end] = 0
+    for depth in range(rows.shape[1] - 1, -1, -1):
+        here = depths == depth
+        np.minimum.at(distances, sources[here], distances[targets[here]] + 1)
+    order = np.argsort(sources, kind="stable")  # tokens stay ascending, as the rows are
+    offsets = np.concatenate([[0], np.cumsum(np.bincount(sources, minlength=end + 1))])
+    arrays = (offsets, tokens[order], targets[order], distances)
+    return Constraint(*(array.astype(np.int32) for array in arrays))
