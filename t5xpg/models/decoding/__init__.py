@@ -13,6 +13,7 @@ from t5xpg.models.decoding.beam_search import beam_search
 from t5xpg.models.decoding.config import DecodingConfig
 from t5xpg.models.decoding.constraint import Constrained, Constraint
 from t5xpg.models.decoding.protocol import Decodable, Decoded, Params
+from t5xpg.models.decoding.ranking import rank
 from t5xpg.models.decoding.sampling import sample
 from t5xpg.models.decoding.top_k import argmax
 from t5xpg.models.losses import cross_entropy_with_logits, token_weights
@@ -26,6 +27,7 @@ __all__ = [
     "decode",
     "fill_masks",
     "greedy",
+    "rank",
     "sample",
     "score",
 ]
@@ -73,14 +75,18 @@ def decode(
     max_decode_length: int,
     row_numbers: jax.Array | None = None,
     eos_id: int = 1,
-    constraint: Constraint | None = None,
+    constraint: Constraint | jax.Array | None = None,
 ) -> Decoded:
     """Decode inputs [B, S] by the method of `config`, into `config.ranked` sequences for each row.
 
     max_decode_length: used where the config has none. row_numbers: see `sample`; other methods do not need them.
-    constraint: accepts every answer; where it accepts fewer than there are beams, padding of score -inf follows.
+    constraint: accepts every answer; where it accepts fewer than there are beams, padding of score -inf follows. For
+    the method "rank": the answers themselves, as of `rank`.
     """
-    if constraint is not None:
+    if config.method == "rank":
+        assert isinstance(constraint, jax.Array)
+        return rank(model, params, inputs, constraint, config.ranked)
+    if isinstance(constraint, Constraint):
         model = Constrained(model, constraint)
     length = config.max_decode_length or max_decode_length
     if config.method == "greedy":

@@ -1,4 +1,4 @@
-"""A finite set of answers as a `Constraint`: the trie of their tokens. Built with NumPy, once for a set."""
+"""A finite set of answers: as rows of tokens, and as a `Constraint`, the trie of these. With NumPy, once for a set."""
 
 from collections.abc import Sequence
 
@@ -7,22 +7,20 @@ import numpy as np
 from t5xpg.models.decoding.constraint import Constraint
 
 
-def trie(answers: Sequence[Sequence[int]], eos_id: int = 1) -> Constraint:
-    """The automaton that accepts each of the answers (token ids without an end), followed by an end token, and nothing
-    else. Raises ValueError for an empty set, and for an answer that holds the end token."""
-    if not answers:
-        raise ValueError("the set of allowed answers is empty")
-    if any(eos_id in answer for answer in answers):
-        raise ValueError(f"an allowed answer holds the end token {eos_id}")
-    lengths = np.array([len(answer) + 1 for answer in answers])
-    rows = np.full((len(answers), lengths.max()), -1, np.int32)  # -1 behind the end token
+def token_rows(answers: Sequence[Sequence[int]], eos_id: int = 1) -> np.ndarray:
+    """The answers (at least one; token ids above 0, without an end) as [M, T] int32, each with its end, then 0."""
+    rows = np.zeros((len(answers), 1 + max(map(len, answers))), np.int32)
     for row, answer in zip(rows, answers, strict=True):
         row[: len(answer) + 1] = [*answer, eos_id]
+    return rows
+
+
+def trie(rows: np.ndarray, eos_id: int = 1) -> Constraint:
+    """The automaton that accepts the answers of `token_rows`, and nothing else."""
     rows = np.unique(rows, axis=0)  # sorted, each once
-    is_token = rows >= 0
     # a token stands for a transition of its own unless the row above begins with the same tokens
     same = np.cumprod(rows[1:] == rows[:-1], axis=1, dtype=np.bool_)
-    is_new = is_token & np.concatenate([np.ones((1, rows.shape[1]), np.bool_), ~same])
+    is_new = (rows != 0) & np.concatenate([np.ones((1, rows.shape[1]), np.bool_), ~same])
     leads_on = is_new & (rows != eos_id)
     # states: 0, then one for each new token but the ends, row by row, then the end
     numbers = np.where(leads_on, np.cumsum(leads_on).reshape(rows.shape), 0)

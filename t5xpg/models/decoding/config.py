@@ -9,7 +9,7 @@ from t5xpg.base.errors import UserError, nearest
 from t5xpg.base.seeds import check_seed
 from t5xpg.models.config import is_count
 
-METHODS = ("greedy", "beam", "sample")
+METHODS = ("greedy", "beam", "sample", "rank")
 T5X, TRANSFORMERS = "t5x", "transformers"
 LENGTH_PENALTIES = (T5X, TRANSFORMERS)
 LIKELIHOOD, CONSENSUS = "likelihood", "consensus"
@@ -18,10 +18,10 @@ RANKINGS = (LIKELIHOOD, CONSENSUS)
 MIN_TEMPERATURE = 1e-4
 
 _READ_BY = {
-    "num_decodes": ("beam", "sample"), "return_all_decodes": ("beam", "sample"),
+    "num_decodes": ("beam", "sample", "rank"), "return_all_decodes": ("beam", "sample", "rank"),
     "length_penalty": ("beam",), "alpha": ("beam",), "early_stopping": ("beam",),
     "temperature": ("sample",), "topk": ("sample",), "topp": ("sample",), "seed": ("sample",),
-    "rescale_log_probs": ("sample",), "ranked_by": ("sample",),
+    "rescale_log_probs": ("sample",), "ranked_by": ("sample",), "pattern": ("greedy", "beam", "sample"),
 }  # fmt: skip
 
 
@@ -32,12 +32,16 @@ class DecodingConfig:
     The names are T5X's (`t5x.decoding`), except `method`, `extra_length`, `seed` (T5X: a key, `decode_rng`),
     `length_penalty` (T5X has one rule only), `ranked_by` and `early_stopping` (from transformers' `generate`).
 
-    method: "greedy", "beam" (T5X's beam_search) or "sample" (its temperature_sample).
+    method: "greedy", "beam" (T5X's beam_search), "sample" (its temperature_sample) or "rank": every answer of `allowed`
+      is scored, and the most probable ones are the predictions.
     max_decode_length: tokens of a prediction, its end included; None: the length of the task's targets.
     extra_length: the most tokens that a prediction may have beyond the length of its input; None: as many as
       max_decode_length allows. Vaswani et al. 2017 (section 6.1) took 50; the name is Tensor2Tensor's.
-    num_decodes: beams, or samples of a row; None: T5X's defaults, 4 beams or 1 sample.
+    num_decodes: beams, samples of a row, or ranked answers; None: T5X's defaults, 4 beams or 1 sample, and 1 answer.
     return_all_decodes: True returns all of them, the best first; False only the best (T5X's default).
+    allowed: the answers that predictions may be, a tuple of texts or the name of a file with one on each line; None:
+      any text. Scores stay those of the model: log likelihoods among all texts, not among the allowed ones.
+    pattern: a regular expression (of Rust's regex-automata) that predictions match from beginning to end; None: none.
 
     Options of beams:
     length_penalty: the rule by which hypotheses of different lengths are compared and the search ends. With len tokens,
@@ -77,6 +81,8 @@ class DecodingConfig:
     ranked_by: str = LIKELIHOOD
     seed: int = 0
     extra_length: int | None = None
+    allowed: str | tuple[str, ...] | None = None
+    pattern: str | None = None
 
     def __post_init__(self) -> None:
         choices = {"method": METHODS, "length_penalty": LENGTH_PENALTIES, "ranked_by": RANKINGS}
@@ -104,15 +110,27 @@ class DecodingConfig:
             is_good = self.method in methods or getattr(self, field.name) == field.default
             way = f'All others at their defaults: GIN="--gin_file=gin/decoding/{self.method}.gin"'
             self._check(field.name, is_good, f"it is an option of the method {owners}, not of {self.method!r}. {way}")
+        is_good = self.allowed is None or (isinstance(self.allowed, str | tuple) and bool(self.allowed))
+        self._check("allowed", is_good, "it must be a tuple of texts, the name of a file of lines, or None.")
+        self._check("allowed", self.allowed is not None or self.method != "rank", "name the answers that are ranked.")
+        is_good = self.pattern is None or (isinstance(self.pattern, str) and self.allowed is None)
+        self._check("pattern", is_good, "it must be a regular expression, without DecodingConfig.allowed.")
+        is_good = self.extra_length is None or not self.is_constrained
+        self._check("extra_length", is_good, "answers that allowed or pattern name have lengths of their own.")
         is_good = self.early_stopping is False or self.length_penalty != T5X
         self._check("early_stopping", is_good, "that is an option of length_penalty='transformers'.")
+
+    @property
+    def is_constrained(self) -> bool:
+        """True if predictions are not any text."""
+        return self.allowed is not None or self.pattern is not None
 
     @property
     def decodes(self) -> int:
         """The number of sequences that a row is decoded into."""
         if self.method == "greedy":
             return 1
-        return self.num_decodes or {"beam": 4, "sample": 1}[self.method]
+        return self.num_decodes or {"beam": 4, "sample": 1, "rank": 1}[self.method]
 
     @property
     def returned(self) -> int:
@@ -126,11 +144,12 @@ class DecodingConfig:
 
     def settings(self) -> dict[str, Any]:
         """The settings that decide the predictions, as JSON: the method and the options that it reads."""
-        names = [name for name, methods in _READ_BY.items() if self.method in methods]
+        names = [name for name, methods in _READ_BY.items() if self.method in methods and name != "pattern"]
         values = {name: getattr(self, name) for name in ("method", "max_decode_length", *names)}
         values |= {"num_decodes": self.decodes} if "num_decodes" in names else {}
-        # left out where there is none, as in records from before there was such an option
-        return values | ({} if self.extra_length is None else {"extra_length": self.extra_length})
+        # left out where there are none, as in records from before there were such options
+        optional = {name: getattr(self, name) for name in ("extra_length", "allowed", "pattern")}
+        return values | {name: value for name, value in optional.items() if value is not None}
 
     def _check(self, name: str, is_good: bool, why: str) -> None:
         if not is_good:

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from t5xpg.models.decoding import Decoded, DecodingConfig, decode
-from t5xpg.models.decoding.answer_set import trie
+from t5xpg.models.decoding.answer_set import token_rows, trie
 from t5xpg.models.decoding.constraint import Constraint
 from tests.models.decoding.automaton import END, VOCABULARY, Automaton, log_probabilities, rows, table
 
@@ -33,7 +33,7 @@ def searched(params: jax.Array, inputs: jax.Array, config: DecodingConfig, const
 
 def search(params: np.ndarray, inputs: np.ndarray, config: DecodingConfig, answers: Sequence[Answer]) -> Decoded:
     """The search with arrays of fixed sizes, so that one program serves all sets."""
-    constraint = trie(answers, END)
+    constraint = trie(token_rows(answers, END), END)
     offsets = np.full(200, constraint.offsets[-1], np.int32)
     offsets[: len(constraint.offsets)] = constraint.offsets
     end = len(constraint.distances) - 1
@@ -68,6 +68,24 @@ def test_a_wide_search_finds_all_answers_with_the_scores_of_each_alone(answers: 
         np.testing.assert_allclose(scores[: len(answers)], [score for score, _ in alone], atol=1e-5)
         assert np.all(np.isneginf(scores[len(answers) :]))
         assert not tokens[len(answers) :].any()
+
+
+@pytest.mark.parametrize("number", [1, 63, 64, 130])
+def test_ranked_answers_are_those_scored_one_by_one(number: int) -> None:
+    answers = [*itertools.islice(itertools.product(TOKENS[:6], repeat=3), number - 1), (7,)]
+    params, inputs = table(4), np.concatenate([rows(3), np.zeros_like(rows(1))])
+    config = DecodingConfig("rank", num_decodes=5, allowed=("given below",))
+    answer_rows = jnp.asarray(token_rows(answers, END))
+    found = jax.device_get(
+        decode(Automaton(), jnp.asarray(params), inputs, config, LENGTH, eos_id=END, constraint=answer_rows)
+    )
+    for row, tokens, scores in zip(inputs[:3], found.tokens, found.scores, strict=False):
+        alone = sorted(((likelihood(params, row, answer), answer) for answer in answers), reverse=True)[:5]
+        np.testing.assert_allclose(scores[: len(alone)], [score for score, _ in alone], atol=1e-5)
+        assert [answer_of(one) for one in tokens[: len(alone)]] == [answer for _, answer in alone]
+        assert np.all(np.isneginf(scores[len(alone) :]))
+    assert not found.tokens[3].any()
+    assert not found.scores[3].any()
 
 
 @settings(deadline=None, max_examples=30)
@@ -124,13 +142,10 @@ def test_samples_are_drawn_from_the_allowed_answers_as_the_model_ranks_them() ->
 
 
 def test_the_trie_shares_beginnings_and_says_how_far_the_end_is() -> None:
-    built = trie([(5, 6), (5,), (5, 6, 7), (9,), (5, 6)], END)
+    built = trie(token_rows([(5, 6), (5,), (5, 6, 7), (9,), (5, 6)], END), END)
     assert len(built.distances) == 1 + 4 + 1  # the start; 5, 56, 567, 9; the end
     assert len(built.tokens) == 4 + 4  # each token, and an end for each answer
     assert built.distances.tolist() == [2, 1, 1, 1, 1, 0]
-    for empty in ([], [(3, END)]):
-        with pytest.raises(ValueError, match=r"empty|end token"):
-            trie(empty, END)
 
 
 def test_answers_that_are_too_long_are_not_begun() -> None:
@@ -141,7 +156,7 @@ def test_answers_that_are_too_long_are_not_begun() -> None:
 def test_a_state_with_many_tokens_is_looked_at_in_several_passes() -> None:
     V = 300
     model: Any = Wide(V)
-    constraint = trie([(token,) for token in range(2, V, 2)], END)
+    constraint = trie(token_rows([(token,) for token in range(2, V, 2)], END), END)
     config = DecodingConfig("beam", num_decodes=4, alpha=0.0)
     logits = np.random.default_rng(0).normal(size=V).astype(np.float32)
     found = decode(model, jnp.asarray(logits), jnp.ones((1, 2), jnp.int32), config, 2, constraint=constraint)
