@@ -20,6 +20,7 @@ from t5xpg.data.spec import unpacked
 from t5xpg.data.stream.remote_evaluator import EvaluatedTask, RemoteEvaluator, Trivial
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.distributed import jit_eval_step
+from t5xpg.evaluate.allowed import constraint_of
 from t5xpg.evaluate.consensus import rank_sequences
 from t5xpg.evaluate.predictor import decoding_settings, predict
 from t5xpg.experiment.assembly import Assembly
@@ -177,8 +178,10 @@ def model_outputs(built: Assembly, vocabulary: Vocabulary) -> ModelOutputs:
     experiment = built.experiment
     spec = unpacked(experiment.eval_dataset).batch_spec()
 
-    def predict_tokens(params: Params, features: Mapping[str, jax.Array], row_numbers: jax.Array) -> jax.Array:
-        return predict(experiment, vocabulary, params, features["inputs"], row_numbers).tokens
+    def predict_tokens(
+        params: Params, features: Mapping[str, jax.Array], row_numbers: jax.Array, constraint: Any
+    ) -> jax.Array:
+        return predict(experiment, vocabulary, params, features["inputs"], row_numbers, constraint).tokens
 
     def score(params: Params, batch: Mapping[str, jax.Array]) -> jax.Array:
         return decoding.score(experiment.model, params, batch)
@@ -191,10 +194,10 @@ def model_outputs(built: Assembly, vocabulary: Vocabulary) -> ModelOutputs:
 
         return call
 
-    predictions = on_host(predict_tokens, num_extra=1)
+    predictions, constraint = on_host(predict_tokens, num_extra=2), constraint_of(experiment, vocabulary)
 
     def predict_rows(params: Params, batch: Batch, row_numbers: np.ndarray) -> np.ndarray:
-        tokens: Any = predictions(params, {"inputs": inputs_and_targets(batch, spec)[0]}, row_numbers)
+        tokens: Any = predictions(params, {"inputs": inputs_and_targets(batch, spec)[0]}, row_numbers, constraint)
         return np.asarray(rank_sequences(Decoded(tokens, None), experiment.decoding, vocabulary).tokens[:, 0])
 
     return ModelOutputs(predict_rows, on_host(score), decoding_settings(experiment))

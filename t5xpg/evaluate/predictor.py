@@ -1,6 +1,7 @@
 """Predictions of an experiment's model, by its method of decoding; and the predictor: a model with its vocabulary."""
 
 import functools
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,12 +16,13 @@ from t5xpg.base.errors import UserError
 from t5xpg.data.batch import BUILT_IN_CONVERTERS, LM, MASKED_LM
 from t5xpg.data.vocab.sentinels import CLS, MASK
 from t5xpg.data.vocab.vocabulary import Vocabulary
+from t5xpg.evaluate.allowed import constraint_of
 from t5xpg.evaluate.consensus import rank_sequences
 from t5xpg.evaluate.trained_model import Step, check_same_model, checkpoint_facts, parameters_and_vocabulary
 from t5xpg.experiment import assembly
 from t5xpg.experiment.config import LoadedConfig, settings
 from t5xpg.experiment.experiment import Experiment
-from t5xpg.models.decoding import Decoded, DecodingConfig, decode, fill_masks
+from t5xpg.models.decoding import Constraint, Decoded, DecodingConfig, decode, fill_masks
 from t5xpg.run.directory import RunDirectory
 
 # Input lengths are padded up to a multiple of this, so that few lengths are compiled.
@@ -45,12 +47,18 @@ def check_predicts(experiment: Experiment) -> None:
 
 
 def predict(
-    experiment: Experiment, vocabulary: Vocabulary, params: Any, inputs: jax.Array, row_numbers: jax.Array
+    experiment: Experiment,
+    vocabulary: Vocabulary,
+    params: Any,
+    inputs: jax.Array,
+    row_numbers: jax.Array,
+    constraint: Constraint | jax.Array | None = None,
 ) -> Decoded:
     """The predictions for inputs [B, S] (`batch.inputs_and_targets`), by the experiment's method of decoding.
 
     Pure, to be jitted by its caller. A masked language model has a single method: it fills in the masks. row_numbers:
-    int32 [B], see `decoding.sample`. Raises UserError for a model that predicts nothing.
+    int32 [B], see `decoding.sample`. constraint: that of `allowed.constraint_of`. Raises UserError for a model that
+    predicts nothing.
     """
     check_predicts(experiment)
     converter = experiment.eval_dataset.converter
@@ -65,6 +73,7 @@ def predict(
         max_decode_length=experiment.eval_dataset.task_feature_lengths["targets"],
         row_numbers=row_numbers,
         eos_id=vocabulary.eos_id,
+        constraint=constraint,
     )
 
 
@@ -124,6 +133,7 @@ class Predictor:
         # ids that the tasks put around the inputs; after an end token, a language model would begin another text
         self._prefix_ids = [vocabulary.named_id(CLS)] if self.converter == MASKED_LM else []
         self._suffix_ids = [] if self.converter == LM else [vocabulary.eos_id]
+        self._constraint = constraint_of(experiment, vocabulary)
         self._decode: Callable[..., Decoded] = jax.jit(functools.partial(predict, experiment, vocabulary))
 
     @classmethod
@@ -158,7 +168,9 @@ class Predictor:
         first_row: the number of the first row; sampling draws by the numbers of rows.
         """
         row_numbers = np.arange(first_row, first_row + len(inputs), dtype=np.int32)
-        decoded = jax.device_get(self._decode(self.parameters, inputs, row_numbers=row_numbers))
+        decoded = jax.device_get(
+            self._decode(self.parameters, inputs, row_numbers=row_numbers, constraint=self._constraint)
+        )
         return rank_sequences(decoded, self.decoding, self.vocabulary)
 
     def tokens(self, inputs: np.ndarray) -> np.ndarray:
@@ -168,13 +180,16 @@ class Predictor:
     def answers(self, inputs: np.ndarray, first_row: int = 0) -> list[Answer]:
         """An answer for each row. first_row: see `decode`."""
         decoded = self.decode(inputs, first_row)
-        return [
-            Answer(
-                [self.vocabulary.decode(sequence) for sequence in sequences.tolist()],
-                None if decoded.scores is None else [float(score) for score in decoded.scores[row]],
-            )
-            for row, sequences in enumerate(decoded.tokens)
-        ]
+        answers = []
+        for row, sequences in enumerate(decoded.tokens.tolist()):
+            scores = None if decoded.scores is None else decoded.scores[row].tolist()
+            if scores is not None:  # a constraint may accept fewer answers than there are beams
+                scores = [score for score in scores if score > -math.inf]
+            texts = [
+                self.vocabulary.decode(sequence) for sequence in sequences[: None if scores is None else len(scores)]
+            ]
+            answers.append(Answer(texts, scores))
+        return answers
 
     def ids(self, text: str) -> list[int]:
         """The ids that the model reads for a text. Raises UserError for a blank that the vocabulary has no id for, and

@@ -21,7 +21,7 @@ _READ_BY = {
     "num_decodes": ("beam", "sample", "rank"), "return_all_decodes": ("beam", "sample", "rank"),
     "length_penalty": ("beam",), "alpha": ("beam",), "early_stopping": ("beam",),
     "temperature": ("sample",), "topk": ("sample",), "topp": ("sample",), "seed": ("sample",),
-    "rescale_log_probs": ("sample",), "ranked_by": ("sample",), "pattern": ("greedy", "beam", "sample"),
+    "rescale_log_probs": ("sample",), "ranked_by": ("sample",),
 }  # fmt: skip
 
 
@@ -41,7 +41,6 @@ class DecodingConfig:
     return_all_decodes: True returns all of them, the best first; False only the best (T5X's default).
     allowed: the answers that predictions may be, a tuple of texts or the name of a file with one on each line; None:
       any text. Scores stay those of the model: log likelihoods among all texts, not among the allowed ones.
-    pattern: a regular expression (of Rust's regex-automata) that predictions match from beginning to end; None: none.
 
     Options of beams:
     length_penalty: the rule by which hypotheses of different lengths are compared and the search ends. With len tokens,
@@ -82,7 +81,6 @@ class DecodingConfig:
     seed: int = 0
     extra_length: int | None = None
     allowed: str | tuple[str, ...] | None = None
-    pattern: str | None = None
 
     def __post_init__(self) -> None:
         choices = {"method": METHODS, "length_penalty": LENGTH_PENALTIES, "ranked_by": RANKINGS}
@@ -113,17 +111,10 @@ class DecodingConfig:
         is_good = self.allowed is None or (isinstance(self.allowed, str | tuple) and bool(self.allowed))
         self._check("allowed", is_good, "it must be a tuple of texts, the name of a file of lines, or None.")
         self._check("allowed", self.allowed is not None or self.method != "rank", "name the answers that are ranked.")
-        is_good = self.pattern is None or (isinstance(self.pattern, str) and self.allowed is None)
-        self._check("pattern", is_good, "it must be a regular expression, without DecodingConfig.allowed.")
-        is_good = self.extra_length is None or not self.is_constrained
-        self._check("extra_length", is_good, "answers that allowed or pattern name have lengths of their own.")
+        is_good = self.extra_length is None or self.allowed is None
+        self._check("extra_length", is_good, "the answers of DecodingConfig.allowed have lengths of their own.")
         is_good = self.early_stopping is False or self.length_penalty != T5X
         self._check("early_stopping", is_good, "that is an option of length_penalty='transformers'.")
-
-    @property
-    def is_constrained(self) -> bool:
-        """True if predictions are not any text."""
-        return self.allowed is not None or self.pattern is not None
 
     @property
     def decodes(self) -> int:
@@ -144,11 +135,11 @@ class DecodingConfig:
 
     def settings(self) -> dict[str, Any]:
         """The settings that decide the predictions, as JSON: the method and the options that it reads."""
-        names = [name for name, methods in _READ_BY.items() if self.method in methods and name != "pattern"]
+        names = [name for name, methods in _READ_BY.items() if self.method in methods]
         values = {name: getattr(self, name) for name in ("method", "max_decode_length", *names)}
         values |= {"num_decodes": self.decodes} if "num_decodes" in names else {}
         # left out where there are none, as in records from before there were such options
-        optional = {name: getattr(self, name) for name in ("extra_length", "allowed", "pattern")}
+        optional = {name: getattr(self, name) for name in ("extra_length", "allowed")}
         return values | {name: value for name, value in optional.items() if value is not None}
 
     def _check(self, name: str, is_good: bool, why: str) -> None:

@@ -7,10 +7,11 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from t5xpg.models.decoding.protocol import NONE, Decodable, Decoded, Params, rows_at_a_time
+from t5xpg.models.decoding.protocol import NONE, Cache, Decodable, Decoded, Params, rows_at_a_time
 from t5xpg.models.decoding.top_k import top_k
 
 _AT_ONCE = 64  # answers that are scored together
+_State = tuple[Cache, jax.Array, jax.Array]  # cache, the tokens before [B, C], the scores so far [B, C]
 
 
 def rank(model: Decodable, params: Params, inputs: jax.Array, answers: jax.Array, count: int) -> Decoded:
@@ -28,7 +29,7 @@ def rank(model: Decodable, params: Params, inputs: jax.Array, answers: jax.Array
     def scores_of(tokens: jax.Array) -> jax.Array:
         """[C, T] -> [B, C]."""
 
-        def extend(state: tuple, step: jax.Array) -> tuple:  # type: ignore[type-arg]
+        def extend(state: _State, step: jax.Array) -> tuple[_State, None]:
             cache, previous, scores = state
             logits, cache = model.decode_step(params, cache, previous, step)
             chosen = jnp.broadcast_to(tokens[:, step], (B, C))
