@@ -57,7 +57,8 @@ class Model:
 
         options: num_beams (more than 1 for beam search; without it, greedy decoding) and fields of `DecodingConfig`,
         such as max_decode_length (in tokens; also max_new_tokens; default: the maximum target length in training),
-        alpha, or method="sample" with temperature, topk, topp and seed. Raises UserError for invalid values, and for a
+        alpha, allowed (a list of the answers that may be given, or a file of them), or method="sample" with temperature,
+        topk, topp and seed. Raises UserError for invalid values, and for a
         text that is longer than the inputs in training.
         """
         return [answer.texts[0] for answer in self.answers(texts, **options)]
@@ -130,6 +131,8 @@ def _decoding(num_beams: int = 1, **options: Any) -> DecodingConfig:
     search = {"method": "greedy"} if num_beams == 1 else {"method": "beam", "num_decodes": num_beams}
     if num_beams == 1 and options.get("num_decodes", 1) != 1:
         search = {"method": "beam"}
+    if isinstance(options.get("allowed"), list):
+        options["allowed"] = tuple(options["allowed"])
     known = [field.name for field in dataclasses.fields(DecodingConfig)]
     for name in options:
         if name not in known:

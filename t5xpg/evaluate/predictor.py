@@ -180,15 +180,12 @@ class Predictor:
     def answers(self, inputs: np.ndarray, first_row: int = 0) -> list[Answer]:
         """An answer for each row. first_row: see `decode`."""
         decoded = self.decode(inputs, first_row)
+        if decoded.scores is None:
+            return [Answer([self.vocabulary.decode(one) for one in row]) for row in decoded.tokens.tolist()]
         answers = []
-        for row, sequences in enumerate(decoded.tokens.tolist()):
-            scores = None if decoded.scores is None else decoded.scores[row].tolist()
-            if scores is not None:  # a constraint may accept fewer answers than there are beams
-                scores = [score for score in scores if score > -math.inf]
-            texts = [
-                self.vocabulary.decode(sequence) for sequence in sequences[: None if scores is None else len(scores)]
-            ]
-            answers.append(Answer(texts, scores))
+        for row, row_scores in zip(decoded.tokens.tolist(), decoded.scores.tolist(), strict=True):
+            scores = [score for score in row_scores if score > -math.inf]  # a set may have fewer answers than beams
+            answers.append(Answer([self.vocabulary.decode(one) for one in row[: len(scores)]], scores))
         return answers
 
     def ids(self, text: str) -> list[int]:

@@ -125,8 +125,10 @@ def _record(options: Namespace) -> None:
 
 def _eval(options: Namespace) -> None:
     from t5xpg.evaluate import evaluation
+    from t5xpg.evaluate.allowed import with_allowed
 
     loaded, run = arguments.load_run(options)
+    loaded = with_allowed(loaded, options.allowed)
     with contextlib.redirect_stdout(sys.stderr if options.json else sys.stdout):
         record = evaluation.evaluate(loaded, run, split=options.split, step=options.step, task=options.task)
     if options.json:
@@ -135,8 +137,10 @@ def _eval(options: Namespace) -> None:
 
 def _infer(options: Namespace) -> None:
     from t5xpg.evaluate import infer
+    from t5xpg.evaluate.allowed import with_allowed
 
     loaded, run = arguments.load_with_run(options)
+    loaded = with_allowed(loaded, options.allowed)
     if sum(source is not None for source in (options.prompt, options.input, options.split)) != 1:
         raise UserError('Give one of PROMPT="The <extra_id_0> ruined my sleep", INPUT=file.jsonl and SPLIT=validation.')
     if options.task and options.split is not None:

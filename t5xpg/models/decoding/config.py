@@ -1,8 +1,10 @@
 """`DecodingConfig`: the options of predictions that gin sets, and the methods that read each of them."""
 
 import dataclasses
+import hashlib
 import math
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from t5xpg.base.errors import UserError, nearest
@@ -110,7 +112,6 @@ class DecodingConfig:
             self._check(field.name, is_good, f"it is an option of the method {owners}, not of {self.method!r}. {way}")
         is_good = self.allowed is None or (isinstance(self.allowed, str | tuple) and bool(self.allowed))
         self._check("allowed", is_good, "it must be a tuple of texts, the name of a file of lines, or None.")
-        self._check("allowed", self.allowed is not None or self.method != "rank", "name the answers that are ranked.")
         is_good = self.extra_length is None or self.allowed is None
         self._check("extra_length", is_good, "the answers of DecodingConfig.allowed have lengths of their own.")
         is_good = self.early_stopping is False or self.length_penalty != T5X
@@ -133,14 +134,36 @@ class DecodingConfig:
         """The number of sequences that a search gives, from which the returned ones are chosen."""
         return self.decodes if self.ranked_by == CONSENSUS else self.returned
 
+    def answers(self) -> list[tuple[str, str]]:
+        """The allowed answers, each with its place for messages. Raises UserError for a file that is no text or empty,
+        and where no answers are named."""
+        if self.allowed is None:
+            raise UserError(
+                f"DecodingConfig.method is {self.method!r}: name the answers, one on each line: ALLOWED=file."
+            )
+        if not isinstance(self.allowed, str):
+            return [(f"Answer {number} of the allowed ones", answer) for number, answer in enumerate(self.allowed, 1)]
+        try:
+            lines = Path(self.allowed).read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"ALLOWED={self.allowed} cannot be read as text: {error}.") from None
+        if not any(lines):
+            raise UserError(f"ALLOWED={self.allowed} is empty. Expected an answer on each line.")
+        return [(f"{self.allowed}:{number}", line) for number, line in enumerate(lines, 1) if line]
+
+    def _digest_of_answers(self) -> str:
+        """The first digits of the SHA-256 of the allowed answers, one on each line."""
+        text = "\n".join(answer for _, answer in self.answers())
+        return hashlib.sha256(text.encode("utf-8", errors="surrogatepass")).hexdigest()[:12]
+
     def settings(self) -> dict[str, Any]:
         """The settings that decide the predictions, as JSON: the method and the options that it reads."""
         names = [name for name, methods in _READ_BY.items() if self.method in methods]
         values = {name: getattr(self, name) for name in ("method", "max_decode_length", *names)}
         values |= {"num_decodes": self.decodes} if "num_decodes" in names else {}
         # left out where there are none, as in records from before there were such options
-        optional = {name: getattr(self, name) for name in ("extra_length", "allowed")}
-        return values | {name: value for name, value in optional.items() if value is not None}
+        values |= {} if self.extra_length is None else {"extra_length": self.extra_length}
+        return values | ({} if self.allowed is None else {"allowed": self._digest_of_answers()})
 
     def _check(self, name: str, is_good: bool, why: str) -> None:
         if not is_good:
