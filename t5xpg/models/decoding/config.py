@@ -144,7 +144,9 @@ class DecodingConfig:
         if not isinstance(self.allowed, str):
             return [(f"Answer {number} of the allowed ones", answer) for number, answer in enumerate(self.allowed, 1)]
         try:
-            lines = Path(self.allowed).read_text(encoding="utf-8").splitlines()
+            lines = (
+                Path(self.allowed).read_text(encoding="utf-8-sig").split("\n")
+            )  # all kinds of line ends are read as this
         except (OSError, UnicodeDecodeError) as error:
             raise UserError(f"ALLOWED={self.allowed} cannot be read as text: {error}.") from None
         if not any(lines):
