@@ -133,8 +133,10 @@ class Predictor:
         # ids that the tasks put around the inputs; after an end token, a language model would begin another text
         self._prefix_ids = [vocabulary.named_id(CLS)] if self.converter == MASKED_LM else []
         self._suffix_ids = [] if self.converter == LM else [vocabulary.eos_id]
-        self._constraint = constraint_of(experiment, vocabulary)
-        self._decode: Callable[..., Decoded] = jax.jit(functools.partial(predict, experiment, vocabulary))
+        decode = jax.jit(functools.partial(predict, experiment, vocabulary))
+        self._decode: Callable[..., Decoded] = functools.partial(
+            decode, constraint=constraint_of(experiment, vocabulary)
+        )
 
     @classmethod
     def from_run(cls, loaded: LoadedConfig, path: Path, step: Step = None) -> tuple[Self, int]:
@@ -168,9 +170,7 @@ class Predictor:
         first_row: the number of the first row; sampling draws by the numbers of rows.
         """
         row_numbers = np.arange(first_row, first_row + len(inputs), dtype=np.int32)
-        decoded = jax.device_get(
-            self._decode(self.parameters, inputs, row_numbers=row_numbers, constraint=self._constraint)
-        )
+        decoded = jax.device_get(self._decode(self.parameters, inputs, row_numbers=row_numbers))
         return rank_sequences(decoded, self.decoding, self.vocabulary)
 
     def tokens(self, inputs: np.ndarray) -> np.ndarray:

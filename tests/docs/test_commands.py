@@ -173,6 +173,7 @@ def write_texts(folder: Path) -> None:
         "texts/validation.tsv": "".join(f"what is {n} of validation?\t{n}\n" for n in range(6)),
         "stories.txt": train,
         "reviews.tsv": "".join(f"I was there {n} times.\t{n % 2}\n" for n in range(40)),
+        "answers.txt": "numpy\nscipy\npandas\n",
         "articles.jsonl.gz": lines_of([{"text": line} for line in train.splitlines()]),
         "held_out.jsonl": lines_of([{"text": "Never again.", "label": "0"}] * 3),
         "in.jsonl": lines_of([{"inputs": "The <extra_id_0> ruined my sleep"}, {"inputs": "<extra_id_0> sat"}]),

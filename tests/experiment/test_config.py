@@ -129,6 +129,7 @@ def test_a_fragment_of_decoding_takes_the_place_of_another(tmp_path: Path, metho
             "num_decodes": 3, "temperature": 0.5, "topk": 9, "topp": 0.5, "rescale_log_probs": False, "seed": 1,
             "ranked_by": "consensus",
         },
+            "rank": {"num_decodes": 5},
     }  # fmt: skip
     files = [f"gin/decoding/{method}.gin"]
     plain = config.load(write_gin(tmp_path), [], files).experiment.decoding
