@@ -36,7 +36,7 @@ def constraint_of(experiment: Experiment, vocabulary: Vocabulary) -> Constraint 
     longest = config.max_decode_length or experiment.eval_dataset.task_feature_lengths["targets"]
     answers = [_ids(answer, where, vocabulary, longest) for where, answer in config.answers()]
     rows = token_rows(answers, vocabulary.eos_id)
-    return jnp.asarray(rows) if config.method == "rank" else jax.tree.map(jnp.asarray, trie(rows, vocabulary.eos_id))
+    return jnp.asarray(rows) if config.method == "rank" else trie(rows, vocabulary.eos_id)
 
 
 def _ids(answer: str, where: str, vocabulary: Vocabulary, longest: int) -> list[int]:

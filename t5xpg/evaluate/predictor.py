@@ -184,7 +184,7 @@ class Predictor:
             return [Answer([self.vocabulary.decode(one) for one in row]) for row in decoded.tokens.tolist()]
         answers = []
         for row, row_scores in zip(decoded.tokens.tolist(), decoded.scores.tolist(), strict=True):
-            scores = [score for score in row_scores if score > -math.inf]  # a set may have fewer answers than beams
+            scores = [score for score in row_scores if score != -math.inf]  # a set may have fewer answers than beams
             answers.append(Answer([self.vocabulary.decode(one) for one in row[: len(scores)]], scores))
         return answers
 

@@ -82,6 +82,12 @@ def test_a_file_of_answers_holds_for_predictions_of_each_method(
     assert with_allowed(loaded, None) is loaded
 
 
+def test_a_model_with_nan_still_answers_as_before(loaded: LoadedConfig, params: Any) -> None:
+    broken = jax.tree.map(lambda leaf: leaf * np.nan, params)
+    for method in (DecodingConfig(), DecodingConfig("beam"), DecodingConfig("sample", num_decodes=2)):
+        assert [len(answer.texts) for answer in answers(loaded, broken, method)] == [method.decodes] * len(TEXTS)
+
+
 def test_generate_takes_a_list(loaded: LoadedConfig, params: Any) -> None:
     model: Any = Model.__new__(Model)
     model.experiment, model.vocabulary, model.params, model._predictors = loaded.experiment, Vocabulary(), params, {}

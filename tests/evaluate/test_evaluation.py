@@ -226,6 +226,21 @@ def test_other_settings_do_not_measure_the_run(workplace: Workplace, blend: RunD
     assert "small after step 2" in printed
 
 
+@pytest.mark.process
+def test_allowed_answers_hold_for_prompts_and_metrics(workplace: Workplace, blend: RunDirectory) -> None:
+    answers = ["line 1", "line 2", "line 3"]
+    (workplace.folder / "answers.txt").write_text("\n".join(answers))
+    command = [str(workplace.experiment), *BLEND, f"--allowed={workplace.folder / 'answers.txt'}"]
+    printed = workplace.run("infer", *command, "--prompt=the <extra_id_0> sees", "--json")
+    assert json.loads(printed)["prediction"] in answers
+    before = {one.folder for one in all_of(blend)}
+    workplace.run("eval", *command)
+    (found,) = (one for one in all_of(blend) if one.folder not in before)
+    assert "allowed" in found.record["parts"]["decoding"]
+    lines = found.predictions("user_repeat").read_text().splitlines()
+    assert {json.loads(line)["prediction"] for line in lines} <= set(answers)
+
+
 def test_decodings_are_compared_by_what_is_a_number_with_each() -> None:
     found = [{"odd": math.nan, "exact": 1.0, "gone": 2}, {"odd": 3.0, "exact": 0.0}]
     assert tuning.comparable(found) == ["exact"]

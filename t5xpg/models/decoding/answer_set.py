@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import jax.numpy as jnp
 import numpy as np
 
 from t5xpg.models.decoding.constraint import Constraint
@@ -38,4 +39,4 @@ def trie(rows: np.ndarray, eos_id: int = 1) -> Constraint:
     order = np.argsort(sources, kind="stable")  # tokens stay ascending, as the rows are
     offsets = np.concatenate([[0], np.cumsum(np.bincount(sources, minlength=end + 1))])
     arrays = (offsets, tokens[order], targets[order], distances)
-    return Constraint(*(array.astype(np.int32) for array in arrays))
+    return Constraint(*(jnp.asarray(array, jnp.int32) for array in arrays))

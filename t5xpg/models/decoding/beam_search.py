@@ -172,7 +172,7 @@ def _fill_up(ended: Hypotheses, live: Hypotheses, penalty: jax.Array) -> Hypothe
     count = jnp.sum(is_ended.astype(jnp.int32), axis=1, keepdims=True)
     places = jnp.maximum(jnp.arange(N, dtype=jnp.int32) - count, 0)
     live_scores = _rows(live.scores, places)
-    is_live = live_scores > NONE / 2
+    is_live = ~(live_scores <= NONE / 2)  # NaN, as of a model with NaN, is shown
     live_tokens = jnp.where(is_live[..., None], _rows(live.tokens, places), 0)
     return Hypotheses(
         jnp.where(is_ended[..., None], ended.tokens, live_tokens),

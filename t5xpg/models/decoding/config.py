@@ -42,7 +42,8 @@ class DecodingConfig:
     num_decodes: beams, samples of a row, or ranked answers; None: T5X's defaults, 4 beams or 1 sample, and 1 answer.
     return_all_decodes: True returns all of them, the best first; False only the best (T5X's default).
     allowed: the answers that predictions may be, a tuple of texts or the name of a file with one on each line; None:
-      any text. Scores stay those of the model: log likelihoods among all texts, not among the allowed ones.
+      any text. Scores of beams and ranks stay those of the model among all texts; those of samples are of the
+      distribution that is drawn from, with rescale_log_probs.
 
     Options of beams:
     length_penalty: the rule by which hypotheses of different lengths are compared and the search ends. With len tokens,
@@ -144,9 +145,8 @@ class DecodingConfig:
         if not isinstance(self.allowed, str):
             return [(f"Answer {number} of the allowed ones", answer) for number, answer in enumerate(self.allowed, 1)]
         try:
-            lines = (
-                Path(self.allowed).read_text(encoding="utf-8-sig").split("\n")
-            )  # all kinds of line ends are read as this
+            # in text, every kind of line end is read as this one
+            lines = Path(self.allowed).read_text(encoding="utf-8-sig").split("\n")
         except (OSError, UnicodeDecodeError) as error:
             raise UserError(f"ALLOWED={self.allowed} cannot be read as text: {error}.") from None
         if not any(lines):

@@ -1,7 +1,7 @@
 """Constrained decoding: answers that a finite automaton over tokens accepts, and no others.
 
-The automaton is a handful of arrays on the device. A search masks the tokens that it does not allow at each step; their
-log probabilities stay those of the model, so that a score is the log likelihood of an answer, as without a constraint.
+The automaton is a handful of arrays on the device. A search masks the tokens that it does not allow at each step; the
+log probabilities of beams stay those of the model, so that a score is that of the same answer without a constraint.
 Shapes: B batch, N beams or samples, V vocab, S states, A transitions, T length.
 """
 
@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
 from t5xpg.models.decoding.protocol import NONE, Cache, Decodable, Params
@@ -26,10 +25,10 @@ class Constraint(NamedTuple):
     within a state. next_states: [A]. distances: [S], the fewest tokens from a state to the end, the end token included.
     """
 
-    offsets: jax.Array | np.ndarray
-    tokens: jax.Array | np.ndarray
-    next_states: jax.Array | np.ndarray
-    distances: jax.Array | np.ndarray
+    offsets: jax.Array
+    tokens: jax.Array
+    next_states: jax.Array
+    distances: jax.Array
 
 
 @dataclass(frozen=True)
@@ -48,13 +47,14 @@ class Constrained:
         beams: int | None = None,
         reordered: bool = False,
     ) -> Cache:
-        """The model's cache, the state of each continuation, and the tokens that it may still have."""
+        """The model's cache, the state of each continuation, and how many tokens all and those that remain may be."""
         shape = (len(inputs),) if beams is None else (len(inputs), beams)
         return {
             "model": self.model.init_cache(
                 params, inputs, max_decode_length, rows=rows, beams=beams, reordered=reordered
             ),
             "states": jnp.zeros(shape, jnp.int32),
+            "length": jnp.int32(max_decode_length),
             "remaining": jnp.int32(max_decode_length),
         }
 
@@ -66,8 +66,7 @@ class Constrained:
         """The model's logits, not masked, and the cache in which each state is that after `tokens`."""
         logits, model_cache = self.model.decode_step(params, cache["model"], tokens, step)
         states = jnp.where(step == 0, cache["states"], _next_states(self.constraint, cache["states"], tokens))
-        remaining = jnp.where(step == 0, cache["remaining"], cache["remaining"] - 1)
-        return logits, {"model": model_cache, "states": states, "remaining": remaining}
+        return logits, cache | {"model": model_cache, "states": states, "remaining": cache["length"] - step}
 
     def reorder_beams(self, cache: Cache, parents: jax.Array) -> Cache:
         """The cache in which beam n of a row continues the former beam parents[:, n]."""
@@ -79,7 +78,7 @@ class Constrained:
 
         Those of continuations that have reached the end stay: searches do not read them.
         """
-        offsets, tokens, next_states, distances = map(jnp.asarray, self.constraint)
+        offsets, tokens, next_states, distances = self.constraint
         V = logits.shape[-1]
         states = cache["states"].reshape(-1)
         starts, ends = offsets[states][:, None], offsets[states + 1][:, None]
@@ -107,7 +106,7 @@ def allowed_logits(model: Decodable, logits: jax.Array, cache: Cache) -> jax.Arr
 
 def _next_states(constraint: Constraint, states: jax.Array, tokens: jax.Array) -> jax.Array:
     """The state after a token in each state, by binary search; the end for a token that is not allowed there."""
-    offsets, known, next_states, _ = map(jnp.asarray, constraint)
+    offsets, known, next_states, _ = constraint
     end = len(offsets) - 2
 
     def halve(_: jax.Array, bounds: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
