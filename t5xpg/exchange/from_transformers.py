@@ -56,8 +56,9 @@ def model_of(settings: Mapping[str, Any], weights: Mapping[str, np.ndarray]) -> 
 def compare(imported: ImportedCheckpoint) -> None:
     """Compare the logits with transformers', where that is installed. Raises UserError where they differ."""
     auto_class = CAUSAL if isinstance(imported.model, DecoderOnlyModel) else SEQ2SEQ
-    theirs, folder = Exported(auto_class, {"model_type": imported.family}, {}), imported.files[0].parent
-    found = check_in_transformers(folder, theirs, imported.model, None, imported.params, imported.vocabulary)
+    theirs, file = Exported(auto_class, {"model_type": imported.family}, {}), imported.files[0]
+    place = file if imported.format == "gguf" else file.parent
+    found = check_in_transformers(place, theirs, imported.model, None, imported.params, imported.vocabulary)
     print(f"compared: {found.text}" if found else NOT_CHECKED, flush=True)
 
 

@@ -37,7 +37,7 @@ class ImportedCheckpoint:
     """A model, its parameters and its vocabulary.
 
     source: where it came from, for people. name: of its run. format: of the files ("huggingface", "t5x",
-    "mesh_tensorflow"). family: as its own program calls it. files: those that identify it. step, opt_state: the
+    "mesh_tensorflow", "gguf"). family: as its own program calls it. files: those that identify it. step, opt_state: the
     optimiser's, if it was read (opt_state: optax's state of `optimizers.Adafactor`).
     """
 
@@ -87,7 +87,9 @@ def find(checkpoint: str) -> CheckpointFolder:
     if path.is_dir():
         return CheckpointFolder(path, str(path.resolve()), run_name(path.resolve().name))
     if path.is_file():
-        raise UserError(f"CHECKPOINT={checkpoint} is a file: name the folder that holds it, with its config.json.")
+        raise UserError(
+            f"CHECKPOINT={checkpoint} is a file: name the folder that holds it, with its config.json, or a .gguf file."
+        )
     match = _ON_THE_HUB.fullmatch(checkpoint)
     if match is None or checkpoint.startswith((".", "/", "~")):
         folders = [each.name for each in path.parent.iterdir() if each.is_dir()] if path.parent.is_dir() else []

@@ -1,6 +1,8 @@
 """Imports a checkpoint of another program as a run: parameters, vocabulary, and gin files to use it with."""
 
+import dataclasses
 import os
+import tempfile
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -9,7 +11,7 @@ from t5xpg.base import environment, paths, stores
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import copy_file, directory_atomically, sha256_of_file, write_text
 from t5xpg.base.paths import shown
-from t5xpg.exchange import from_t5x, from_transformers
+from t5xpg.exchange import from_gguf, from_t5x, from_transformers
 from t5xpg.exchange.formats.t5x_files import holds_checkpoint
 from t5xpg.exchange.import_folders import CONFIG, ImportedCheckpoint, tokenizer_files
 from t5xpg.exchange.imported_gin import MODEL_FILE, TOKENIZER, experiment_gin, model_gin
@@ -32,11 +34,17 @@ def import_checkpoint(
 ) -> Path:
     """Make the run directory `runs/<name>` of a checkpoint of T5's families; returns it.
 
-    checkpoint: a folder of transformers, T5X or Mesh-TensorFlow, or a name on the Hugging Face hub. tokenizer,
+    checkpoint: a folder of transformers, T5X or Mesh-TensorFlow, a GGUF file, or a name on the Hugging Face hub. tokenizer,
     sentinels: see `vocabulary_of_folder`. optimizer: import Adafactor, too. force: replace what was imported before.
-    It appears whole or not at all. Raises UserError for a missing, damaged or unknown checkpoint and for a name in use.
+    It appears whole or not at all. Raises UserError for a missing, damaged or unknown checkpoint, or a name in use.
     """
-    imported = _read(checkpoint, tokenizer=tokenizer, sentinels=sentinels, optimizer=optimizer)
+    with tempfile.TemporaryDirectory() as scratch:
+        imported = _read(checkpoint, Path(scratch), tokenizer=tokenizer, sentinels=sentinels, optimizer=optimizer)
+        return _import(imported, runs, name, force)
+
+
+def _import(imported: ImportedCheckpoint, runs: Path, name: str | None, force: bool) -> Path:
+    """Make the run directory of a checkpoint that was read; returns it."""
     name = imported.name if name is None else name
     if not name.isidentifier():
         raise UserError(f"NAME={name}: expected letters, digits and underscores, no digit first, as in byt5_small.")
@@ -45,11 +53,16 @@ def import_checkpoint(
     target = (runs / name).absolute()
     stores.pull(target)
     _check_target(target, force)
-    if imported.format == "huggingface":
+    if imported.format in ("huggingface", "gguf"):
         from_transformers.compare(imported)
     with directory_atomically(target) as temporary:
         evaluation = _write_run(temporary, target, name, imported)
-    facts = f"{imported.family}, {imported.model.num_params:,} parameters, {imported.vocabulary.summary}"
+    vocabulary = imported.vocabulary
+    if vocabulary.model_file is not None:
+        vocabulary = dataclasses.replace(
+            vocabulary, model_file=shown(target / TOKENIZER / Path(vocabulary.model_file).name)
+        )
+    facts = f"{imported.family}, {imported.model.num_params:,} parameters, {vocabulary.summary}"
     optimizer_note = f", Adafactor after step {imported.step:,}" if imported.opt_state is not None else ""
     print(f"{imported.source}: {facts}{optimizer_note}")
     print(f"run: {shown(target)}; make infer EXP={name} PROMPT=…, {evaluation}", flush=True)
@@ -91,8 +104,13 @@ def _write_run(temporary: Path, target: Path, name: str, imported: ImportedCheck
     return evaluation
 
 
-def _read(checkpoint: str, *, tokenizer: str | None, sentinels: str | None, optimizer: bool) -> ImportedCheckpoint:
-    """Read a checkpoint. A folder with a config.json counts as one of transformers, whatever else it holds."""
+def _read(
+    checkpoint: str, scratch: Path, *, tokenizer: str | None, sentinels: str | None, optimizer: bool
+) -> ImportedCheckpoint:
+    """Read a checkpoint. A folder with a config.json counts as one of transformers, whatever else it holds.
+
+    scratch: a folder for the files of a tokenizer that is no file of its own.
+    """
     path = Path(os.path.expanduser(checkpoint))
     if checkpoint and holds_checkpoint(path) and not (path / CONFIG).is_file():
         return from_t5x.read(checkpoint, tokenizer=tokenizer, sentinels=sentinels, optimizer=optimizer)
@@ -102,7 +120,9 @@ def _read(checkpoint: str, *, tokenizer: str | None, sentinels: str | None, opti
             f"{checkpoint} here"
         )
     if optimizer:
-        raise UserError("OPTIMIZER=1 is for checkpoints of T5X and Mesh-TensorFlow: transformers keeps none with them.")
+        raise UserError("OPTIMIZER=1 is for checkpoints of T5X and Mesh-TensorFlow: others keep none with them.")
+    if path.suffix == ".gguf" and path.is_file():
+        return from_gguf.read(path, scratch, tokenizer=tokenizer, sentinels=sentinels)
     return from_transformers.read(checkpoint, tokenizer=tokenizer, sentinels=sentinels)
 
 

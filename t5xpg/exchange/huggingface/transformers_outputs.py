@@ -2,6 +2,7 @@
 
     python transformers_outputs.py FOLDER INPUTS OUTPUTS
 
+FOLDER may also be a GGUF file.
 INPUTS is a safetensors file with `inputs` [B, S] int64, padded with 0, `decoder_inputs` [B, T] and as metadata
 `settings`: JSON of `auto_class`, `prompted` (whether the decoder continues the inputs), `start_id` (with which decoders
 begin), `max_new_tokens` (0: nothing is generated), `texts`, `tokenizer_type`, `adapter` (None, or a folder that peft
@@ -31,14 +32,15 @@ def main(folder: str, inputs_file: str, outputs_file: str) -> None:
     with safe_open(inputs_file, "numpy") as file:
         tensors = {name: torch.from_numpy(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118
         settings = json.loads(file.metadata()["settings"])
+    file = {} if os.path.isdir(folder) else {"gguf_file": os.path.basename(folder)}
     model = getattr(transformers, settings["auto_class"]).from_pretrained(
-        folder, attn_implementation="eager", torch_dtype=torch.float32
+        os.path.dirname(folder) if file else folder, attn_implementation="eager", torch_dtype=torch.float32, **file
     )
     if settings["adapter"]:
         import peft
 
         model = peft.PeftModel.from_pretrained(model, settings["adapter"])
-    model = model.float().eval()
+    model = (model if file else model.float()).eval()  # what comes of a GGUF file is float32, and refuses `float`
     results: dict[str, Any] = {}
     with torch.no_grad():
         inputs, decoder_inputs = tensors["inputs"], tensors["decoder_inputs"]
