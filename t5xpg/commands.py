@@ -107,7 +107,12 @@ _COMMON = (
     Option("VERIFY", "--verify", "1", "read files again instead of believing their digests", bool),
     Option("", "--traceback", "", "show where an error was raised", bool),
 )
-_ALLOWED = Option("ALLOWED", "--allowed", "FILE", "the answers that predictions may be, one on each line")
+_ALLOWED = (
+    Option(
+        "ALLOWED", "--allowed", "FILE", "the answers that predictions may be, one on each line; targets: the task's"
+    ),
+    Option("PATTERN", "--pattern", "REGEX", "a regular expression that whole predictions match"),
+)
 _GIN = Option("GIN", "--gin-overrides", "TEXT", "'--gin.X=1 --gin.Y=2' as one text", default="")
 _RUN = Option("RUN", "--run", "FOLDER", "the run directory, or a name in runs/")
 _EXP = Option("EXP", "experiment", "NAME", "a folder of experiments/, or a gin file", make_default="demo")
@@ -248,7 +253,7 @@ GROUPS: dict[str, tuple[Command, ...]] = {
             "eval", "measure a checkpoint of a run, as the run was made, on a held-out split", *_EXPERIMENT, _STEP,
             Option("SPLIT", "--split", "NAME", "another split of the run's task (default: its validation)"),
             Option("TASK", "--task", "NAME", "another task or mixture, of the same ids"),
-            _ALLOWED,
+            *_ALLOWED,
             _JSON,
             one_process=True, computes=True,
         ),
@@ -259,7 +264,7 @@ GROUPS: dict[str, tuple[Command, ...]] = {
             Option("SPLIT", "--split", "NAME", "of the experiment's task: all its rows"),
             Option("TASK", "--task", "NAME", "a task whose own prompt is put before PROMPT, or each row of INPUT"),
             _output("FILE", "where the predictions go (default: the terminal)"),
-            _ALLOWED,
+            *_ALLOWED,
             Option("JSON", "--json", "1", "of PROMPT: print the record that INPUT gives", bool),
             one_process=True, computes=True,
         ),

@@ -85,7 +85,7 @@ def _decodings(
     """A beam search for each pair of a number of beams and a length penalty; otherwise as the experiment's `decoding`.
     Raises UserError for impossible values."""
     if decoding.method != "beam":  # as gin/decoding/beam.gin makes it
-        kept = {name: getattr(decoding, name) for name in ("max_decode_length", "extra_length", "allowed")}
+        kept = {name: getattr(decoding, name) for name in ("max_decode_length", "extra_length", "allowed", "pattern")}
         decoding = DecodingConfig("beam", **kept)
     pairs = itertools.product(beams or [decoding.decodes], alphas)
     return [dataclasses.replace(decoding, num_decodes=count, alpha=alpha) for count, alpha in pairs]

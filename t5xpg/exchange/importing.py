@@ -34,8 +34,8 @@ def import_checkpoint(
 ) -> Path:
     """Make the run directory `runs/<name>` of a checkpoint of T5's families; returns it.
 
-    checkpoint: a folder of transformers, T5X or Mesh-TensorFlow, a GGUF file, or a name on the Hugging Face hub. tokenizer,
-    sentinels: see `vocabulary_of_folder`. optimizer: import Adafactor, too. force: replace what was imported before.
+    checkpoint: a folder of transformers, T5X or Mesh-TensorFlow, a GGUF file, or a name on the Hugging Face hub.
+    tokenizer, sentinels: see `vocabulary_of_folder`. optimizer: import Adafactor, too. force: replace what was there.
     It appears whole or not at all. Raises UserError for a missing, damaged or unknown checkpoint, or a name in use.
     """
     with tempfile.TemporaryDirectory() as scratch:

@@ -128,7 +128,7 @@ def _eval(options: Namespace) -> None:
     from t5xpg.evaluate.allowed import with_allowed
 
     loaded, run = arguments.load_run(options)
-    loaded = with_allowed(loaded, options.allowed)
+    loaded = with_allowed(loaded, options.allowed, options.pattern, options.task)
     with contextlib.redirect_stdout(sys.stderr if options.json else sys.stdout):
         record = evaluation.evaluate(loaded, run, split=options.split, step=options.step, task=options.task)
     if options.json:
@@ -140,7 +140,7 @@ def _infer(options: Namespace) -> None:
     from t5xpg.evaluate.allowed import with_allowed
 
     loaded, run = arguments.load_with_run(options)
-    loaded = with_allowed(loaded, options.allowed)
+    loaded = with_allowed(loaded, options.allowed, options.pattern, options.task)
     if sum(source is not None for source in (options.prompt, options.input, options.split)) != 1:
         raise UserError('Give one of PROMPT="The <extra_id_0> ruined my sleep", INPUT=file.jsonl and SPLIT=validation.')
     if options.task and options.split is not None:

@@ -14,6 +14,7 @@ import numpy as np
 from sentencepiece import sentencepiece_model_pb2
 
 from t5xpg.base.errors import UserError, first_line, nearest
+from t5xpg.data.vocab.files import DEFAULT_EXTRA_IDS
 from t5xpg.data.vocab.tokenizers import SPACE
 from t5xpg.exchange.formats.torch_files import LazyTensors
 
@@ -39,6 +40,7 @@ _T5_PARTS = {
     "ffn_up": "layer.{mlp}.DenseReluDense.{up}", "ffn_down": "layer.{mlp}.DenseReluDense.wo",
 }  # fmt: skip
 _TOKENIZERS = {"llama": "BPE", "t5": "UNIGRAM"}  # those of SentencePiece, and its names for them
+_GEMMAS_SPARE = re.compile(r"<unused\d+>")
 _UNKNOWN, _CONTROL, _UNUSED, _BYTE = 2, 3, 5, 6  # types of tokens, as in SentencePiece
 
 
@@ -116,7 +118,11 @@ class GgufFile:
         return common | settings
 
     def sentencepiece_model(self) -> bytes:
-        """The tokenizer as a SentencePiece model. Raises UserError for a tokenizer of another kind."""
+        """The tokenizer as a SentencePiece model. Raises UserError for a tokenizer of another kind.
+
+        Gemma has no sentinels, and thousands of tokens <unusedN>, which no text becomes: the last hundred ids are named
+        as T5's sentinels here.
+        """
         kind = self._value("tokenizer.ggml.model")
         if kind not in _TOKENIZERS:
             raise UserError(
@@ -129,6 +135,8 @@ class GgufFile:
         pieces, types, scores = (self._value(f"tokenizer.ggml.{name}") for name in ("tokens", "token_type", "scores"))
         unknown, controls = self._token("unknown"), {self._token(role) for role in ("pad", "eos", "bos")}
         used = next((size for size in range(len(pieces), 0, -1) if types[size - 1] != _UNUSED), 0)
+        if all(_GEMMAS_SPARE.fullmatch(piece) for piece in pieces[used - DEFAULT_EXTRA_IDS : used]):
+            pieces[used - DEFAULT_EXTRA_IDS : used] = map("<extra_id_{}>".format, reversed(range(DEFAULT_EXTRA_IDS)))
         for token, (piece, type_, score) in enumerate(zip(pieces[:used], types, scores, strict=False)):
             type_ = _UNKNOWN if token == unknown else _CONTROL if token in controls else type_
             # of user-defined pieces llama.cpp stores the text that they stand for

@@ -32,6 +32,7 @@ def differences(decoding: DecodingConfig) -> list[str]:
     missing += ["choice of the likeliest sample"] if is_ranked else []
     missing += [] if decoding.extra_length is None else ["limit for an answer that is longer than its input"]
     missing += [] if decoding.allowed is None else ["set of allowed answers"]
+    missing += [] if decoding.pattern is None else ["pattern of answers"]
     verb, instead = "are" if missing[1:] else "is", "answers greedily" if is_other_beam else "does without"
     return [f"Its {' and its '.join(missing)} {verb} not in transformers: `generate` {instead}."] if missing else []
 

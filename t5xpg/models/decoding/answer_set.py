@@ -2,10 +2,9 @@
 
 from collections.abc import Sequence
 
-import jax.numpy as jnp
 import numpy as np
 
-from t5xpg.models.decoding.constraint import Constraint
+from t5xpg.models.decoding.constraint import Constraint, automaton
 
 
 def token_rows(answers: Sequence[Sequence[int]], eos_id: int = 1) -> np.ndarray:
@@ -30,13 +29,4 @@ def trie(rows: np.ndarray, eos_id: int = 1) -> Constraint:
     before = np.pad(np.maximum.accumulate(numbers, axis=0)[:, :-1], ((0, 0), (1, 0)))
     sources, tokens = before[is_new], rows[is_new]
     targets = np.where(leads_on, numbers, end)[is_new]
-    depths = np.nonzero(is_new)[1]
-    distances = np.full(end + 1, np.iinfo(np.int32).max - 1, np.int32)
-    distances[end] = 0
-    for depth in range(rows.shape[1] - 1, -1, -1):
-        here = depths == depth
-        np.minimum.at(distances, sources[here], distances[targets[here]] + 1)
-    order = np.argsort(sources, kind="stable")  # tokens stay ascending, as the rows are
-    offsets = np.concatenate([[0], np.cumsum(np.bincount(sources, minlength=end + 1))])
-    arrays = (offsets, tokens[order], targets[order], distances)
-    return Constraint(*(jnp.asarray(array, jnp.int32) for array in arrays))
+    return automaton(sources, tokens, targets, end + 1)

@@ -23,7 +23,7 @@ _READ_BY = {
     "num_decodes": ("beam", "sample", "rank"), "return_all_decodes": ("beam", "sample", "rank"),
     "length_penalty": ("beam",), "alpha": ("beam",), "early_stopping": ("beam",),
     "temperature": ("sample",), "topk": ("sample",), "topp": ("sample",), "seed": ("sample",),
-    "rescale_log_probs": ("sample",), "ranked_by": ("sample",),
+    "rescale_log_probs": ("sample",), "ranked_by": ("sample",), "pattern": ("greedy", "beam", "sample"),
 }  # fmt: skip
 
 
@@ -44,6 +44,7 @@ class DecodingConfig:
     allowed: the answers that predictions may be, a tuple of texts or the name of a file with one on each line; None:
       any text. Scores of beams and ranks stay those of the model among all texts; those of samples are of the
       distribution that is drawn from, with rescale_log_probs.
+    pattern: a regular expression that whole predictions match, in place of `allowed`; None: any text.
 
     Options of beams:
     length_penalty: the rule by which hypotheses of different lengths are compared and the search ends. With len tokens,
@@ -84,6 +85,7 @@ class DecodingConfig:
     seed: int = 0
     extra_length: int | None = None
     allowed: str | tuple[str, ...] | None = None
+    pattern: str | None = None
 
     def __post_init__(self) -> None:
         choices = {"method": METHODS, "length_penalty": LENGTH_PENALTIES, "ranked_by": RANKINGS}
@@ -113,8 +115,10 @@ class DecodingConfig:
             self._check(field.name, is_good, f"it is an option of the method {owners}, not of {self.method!r}. {way}")
         is_good = self.allowed is None or (isinstance(self.allowed, str | tuple) and bool(self.allowed))
         self._check("allowed", is_good, "it must be a tuple of texts, the name of a file of lines, or None.")
-        is_good = self.extra_length is None or self.allowed is None
-        self._check("extra_length", is_good, "the answers of DecodingConfig.allowed have lengths of their own.")
+        is_good = self.pattern is None or (isinstance(self.pattern, str) and self.allowed is None)
+        self._check("pattern", is_good, "it must be a regular expression without DecodingConfig.allowed, or None.")
+        is_good = self.extra_length is None or (self.allowed is None and self.pattern is None)
+        self._check("extra_length", is_good, "answers of DecodingConfig.allowed or pattern end by themselves.")
         is_good = self.early_stopping is False or self.length_penalty != T5X
         self._check("early_stopping", is_good, "that is an option of length_penalty='transformers'.")
 
@@ -160,11 +164,12 @@ class DecodingConfig:
 
     def settings(self) -> dict[str, Any]:
         """The settings that decide the predictions, as JSON: the method and the options that it reads."""
-        names = [name for name, methods in _READ_BY.items() if self.method in methods]
+        names = [name for name, methods in _READ_BY.items() if self.method in methods and name != "pattern"]
         values = {name: getattr(self, name) for name in ("method", "max_decode_length", *names)}
         values |= {"num_decodes": self.decodes} if "num_decodes" in names else {}
         # left out where there are none, as in records from before there were such options
         values |= {} if self.extra_length is None else {"extra_length": self.extra_length}
+        values |= {} if self.pattern is None else {"pattern": self.pattern}
         return values | ({} if self.allowed is None else {"allowed": self._digest_of_answers()})
 
     def _check(self, name: str, is_good: bool, why: str) -> None:

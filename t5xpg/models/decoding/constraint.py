@@ -10,11 +10,13 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from t5xpg.models.decoding.protocol import NONE, Cache, Decodable, Params
 
-_AT_ONCE = 64  # transitions of a state that are looked at in one pass
+_AT_ONCE = 64  # the fewest transitions of a state that are looked at in one pass
+_UNREACHABLE = np.iinfo(np.int32).max - 1
 
 
 class Constraint(NamedTuple):
@@ -29,6 +31,24 @@ class Constraint(NamedTuple):
     tokens: jax.Array
     next_states: jax.Array
     distances: jax.Array
+
+
+def automaton(sources: np.ndarray, tokens: np.ndarray, targets: np.ndarray, num_states: int) -> Constraint:
+    """The constraint with these transitions, each from a state by a token to a state; all are [A].
+
+    State 0 is the start, num_states - 1 the end. A state has at most one transition by a token, and the end none.
+    """
+    order = np.lexsort((tokens, sources))
+    sources, tokens, targets = sources[order], tokens[order], targets[order]
+    offsets = np.concatenate([[0], np.cumsum(np.bincount(sources, minlength=num_states))])
+    distances = np.full(num_states, _UNREACHABLE, np.int32)
+    distances[-1] = 0
+    while True:  # once for each token of the longest of the shortest ways to the end
+        nearer = distances.copy()
+        np.minimum.at(nearer, sources, np.minimum(distances[targets], _UNREACHABLE - 1) + 1)
+        if np.array_equal(nearer, distances):
+            return Constraint(*(jnp.asarray(array, jnp.int32) for array in (offsets, tokens, targets, distances)))
+        distances = nearer
 
 
 @dataclass(frozen=True)
@@ -83,16 +103,17 @@ class Constrained:
         states = cache["states"].reshape(-1)
         starts, ends = offsets[states][:, None], offsets[states + 1][:, None]
         rows = jnp.arange(len(states), dtype=jnp.int32)[:, None]
+        at_once = max(_AT_ONCE, len(tokens) // len(distances))  # in few passes, however dense the automaton is
 
         def more(looked_at: tuple[jax.Array, jax.Array]) -> jax.Array:
             return jnp.any(starts + looked_at[0] < ends)
 
         def look(looked_at: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
             count, allowed = looked_at
-            places = starts + count + jnp.arange(_AT_ONCE, dtype=jnp.int32)
+            places = starts + count + jnp.arange(at_once, dtype=jnp.int32)
             reaches = distances[next_states.at[places].get(mode="clip")] < cache["remaining"]
             here = jnp.where((places < ends) & reaches, tokens.at[places].get(mode="clip"), V)  # V: dropped
-            return count + _AT_ONCE, allowed.at[rows, here].set(True, mode="drop")
+            return count + at_once, allowed.at[rows, here].set(True, mode="drop")
 
         start = (jnp.int32(0), jnp.broadcast_to(starts == ends, (len(states), V)))
         _, allowed = lax.while_loop(more, look, start)
