@@ -233,6 +233,8 @@ def test_allowed_answers_hold_for_prompts_and_metrics(workplace: Workplace, blen
     command = [str(workplace.experiment), *BLEND, f"--allowed={workplace.folder / 'answers.txt'}"]
     printed = workplace.run("infer", *command, "--prompt=the <extra_id_0> sees", "--json")
     assert json.loads(printed)["prediction"] in answers
+    printed = workplace.run("infer", *command[:-1], "--prompt=the <extra_id_0> sees", "--pattern=[0-9]{4}", "--json")
+    assert re.fullmatch("[0-9]{4}", json.loads(printed)["prediction"])
     before = {one.folder for one in all_of(blend)}
     workplace.run("eval", *command)
     (found,) = (one for one in all_of(blend) if one.folder not in before)

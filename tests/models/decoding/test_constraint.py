@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from t5xpg.models.decoding import Decoded, DecodingConfig, decode
 from t5xpg.models.decoding.answer_set import token_rows, trie
-from t5xpg.models.decoding.constraint import Constraint
-from tests.models.decoding.automaton import END, VOCABULARY, Automaton, log_probabilities, rows, table
+from t5xpg.models.decoding.constraint import Constraint, automaton
+from tests.models.decoding.automaton import END, STATES, VOCABULARY, Automaton, log_probabilities, rows, table
 
 LENGTH = 6
 Answer = tuple[int, ...]
@@ -70,9 +70,9 @@ def test_a_wide_search_finds_all_answers_with_the_scores_of_each_alone(answers: 
         assert not tokens[len(answers) :].any()
 
 
-@pytest.mark.parametrize("number", [1, 63, 64, 130])
+@pytest.mark.parametrize("number", [1, 63, 64, 1000])
 def test_ranked_answers_are_those_scored_one_by_one(number: int) -> None:
-    answers = [*itertools.islice(itertools.product(TOKENS[:6], repeat=3), number - 1), (7,)]
+    answers = [*itertools.islice(itertools.product(TOKENS[:10], repeat=3), number - 1), (7,)]
     params, inputs = table(4), np.concatenate([rows(3), np.zeros_like(rows(1))])
     config = DecodingConfig("rank", num_decodes=5, allowed=("given below",))
     answer_rows = jnp.asarray(token_rows(answers, END))
@@ -139,6 +139,21 @@ def test_samples_are_drawn_from_the_allowed_answers_as_the_model_ranks_them() ->
 
     for answer in answers:
         assert drawn.count(answer) / len(drawn) == pytest.approx(share(answer), abs=0.04)
+
+
+def test_an_automaton_may_have_circles() -> None:
+    """(5 6)* 7, with an end behind 7 alone, by greedy search, in every length that is left for it."""
+    sources, tokens, targets = np.array([[0, 0, 1, 2], [7, 5, 6, END], [2, 1, 0, 3]])
+    built = automaton(sources, tokens, targets, 4)
+    assert built.distances.tolist() == [2, 3, 1, 0]
+    params = np.zeros((STATES, VOCABULARY), np.float32)
+    params[:, 5] = 9.0  # it never wants to end
+    for length in range(2, 9):
+        found = decode(
+            Automaton(), jnp.asarray(params), rows(2), DecodingConfig(), length, eos_id=END, constraint=built
+        )
+        circles = (length - 2) // 2
+        assert [answer_of(np.asarray(one)) for one in found.tokens[:, 0]] == [(5, 6) * circles + (7,)] * 2
 
 
 def test_the_trie_shares_beginnings_and_says_how_far_the_end_is() -> None:
