@@ -57,9 +57,9 @@ class Model:
 
         options: num_beams (more than 1 for beam search; without it, greedy decoding) and fields of `DecodingConfig`,
         such as max_decode_length (in tokens; also max_new_tokens; default: the maximum target length in training),
-        alpha, allowed (a list of the answers that may be given, or a file of them), or method="sample" with
-        temperature, topk, topp and seed. Raises UserError for invalid values, and for a text that is longer than the
-        inputs in training.
+        alpha, allowed (a list of the answers that may be given, or a file of them), pattern (a regular expression
+        that whole answers match), or method="sample" with temperature, topk, topp and seed. Raises UserError for
+        invalid values, and for a text that is longer than the inputs in training.
         """
         return [answer.texts[0] for answer in self.answers(texts, **options)]
 

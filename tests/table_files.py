@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.workplace import program_of
 
 SPLITS = "experiments/scan_length/scan_splits.py"
-TABLES = ("java_csharp", "multi30k_bpe", "nb_nn", "scan_length")
+TABLES = ("java_csharp", "multi30k_bpe", "nb_nn", "scan_length", "title_retrieval")
 _ROWS = {"train": 40, "validation": 6, "test": 6}
 # an experiment's names of its splits and of its files: {} is the split, or the number of a row
 _FILES = {
@@ -16,6 +16,7 @@ _FILES = {
     "multi30k_bpe/{}.en": ("train", "valid", "test.2016"),
     "multi30k_bpe/{}.de": ("train", "valid", "test.2016"),
     "nb_nn/nb_nn_{}.tsv.gz": ("train", "dev", "test"),
+    "titles/{}.tsv": ("train", "validation", "test"),
 }
 _LINES = {
     ".java": "public int get{0}()  {{return size({0});}}",
@@ -23,6 +24,7 @@ _LINES = {
     ".en": "a dog in the gr@@ een row {} .",
     ".de": "ein hund in der gr@@ ünen reihe {} .",
     ".gz": "Jeg så {} hunder ikke.\tEg såg ikkje {} hundar.",
+    ".tsv": "Returns the sum of the first {} numbers.\tSums of {} numbers.",
 }
 
 

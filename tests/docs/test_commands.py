@@ -65,7 +65,7 @@ TRIED_ELSEWHERE = (
     r"make report EXP=demo",
     r"make (report|check) EXP=(speedrun|(?!norwegian|passkey)\w+_tiny)",
     r"make (watch .*|site SERVE=1|runs (REMOVE|GC)=.*)",  # the first two end with Ctrl-C
-    r"make (import|eval|infer|vocab) .*(=path/to/|google/byt5-small|EXP=(byt5_small|t5_small)\b).*",
+    r"make (import|eval|infer|vocab) .*(=path/to/|google/byt5-small|EXP=(byt5_small|t5_small)\b|gemma).*",
     r"make export (.* (OUTPUT|PUSH)=.*|EXP=mine FORMAT=peft)",
     r".*(EXP=(byt5_small_wikitext_gpu|t5_1_1_base_c4)\b|DATASET=c4\b|TASK=c4_).*",
     r".*make (train|infer|export) EXP=(answers_lora|student)\b.*",
