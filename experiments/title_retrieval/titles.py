@@ -4,11 +4,13 @@
     python experiments/title_retrieval/titles.py score <folder of the .tsv files> <predictions.jsonl>
 
 A document's title is the beginning of its first line; its sentences are the other lines. One sentence in twenty is a
-question of the validation split, one a question of the test split; the others are what models and BM25 know.
+question of the validation split, one a question of the test split; the others are what models and BM25 know. A model
+is also trained on windows of a document's known words: for each sentence, a few of them.
 """
 
 import hashlib
 import json
+import random
 import re
 import sys
 import unicodedata
@@ -20,6 +22,7 @@ _TITLE_CHARACTERS = 60
 _WORD = re.compile(r"\w+")
 _FEWEST_WORDS = 5  # of a question
 _SHARE = 20  # one sentence in so many is held out for each of validation and test
+_WINDOWS, _FEWEST, _MOST = 3, 6, 16  # windows for each sentence, and the words of a window
 Pair = tuple[str, str]  # sentence, title
 
 
@@ -63,15 +66,32 @@ def split_pairs(folder: Path) -> dict[str, list[Pair]]:
     return pairs
 
 
+def windows(known: Sequence[Pair]) -> list[Pair]:
+    """Words that follow each other in the known sentences of a document, with its title; the same every time."""
+    sentences: dict[str, list[str]] = {}
+    for sentence, title in known:
+        sentences.setdefault(title, []).append(sentence)
+    draw, rows = random.Random(0), []
+    for title, texts in sentences.items():
+        words = " ".join(texts).split(" ")
+        for _ in range(_WINDOWS * len(texts)):
+            length = draw.randint(_FEWEST, _MOST)
+            start = draw.randint(0, max(0, len(words) - length))
+            rows.append((" ".join(words[start : start + length]), title))
+    return rows
+
+
 def make(folder: Path, output: Path) -> None:
-    """Write train.tsv, validation.tsv and test.tsv, and titles.txt with all titles."""
+    """Write known.tsv (the known sentences), train.tsv (and windows of them), validation.tsv and test.tsv, and
+    titles.txt with all titles."""
     output.mkdir(parents=True, exist_ok=True)
     pairs = split_pairs(folder)
+    pairs["known"], pairs["train"] = pairs["train"], pairs["train"] + windows(pairs["train"])
     for split, rows in pairs.items():
         text = "".join(f"{sentence}\t{title}\n" for sentence, title in rows)
         (output / f"{split}.tsv").write_text(text, encoding="utf-8")
         print(f"{output / split}.tsv: {len(rows):,} sentences")
-    titles = dict.fromkeys(title for _, title in pairs["train"])
+    titles = dict.fromkeys(title for _, title in pairs["known"])
     (output / "titles.txt").write_text("".join(f"{title}\n" for title in titles), encoding="utf-8")
     print(f"{output / 'titles.txt'}: {len(titles):,} titles")
 
@@ -108,10 +128,10 @@ def bm25(known: Sequence[Pair], questions: Sequence[str]) -> list[list[str]]:
 
 def score(folder: Path, predictions: Path) -> None:
     """Print the recall of predictions (`make infer SPLIT=test`, ten a row) and of BM25 on the same questions."""
-    questions, known = read_pairs(folder / "test.tsv"), read_pairs(folder / "train.tsv")
+    questions, known = read_pairs(folder / "test.tsv"), read_pairs(folder / "known.tsv")
     rows = [json.loads(line) for line in predictions.read_text(encoding="utf-8").splitlines()]
     by_title = [title for _, title in questions]
-    ranked = [[one if isinstance(one, str) else one["text"] for one in row["predictions"]] for row in rows]
+    ranked = [row["predictions"] for row in rows]
     if len(ranked) != len(questions):
         sys.exit(f"{predictions} has {len(ranked):,} rows, and {folder / 'test.tsv'} {len(questions):,}.")
     for name, found in (("model", ranked), ("BM25", bm25(known, [sentence for sentence, _ in questions]))):

@@ -33,10 +33,18 @@ def test_each_sentence_is_in_one_split_with_its_documents_title(
     for split, part in (("train", texts[:200]), ("validation", texts[200:250]), ("test", texts[250:])):
         (tmp_path / f"{split}.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in part))
     titles.make(tmp_path, tmp_path / "out")
-    rows = {split: titles.read_pairs(tmp_path / "out" / f"{split}.tsv") for split in ("train", "validation", "test")}
+    rows = {
+        split: titles.read_pairs(tmp_path / "out" / f"{split}.tsv")
+        for split in ("train", "known", "validation", "test")
+    }
     names = [f"Title {i}" for i in range(300)]
-    assert rows["train"][:300] == [(name, name) for name in names]
-    sentences = [*rows["train"][300:], *rows["validation"], *rows["test"]]
+    assert rows["known"][:300] == [(name, name) for name in names]
+    known = dict[str, str]()
+    for sentence, title in rows["known"]:
+        known[title] = f"{known[title]} {sentence}" if title in known else sentence
+    assert rows["train"][: len(rows["known"])] == rows["known"]
+    assert all(window in known[title] for window, title in rows["train"])
+    sentences = [*rows["known"][300:], *rows["validation"], *rows["test"]]
     assert sorted(sentences) == sorted((f"this is sentence number {i} here", f"Title {i}") for i in range(300))
     assert min(len(rows["validation"]), len(rows["test"])) > 5
     assert (tmp_path / "out" / "titles.txt").read_text().splitlines() == names
