@@ -4,8 +4,9 @@ llama.cpp stores the norms of Gemma as 1 + w, transformers as w. What it compute
 rotary base, scale of the queries, buckets) is what its program fixes for each architecture.
 """
 
+import contextlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -51,13 +52,8 @@ class GgufFile:
         import gguf  # late: it takes a tenth of a second, and few imports need it
 
         self.path, self._dequantize = path, gguf.dequantize
-        try:
+        with self._whole():
             self._reader = gguf.GGUFReader(path)
-        except (ValueError, LookupError, TypeError, OverflowError, OSError) as error:
-            raise UserError(
-                f"{path} is not a whole GGUF file ({first_line(error)}): {path.stat().st_size:,} bytes are there. Copy "
-                "or download it again."
-            ) from None
         self._architecture = str(self._value("general.architecture"))
         known = (*_GEMMA, _T5)
         if self._architecture not in known:
@@ -66,6 +62,17 @@ class GgufFile:
             )
         self.is_t5 = self._architecture == _T5
         self._tensors = {tensor.name: tensor for tensor in self._reader.tensors}
+
+    @contextlib.contextmanager
+    def _whole(self) -> Iterator[None]:
+        """Raise UserError for what the reader raises where a file is damaged."""
+        try:
+            yield
+        except (ValueError, LookupError, TypeError, OverflowError, OSError) as error:
+            raise UserError(
+                f"{self.path} is not a whole GGUF file ({first_line(error)}): {self.path.stat().st_size:,} bytes are "
+                "there. Copy or download it again."
+            ) from None
 
     def tensors(self) -> Mapping[str, np.ndarray]:
         """The tensors by transformers' names (unknown ones by their own), each made float32 when it is asked for."""
@@ -135,12 +142,14 @@ class GgufFile:
         pieces, types, scores = (self._value(f"tokenizer.ggml.{name}") for name in ("tokens", "token_type", "scores"))
         unknown, controls = self._token("unknown"), {self._token(role) for role in ("pad", "eos", "bos")}
         used = next((size for size in range(len(pieces), 0, -1) if types[size - 1] != _UNUSED), 0)
-        if all(_GEMMAS_SPARE.fullmatch(piece) for piece in pieces[used - DEFAULT_EXTRA_IDS : used]):
-            pieces[used - DEFAULT_EXTRA_IDS : used] = map("<extra_id_{}>".format, reversed(range(DEFAULT_EXTRA_IDS)))
+        last = slice(max(0, used - DEFAULT_EXTRA_IDS), used)
+        if sum(map(bool, map(_GEMMAS_SPARE.fullmatch, pieces[last]))) == DEFAULT_EXTRA_IDS:
+            pieces[last] = map("<extra_id_{}>".format, reversed(range(DEFAULT_EXTRA_IDS)))
         for token, (piece, type_, score) in enumerate(zip(pieces[:used], types, scores, strict=False)):
             type_ = _UNKNOWN if token == unknown else _CONTROL if token in controls else type_
-            # of user-defined pieces llama.cpp stores the text that they stand for
-            model.pieces.add(piece=piece.replace(" ", SPACE), score=score, type=type_)
+            with self._whole():
+                # of user-defined pieces llama.cpp stores the text that they stand for
+                model.pieces.add(piece=piece.replace(" ", SPACE), score=score, type=type_)
         for role, name in (("unk", "unknown"), ("pad", "pad"), ("eos", "eos"), ("bos", "bos")):
             special = self._token(name)
             setattr(trainer, f"{role}_id", -1 if special is None else special)
@@ -187,7 +196,8 @@ class GgufFile:
         """A value of the file's head. Raises UserError where there is none, and no default."""
         field = self._reader.get_field(key)
         if field is not None:
-            return field.contents()
+            with self._whole():
+                return field.contents()
         if default:
             return default[0]
         raise UserError(f"{self.path} has no {key}.{nearest(key, self._reader.fields)}")

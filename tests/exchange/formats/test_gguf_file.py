@@ -181,7 +181,12 @@ def test_what_is_refused(tmp_path: Path) -> None:
     with refused(str(path), "enc.blk.0.attn_gate.weight"):
         imported({**tensors, "enc.blk.0.attn_gate.weight": np.ones((2, 2), np.float32)})
     whole = write(path, "t5_1_1").read_bytes()
-    for content in (b"", b"GGUF", whole[:100], whole[: len(whole) // 2], b"PK" + whole, whole[:4] + b"\xff" * 60):
+    damaged = [b"", b"GGUF", whole[:100], whole[: len(whole) // 2], b"PK" + whole, whole[:4] + b"\xff" * 60]
+    damaged += [
+        whole.replace(b"[PAD0]", b"\xe2\xe2AD0]"),
+        whole.replace(b"general.architecture", b"general.arhcitecture"),
+    ]
+    for content in damaged:
         path.write_bytes(content)
         with refused(str(path)):
             import_checkpoint(str(path), tmp_path / "runs")
