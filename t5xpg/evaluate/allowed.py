@@ -68,7 +68,7 @@ def constraint_of(experiment: Experiment, vocabulary: Vocabulary) -> Constraint 
     longest = config.max_decode_length or experiment.eval_dataset.task_feature_lengths["targets"]
     if config.pattern is not None:
         constraint = pattern_constraint(config.pattern, vocabulary)
-        _require_length(f"PATTERN={config.pattern}: the shortest answer", int(constraint.distances[0]), longest)
+        _require_length(f"PATTERN={config.pattern[:80]}: the shortest answer", int(constraint.distances[0]), longest)
         return constraint
     answers = [_ids(answer, where, vocabulary, longest) for where, answer in config.answers()]
     rows = token_rows(answers, vocabulary.eos_id)

@@ -8,6 +8,7 @@ from t5xpg.base.errors import UserError, first_line
 from t5xpg.data.vocab.vocabulary import Vocabulary
 from t5xpg.models.decoding.constraint import Constraint, automaton
 
+_SHOWN = 120  # characters of a pattern, or of what is wrong with it, in a message
 _BEFORE = b"\0"
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 
@@ -49,25 +50,30 @@ def pattern_constraint(pattern: str, vocabulary: Vocabulary) -> Constraint:
 
 
 def _refusal(pattern: str, why: str) -> UserError:
+    shown = pattern if len(pattern) <= _SHOWN else f"{pattern[:_SHOWN]} …"
     return UserError(
-        f"PATTERN={pattern} cannot be used: {why}. Expected a regular expression for whole answers, without ^, $, \\b, "
-        "lookaround and back references."
+        f"PATTERN={shown} cannot be used: {why[:_SHOWN]}. Expected a regular expression for whole answers, without ^, "
+        "$, \\b, lookaround and back references."
     )
 
 
 def token_bytes(vocabulary: Vocabulary) -> tuple[dict[int, bytes], bool]:
     """{token: the UTF-8 bytes that it adds to a text}, without special tokens and those that end within a character
     but for single bytes; and whether the tokens of every text begin with a space that is no part of it."""
-    first, *_ = anchor = vocabulary.encode_plain("a")
-    before, counts, texts = vocabulary.decode(anchor), vocabulary.token_bytes(), {}
-    for token in np.nonzero(counts)[0].tolist():
-        if match := _BYTE.fullmatch(vocabulary.piece(token)):
-            texts[token] = bytes([int(match[1], 16)])
-            continue
-        text = vocabulary.decode([*anchor, token])[len(before) :]
+    counts = vocabulary.token_bytes()
+    pieces = {token: vocabulary.piece(token) for token in np.nonzero(counts)[0].tolist()}
+    texts = {token: bytes([int(match[1], 16)]) for token, piece in pieces.items() if (match := _BYTE.fullmatch(piece))}
+    others = pieces.keys() - texts.keys()
+    anchor = next((token for token in sorted(others) if pieces[token][-1].isalnum()), None)
+    if anchor is None:
+        return texts, False
+    before = vocabulary.decode([anchor])
+    for token in sorted(others):
+        text = vocabulary.decode([anchor, token])[len(before) :]  # within a text, where no space is dropped
         if "\ufffd" not in text and len(text.encode(errors="surrogatepass")) == counts[token]:
             texts[token] = text.encode(errors="surrogatepass")
-    if is_led_by_space := texts.get(first, b"").startswith(b" "):
-        # that space is a piece's; the one of a byte would stay in the text
-        texts = {token: text for token, text in texts.items() if vocabulary.piece(token) != "<0x20>"}
-    return texts, is_led_by_space
+    spaced = next((token for token in sorted(others & texts.keys()) if texts[token][:1] == b" " < texts[token]), None)
+    if spaced is None or vocabulary.decode([spaced]).encode() == texts[spaced]:
+        return texts, False
+    # the space is a piece's; that of a byte would stay in the text
+    return {token: text for token, text in texts.items() if pieces[token] != "<0x20>"}, True

@@ -89,6 +89,17 @@ def test_the_bytes_of_tokens_make_up_texts(tmp_path: Path) -> None:
             assert spelt == (" " + text if is_led_by_space else text)
 
 
+def test_words_are_tokens_that_begin_with_a_space(tmp_path: Path) -> None:
+    words = vocabulary_of_file(
+        Path(sentencepiece_model(tmp_path / "spiece.model", model_type="word", vocab_size=40)), 0
+    )
+    known = [text for text in map(words.piece, range(3, words.size)) if text.startswith("▁")][:2]
+    one, other = (text.removeprefix("▁") for text in known)
+    constraint = pattern_constraint(f"{one}( {other})*", words)
+    assert accepts(constraint, [*words.encode(f"{one} {other} {other}"), words.eos_id])
+    assert not accepts(constraint, [*words.encode(other), words.eos_id])
+
+
 def test_what_is_no_pattern_is_refused(tmp_path: Path) -> None:
     for pattern in ("(", "x(?=y)", r"(a)\1", "^ab$", "[b-a]", r"\bfoo"):
         with refused(f"PATTERN={pattern}", "back references"):
