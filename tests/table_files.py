@@ -37,6 +37,7 @@ def write_table_files(folder: Path) -> None:
             file.parent.mkdir(exist_ok=True)
             text = "".join(line.replace("{}", str(n)).format(n) + "\n" for n in range(count)).encode()
             file.write_bytes(gzip.compress(text) if file.suffix == ".gz" else text)
+    (folder / "titles" / "titles.txt").write_text("".join(f"Sums of {n} numbers.\n" for n in range(40)))
     (folder / "tasks.txt").write_text(scan())
     splits = program_of(SPLITS)
     splits.SHA256 = hashlib.sha256(scan().encode()).hexdigest()

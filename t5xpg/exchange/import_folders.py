@@ -13,6 +13,7 @@ from t5xpg.exchange.formats import weights
 from t5xpg.models.model import Model, Params
 
 CONFIG = "config.json"
+GGUF = ".gguf"
 TOKENIZER_FILES = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "spiece.model",
 )  # fmt: skip
@@ -88,15 +89,16 @@ def find(checkpoint: str) -> CheckpointFolder:
         return CheckpointFolder(path, str(path.resolve()), run_name(path.resolve().name))
     if path.is_file():
         raise UserError(
-            f"CHECKPOINT={checkpoint} is a file: name the folder that holds it, with its config.json, or a .gguf file."
+            f"CHECKPOINT={checkpoint} is a file: name the folder that holds it, with its config.json, or a {GGUF} file."
         )
-    match = _ON_THE_HUB.fullmatch(checkpoint)
-    if match is None or checkpoint.startswith((".", "/", "~")):
-        folders = [each.name for each in path.parent.iterdir() if each.is_dir()] if path.parent.is_dir() else []
-        near = nearest(path.name, folders)
+    match, is_file = _ON_THE_HUB.fullmatch(checkpoint), path.suffix == GGUF
+    if match is None or is_file or checkpoint.startswith((".", "/", "~")):
+        beside = [*path.parent.iterdir()] if path.parent.is_dir() else []
+        near = nearest(path.name, [each.name for each in beside if (each.suffix == GGUF if is_file else each.is_dir())])
         raise UserError(
-            f"CHECKPOINT={checkpoint}: there is no such folder.{near if 'Did you mean' in near else ''} Expected a "
-            "folder, or a name on the Hugging Face hub, such as google/byt5-small."
+            f"CHECKPOINT={checkpoint}: there is no such {'file' if is_file else 'folder'}."
+            f"{near if 'Did you mean' in near else ''} Expected a folder, a {GGUF} file, or a name on the Hugging Face "
+            "hub, such as google/byt5-small."
         )
     return _hub_folder(match["name"], match["revision"])
 

@@ -13,7 +13,7 @@ from t5xpg.base.files import copy_file, directory_atomically, sha256_of_file, wr
 from t5xpg.base.paths import shown
 from t5xpg.exchange import from_gguf, from_t5x, from_transformers
 from t5xpg.exchange.formats.t5x_files import holds_checkpoint
-from t5xpg.exchange.import_folders import CONFIG, ImportedCheckpoint, tokenizer_files
+from t5xpg.exchange.import_folders import CONFIG, GGUF, ImportedCheckpoint, tokenizer_files
 from t5xpg.exchange.imported_gin import MODEL_FILE, TOKENIZER, experiment_gin, model_gin
 from t5xpg.experiment.config import settings
 from t5xpg.experiment.identity import without_free_settings
@@ -121,7 +121,7 @@ def _read(
         )
     if optimizer:
         raise UserError("OPTIMIZER=1 is for checkpoints of T5X and Mesh-TensorFlow: others keep none with them.")
-    if path.suffix == ".gguf" and path.is_file():
+    if path.suffix == GGUF and path.is_file():
         return from_gguf.read(path, scratch, tokenizer=tokenizer, sentinels=sentinels)
     return from_transformers.read(checkpoint, tokenizer=tokenizer, sentinels=sentinels)
 

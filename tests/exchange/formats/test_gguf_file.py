@@ -196,4 +196,8 @@ def test_what_is_refused(tmp_path: Path) -> None:
     writer.close()
     with refused(str(path), "llama", "gemma3", "t5"):
         GgufFile(path)
+    with refused(str(tmp_path / "modle.gguf"), "Did you mean model.gguf"):
+        import_checkpoint(str(tmp_path / "modle.gguf"), tmp_path / "runs")
+    with refused("modle.gguf", "no such file"):  # and is not looked for on the hub
+        import_checkpoint("modle.gguf", tmp_path / "runs")
     assert not (tmp_path / "runs").exists()
