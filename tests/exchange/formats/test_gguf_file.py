@@ -88,7 +88,7 @@ def write(
         is_divided = kind != F32 and array.ndim == 2 and array.shape[1] % 32 == 0
         data = gguf.quantize(array, kind) if is_divided else array
         writer.add_tensor(theirs, data, raw_dtype=kind if is_divided else F32)
-    add_tokenizer(writer, tokenizer)
+    add_tokenizer(writer, tokenizer, config["vocab_size"])
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -96,14 +96,16 @@ def write(
     return path
 
 
-def add_tokenizer(writer: gguf.GGUFWriter, tokenizer: bytes) -> None:
+def add_tokenizer(writer: gguf.GGUFWriter, tokenizer: bytes, rows: int) -> None:
+    """Write the pieces, and as llama.cpp does, unused tokens for the other rows of the embedding."""
     model = sentencepiece_model_pb2.ModelProto.FromString(tokenizer)
     trainer, normalizer = model.trainer_spec, model.normalizer_spec
     writer.add_tokenizer_model("t5" if trainer.model_type == 1 else "llama")
     tokens = [piece.piece.replace("▁", " ") if piece.type == 4 else piece.piece for piece in model.pieces]
-    writer.add_token_list([*tokens, *(f"[PAD{i}]" for i in range(3))])
-    writer.add_token_scores([*(piece.score for piece in model.pieces), 0.0, 0.0, 0.0])
-    writer.add_token_types([*(piece.type for piece in model.pieces), 5, 5, 5])
+    unused = max(3, rows - len(tokens))
+    writer.add_token_list([*tokens, *(f"[PAD{i}]" for i in range(unused))])
+    writer.add_token_scores([*(piece.score for piece in model.pieces), *[0.0] * unused])
+    writer.add_token_types([*(piece.type for piece in model.pieces), *[5] * unused])
     writer.add_pad_token_id(0)
     writer.add_eos_token_id(1)
     writer.add_unk_token_id(trainer.unk_id)
