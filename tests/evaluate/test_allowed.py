@@ -123,6 +123,9 @@ def test_predictions_match_a_pattern(loaded: LoadedConfig, params: Any, options:
     found = answers(loaded, params, options)
     assert all(re.fullmatch(pattern, text) for answer in found for text in answer.texts)
     assert options.settings()["pattern"] == pattern
+    long, other = (dataclasses.replace(options, pattern=f"{pattern * 9}{end}").settings()["pattern"] for end in "ab")
+    assert long != other
+    assert max(len(long), len(other)) < 60
 
 
 def test_targets_are_the_labels_of_the_training_split(

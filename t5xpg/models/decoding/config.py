@@ -16,6 +16,7 @@ T5X, TRANSFORMERS = "t5x", "transformers"
 LENGTH_PENALTIES = (T5X, TRANSFORMERS)
 LIKELIHOOD, CONSENSUS = "likelihood", "consensus"
 RANKINGS = (LIKELIHOOD, CONSENSUS)
+_LONGEST_SHOWN = 40  # characters of a pattern in records
 # A temperature below it counts as 0, as in T5X.
 MIN_TEMPERATURE = 1e-4
 
@@ -159,8 +160,13 @@ class DecodingConfig:
 
     def _digest_of_answers(self) -> str:
         """The first digits of the SHA-256 of the allowed answers, one on each line."""
-        text = "\n".join(answer for _, answer in self.answers())
-        return hashlib.sha256(text.encode("utf-8", errors="surrogatepass")).hexdigest()[:12]
+        return _digest("\n".join(answer for _, answer in self.answers()))
+
+    def _short_pattern(self) -> str:
+        """The pattern; of a long one the beginning, and the first digits of its SHA-256."""
+        assert self.pattern is not None
+        is_short = len(self.pattern) <= _LONGEST_SHOWN
+        return self.pattern if is_short else f"{self.pattern[:_LONGEST_SHOWN]}… {_digest(self.pattern)}"
 
     def settings(self) -> dict[str, Any]:
         """The settings that decide the predictions, as JSON: the method and the options that it reads."""
@@ -169,7 +175,7 @@ class DecodingConfig:
         values |= {"num_decodes": self.decodes} if "num_decodes" in names else {}
         # left out where there are none, as in records from before there were such options
         values |= {} if self.extra_length is None else {"extra_length": self.extra_length}
-        values |= {} if self.pattern is None else {"pattern": self.pattern}
+        values |= {} if self.pattern is None else {"pattern": self._short_pattern()}
         return values | ({} if self.allowed is None else {"allowed": self._digest_of_answers()})
 
     def _check(self, name: str, is_good: bool, why: str) -> None:
@@ -179,3 +185,7 @@ class DecodingConfig:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", errors="surrogatepass")).hexdigest()[:12]
