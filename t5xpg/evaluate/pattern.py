@@ -72,7 +72,10 @@ def token_bytes(vocabulary: Vocabulary) -> tuple[dict[int, bytes], bool]:
         text = vocabulary.decode([anchor, token])[len(before) :]  # within a text, where no space is dropped
         if "\ufffd" not in text and len(text.encode(errors="surrogatepass")) == counts[token]:
             texts[token] = text.encode(errors="surrogatepass")
-    spaced = next((token for token in sorted(others & texts.keys()) if texts[token][:1] == b" " < texts[token]), None)
+    words = (
+        token for token in sorted(others & texts.keys()) if texts[token].startswith(b" ") and len(texts[token]) > 1
+    )
+    spaced = next(words, None)
     if spaced is None or vocabulary.decode([spaced]).encode() == texts[spaced]:
         return texts, False
     # the space is a piece's; that of a byte would stay in the text

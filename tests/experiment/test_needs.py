@@ -33,6 +33,7 @@ OF_FILES = {
     "adapters_tiny": ("multi30k_bpe/four.train.source", "make data "),
     "nb_nn": ("nb_nn/nb_nn_train.tsv.gz", "make data "),
     "scan_length": ("scan/train.tsv", "splits.py"),
+    "title_retrieval": ("titles/train.tsv", "titles.py"),
     "translate_ende": ("multi30k/train.en.gz", "make data DATASET=multi30k FIELDS=inputs=en,targets=de FILES="),
     "norwegian_t5_tiny": ("norwegian/train.txt", "make data "),
 }

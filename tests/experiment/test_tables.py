@@ -23,6 +23,7 @@ METRICS = {
     "multi30k_bpe": {"token_bleu", "token_bleu_parts", "token_bleu_signature"},
     "nb_nn": {"bleu", "bleu_signature", "exact_match"},
     "scan_length": {"exact_match"},
+    "title_retrieval": {"exact_match"},
 }
 
 
