@@ -22,6 +22,7 @@ import numpy as np
 from safetensors.numpy import load_file, save_file
 
 from benchmarks import page
+from benchmarks.interop import logits_of
 from t5xpg.base import paths
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import read_json
@@ -101,9 +102,7 @@ def compared(checkpoint: Path, model: Model, params: Any, vocabulary: Vocabulary
     decode = functools.partial(greedy, decodable, max_decode_length=CONTINUATION, eos_id=vocabulary.eos_id)
     with jax.default_matmul_precision("highest"):
         generated = np.asarray(jax.jit(decode)(params, jnp.asarray(tokens)))
-        batch = {"decoder_target_tokens": tokens, "decoder_input_tokens": np.pad(tokens[:, :-1], ((0, 0), (1, 0)))}
-        batch |= {} if is_decoder else {"encoder_input_tokens": tokens}
-        logits = np.asarray(jax.jit(model.logits)(params, batch))
+        logits = logits_of(model, params, {"targets": tokens} | ({} if is_decoder else {"inputs": tokens}))
     return {
         "difference": float(np.abs(logits - theirs["logits"]).max()),
         "largest": float(np.abs(logits).max()),
@@ -123,7 +122,7 @@ def measured(checkpoint: str, source: str, python: Path) -> dict[str, Any]:
         model, record = experiment.model, run.imported()
         assert record is not None
         is_decoder = isinstance(model, DecoderOnlyModel)
-        task = {"bits per byte": bits_per_byte} if is_decoder else {"words filled in, %": filled_words}
+        task = {"bits per byte": bits_per_byte} if is_decoder else {"% of words filled in": filled_words}
         place = Path(checkpoint).expanduser()
         return {
             "name": Path(checkpoint).name,

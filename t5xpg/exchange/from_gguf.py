@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from sentencepiece import sentencepiece_model_pb2
-
 from t5xpg.base.errors import UserError
 from t5xpg.base.files import write_json
 from t5xpg.data.vocab.files import DEFAULT_EXTRA_IDS
+from t5xpg.data.vocab.sentinels import SENTINEL
+from t5xpg.data.vocab.tokenizers import SPACE
 from t5xpg.exchange.formats.gguf_file import GgufFile
 from t5xpg.exchange.from_transformers import model_of
 from t5xpg.exchange.huggingface.tokenizer_files import CONFIG, PIECES
@@ -23,11 +23,12 @@ def read(path: Path, scratch: Path, *, tokenizer: str | None, sentinels: str | N
     file = GgufFile(path)
     settings = file.settings()
     if tokenizer is None:
-        pieces = file.sentencepiece_model()
-        (scratch / PIECES).write_bytes(pieces)
-        rows_behind = settings["vocab_size"] - len(sentencepiece_model_pb2.ModelProto.FromString(pieces).pieces)
+        tokens = file.sentencepiece_model()
+        (scratch / PIECES).write_bytes(tokens.SerializeToString())
+        rows_behind = max(0, settings["vocab_size"] - len(tokens.pieces))
         # T5's sentinels are no pieces, unless the file lists them
-        extra_ids = min(DEFAULT_EXTRA_IDS, max(0, rows_behind)) if file.is_t5 and b"<extra_id_0>" not in pieces else 0
+        has_own = any(SENTINEL.fullmatch(one.piece.removeprefix(SPACE)) for one in tokens.pieces)
+        extra_ids = min(DEFAULT_EXTRA_IDS, rows_behind) if file.is_t5 and not has_own else 0
         write_json(scratch / CONFIG, {"extra_ids": extra_ids})
     try:
         vocabulary = vocabulary_of_folder(scratch, settings, tokenizer=tokenizer, sentinels=sentinels)

@@ -124,7 +124,7 @@ class GgufFile:
                 settings[name] = value
         return common | settings
 
-    def sentencepiece_model(self) -> bytes:
+    def sentencepiece_model(self) -> sentencepiece_model_pb2.ModelProto:
         """The tokenizer as a SentencePiece model. Raises UserError for a tokenizer of another kind.
 
         Gemma has no sentinels, and thousands of tokens <unusedN>, which no text becomes: the last hundred ids are named
@@ -159,7 +159,7 @@ class GgufFile:
         normalizer.add_dummy_prefix = bool(self._value("tokenizer.ggml.add_space_prefix", True))
         normalizer.remove_extra_whitespaces = bool(self._value("tokenizer.ggml.remove_extra_whitespaces", False))
         normalizer.precompiled_charsmap = bytes(self._value("tokenizer.ggml.precompiled_charsmap", b""))
-        return model.SerializeToString()
+        return model
 
     def _is_gated(self) -> bool:
         return any("ffn_gate" in name for name in self._tensors)
@@ -179,10 +179,10 @@ class GgufFile:
         tensor = self._tensors[name]
         try:
             array = self._dequantize(tensor.data, tensor.tensor_type).astype(np.float32)
-        except (NotImplementedError, ValueError) as error:
+        except (NotImplementedError, ValueError) as error:  # what gguf raises for a type that it cannot undo
             raise UserError(
-                f"{name} of {self.path} cannot be read as {tensor.tensor_type.name} ({first_line(error)}). Use a file "
-                "of F32, F16, BF16 or one of Q4_0 to Q8_0, Q2_K to Q6_K."
+                f"{name} of {self.path} is of {tensor.tensor_type.name}, which the package gguf cannot read "
+                f"({first_line(error)}). Convert the file to another type, such as F16 or Q8_0."
             ) from None
         return array - np.float32(1) if name.endswith("norm.weight") and not self.is_t5 else array
 

@@ -87,7 +87,7 @@ def write(
         array = array + 1 if "norm" in name and not is_t5 else array
         is_divided = kind != F32 and array.ndim == 2 and array.shape[1] % 32 == 0
         data = gguf.quantize(array, kind) if is_divided else array
-        writer.add_tensor(theirs, data, raw_dtype=kind if is_divided else F32)
+        writer.add_tensor(theirs, data, raw_dtype=kind if is_divided else None)
     add_tokenizer(writer, tokenizer, config["vocab_size"])
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -152,7 +152,7 @@ def test_its_tokenizer_gives_the_same_ids(tmp_path: Path, options: dict[str, Any
     )
     content = (tmp_path / "spiece.model").read_bytes()
     file = GgufFile(write(tmp_path / "model.gguf", "t5_1_1", content))
-    read = sentencepiece.SentencePieceProcessor(model_proto=file.sentencepiece_model())
+    read = sentencepiece.SentencePieceProcessor(model_proto=file.sentencepiece_model().SerializeToString())
     assert [read.vocab_size(), read.pad_id(), read.eos_id(), read.unk_id(), read.bos_id()] == [
         original.vocab_size(), original.pad_id(), original.eos_id(), original.unk_id(), original.bos_id(),
     ]  # fmt: skip
@@ -182,6 +182,8 @@ def test_what_is_refused(tmp_path: Path) -> None:
         imported({key: array for key, array in tensors.items() if key != name})
     with refused(str(path), "enc.blk.0.attn_gate.weight"):
         imported({**tensors, "enc.blk.0.attn_gate.weight": np.ones((2, 2), np.float32)})
+    with refused(str(path), name.replace("encoder.block.1.layer.0.SelfAttention.", "enc.blk.1.attn_"), "F64", "F16"):
+        imported({**tensors, name: tensors[name].astype(np.float64)})
     whole = write(path, "t5_1_1").read_bytes()
     damaged = [b"", b"GGUF", whole[:100], whole[: len(whole) // 2], b"PK" + whole, whole[:4] + b"\xff" * 60]
     damaged += [
