@@ -20,6 +20,7 @@ from t5xpg.models.attention.biases import join_queries, split_queries
 from t5xpg.models.losses import LossConfig, TokenScores, side_of_targets
 
 _CHUNK_BYTES = 32 << 20  # of the logits that exist at a time
+_CHUNK_TOKENS = 256  # at least: each chunk reads the whole embedding and adds to its gradient
 
 ToLogits = Callable[[jax.Array], jax.Array]  # states [B, T, D] -> logits [B, T, V] float32, position by position
 # As ToLogits, with the arrays that it closes over as further arguments.
@@ -29,9 +30,14 @@ _Constants = tuple[jax.Array, ...]  # the arrays that the head closes over
 _Gradients = tuple[jax.Array, _Constants]
 
 
-def chunk_length(batch_size: int, target_length: int, vocab_size: int) -> int | None:
-    """The number of positions in a chunk; None (no chunks) if the logits are few or lie on several devices."""
-    length = max(_CHUNK_BYTES // (4 * batch_size * vocab_size), 1)
+def chunk_length(batch_size: int, target_length: int, vocab_size: int, emb_dim: int) -> int | None:
+    """The number of positions in a chunk; None (no chunks) if the logits are few or lie on several devices.
+
+    They are also few if they are no more than the numbers of the embedding, whose gradient exists in any case.
+    """
+    if batch_size * target_length <= emb_dim:
+        return None
+    length = max(_CHUNK_BYTES // (4 * batch_size * vocab_size), _CHUNK_TOKENS // batch_size, 1)
     return None if length >= target_length or activation_sharding.on_several_devices() else length
 
 
@@ -46,7 +52,7 @@ def loss_and_metrics(
     """`losses.loss_and_metrics` of to_logits(states), by chunks where logits are many. states: [B, T, D]."""
     targets = batch[f"{side_of_targets(batch)}target_tokens"]
     B, T = targets.shape
-    length = chunk_length(B, T, jax.eval_shape(to_logits, states).shape[-1])
+    length = chunk_length(B, T, jax.eval_shape(to_logits, states).shape[-1], states.shape[-1])
     if length is None:
         return losses.loss_and_metrics(to_logits(states), batch, config, token_bytes, normalizer)
     weights, batch_normalizer = losses.loss_weights_and_normalizer(batch, config)

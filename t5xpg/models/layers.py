@@ -193,7 +193,8 @@ class Embed(nnx.Module):
     def attend(self, x: jax.Array) -> jax.Array:
         """[..., D] -> [..., V] float32: inner products with every row."""
         table = activation_sharding.gathered(self.embedding[...], "vocab", "embed")
-        return activation_sharding.rows(jnp.dot(x.astype(jnp.float32), table.T), "vocab")
+        logits = matmul.einsum("nd,vd->nv", x.astype(jnp.float32).reshape(-1, x.shape[-1]), table)
+        return activation_sharding.rows(logits.reshape(*x.shape[:-1], -1), "vocab")
 
 
 class NgramEmbed(Embed):

@@ -41,7 +41,8 @@ def test_loss_gradients_and_metrics_are_those_of_all_logits(monkeypatch, setting
 
     (_, expected), expected_gradients = jax.jit(jax.value_and_grad(whole, has_aux=True))(params)
     monkeypatch.setattr(chunked_loss, "_CHUNK_BYTES", 4 * B * V * 4)  # chunks of 4 positions: 4, 4, and 2
-    assert chunk_length(B, T, V) == 4
+    monkeypatch.setattr(chunked_loss, "_CHUNK_TOKENS", 1)
+    assert chunk_length(B, T, V, SIZES["emb_dim"]) == 4
     (_, sums), gradients = jax.jit(jax.value_and_grad(by_chunks, has_aux=True))(params)
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5), sums, expected)
     for ours, theirs in zip(*map(jax.tree.leaves, (gradients, expected_gradients)), strict=True):

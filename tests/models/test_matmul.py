@@ -67,6 +67,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "plain": {},
     "one head, by chunks": {"heads": Heads(num_kv_heads=1, qk_norm=True), "attention_chunk_size": 4},
     "windows, scanned": {"windows": Windows((2, 2)), "scan_layers": True, "remat_policy": "full"},
+    "tied": {"logits_via_embedding": True, "vocab_size": 4096},
 }
 
 
@@ -74,7 +75,7 @@ MODELS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("kind", MODELS)
 def test_a_model_is_the_same_with_onednn_which_fuses_nothing_into_its_products(kind: str, dtype: str) -> None:
-    model = EncoderDecoderModel(T5Config(**ONE_LAYER, dtype=dtype, **MODELS[kind]))
+    model = EncoderDecoderModel(T5Config(**{**ONE_LAYER, "dtype": dtype, **MODELS[kind]}))
     rng = np.random.default_rng(1)
     batch = seq2seq(rng.integers(1, 29, (3, 70), np.int32), rng.integers(1, 29, (3, 9), np.int32))
     params = model.init(jax.random.key(0))

@@ -170,8 +170,9 @@ def _kept_bytes(experiment: Experiment, config: T5Config, rows: int, mesh: Mesh,
         size = _num_bytes(leaves) - sum(n * math.prod(shape) * dtype.itemsize for (shape, dtype), n in shared.items())
     recomputed = _recomputed_bytes(model.config, batch, rows)
     if by_chunks:
-        (B, T), V = batch[f"{side_of_targets(batch)}target_tokens"].shape, model.config.vocab_size
-        recomputed += 2 * 4 * B * (chunked_loss.chunk_length(B, T, V) or 0) * V  # logits, and their gradients
+        (B, T), config = batch[f"{side_of_targets(batch)}target_tokens"].shape, model.config
+        length = chunked_loss.chunk_length(B, T, config.vocab_size, config.emb_dim) or 0
+        recomputed += 2 * 4 * B * length * config.vocab_size  # logits, and their gradients
     return size + recomputed
 
 
