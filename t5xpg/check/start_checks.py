@@ -61,7 +61,8 @@ def _initial(experiment: Experiment, initial: InitialCheckpoint) -> tuple[Findin
     parts = "parameters" if initial.reset_optimizer else "parameters and optimiser"
     text = f"{parts} of {meta['experiment']} after step {int(place.folder().name):,}, in {shown(place.run)}"
     if initial.adapt_decoder:
-        lines = [f"{ours}  begins as  {theirs}" for ours, theirs in adaptation.origins(abstract.params).items()]
+        parts_of = adaptation.origins(abstract.params, experiment.model.config)
+        lines = [f"{ours}  begins as  {theirs}" for ours, theirs in parts_of.items()]
         text = "\n".join([text, *lines, "all others, those of the decoder, as they are"])
     return Finding("start", text), meta
 

@@ -26,7 +26,8 @@ FREE_SETTINGS = (
 WITHOUT_EFFECT = {
     "skip_nonfinite": 0, "ema_decay": None, "train_dataset.objective.whole_words": False,
     "eval_dataset.objective.whole_words": False, "infer_eval_period": None, "infer_eval_steps": None,
-    "infer_eval_dataset": None, "initial": None, "initial.adapt_decoder": False, "adapter": None, "teacher": None,
+    "infer_eval_dataset": None, "initial": None, "initial.adapt_decoder": False, "initial.cross_attention_factor": 1.0,
+    "adapter": None, "teacher": None,
     "optimizer.relpos_bias_factor": 1.0, "optimizer.embedding_factor": 1.0, "optimizer.width_factor": 1.0,
     "model.inputs_bidirectional_attention": True, "model.config.attention_chunk_size": None,
     "model.config.relpos_bias_in_every_layer": False,

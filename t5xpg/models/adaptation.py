@@ -2,6 +2,10 @@
 
 As T5Gemma was made of Gemma 2 (Zhang et al. 2025, arXiv 2504.06225, section 3): the encoder is the decoder's layers,
 which then see both sides, and the cross attention of a layer begins as its self attention.
+
+An encoder may have fewer layers, k, than the decoder: the first ones. Its output is then what the decoder's layer k
+reads (counted from 0), normalised as there, so that the cross attention of this layer is its self attention over
+another text. The cross attention of all other layers reads a space that it does not know; it can begin weaker.
 """
 
 import re
@@ -33,15 +37,18 @@ def check_adaptable(model: Model) -> None:
         names = " and no ".join(map(setting_name, sorted(others)))
         raise UserError(f"ADAPT_DECODER: the encoder begins as the decoder's layers, which have no {names}.")
     layers = model.config.num_encoder_layers, model.config.num_decoder_layers
-    if layers[0] != layers[1]:
+    if layers[0] > layers[1] or (layers[0] < layers[1] and model.config.scan_layers):
         raise UserError(
             f"ADAPT_DECODER: each layer of the encoder begins as one of the decoder, and there are {layers[0]} and "
-            f"{layers[1]}: set num_encoder_layers and num_decoder_layers to those of the checkpoint."
+            f"{layers[1]}: set num_decoder_layers to that of the checkpoint, and num_encoder_layers to no more (with "
+            "SCAN_LAYERS to as many)."
         )
 
 
-def origin(name: str) -> str:
+def origin(name: str, config: T5Config) -> str:
     """The decoder's parameter from which this one is initialised; both names as "decoder/layers_0/mlp/wo/kernel"."""
+    if name == "encoder/encoder_norm/scale" and (reader := _reader(config)) and config.layer_norms != "post":
+        return f"decoder/{reader}/pre_self_attention_layer_norm/scale"
     name = name.removeprefix("decoder_") if name.startswith("decoder_token_embedder/") else name
     if name.startswith("encoder/"):
         name = name.replace("encoder/", "decoder/", 1).replace("/encoder_norm/", "/decoder_norm/")
@@ -50,24 +57,43 @@ def origin(name: str) -> str:
     return re.sub(r"/(pre|post)_cross_attention_layer_norm/", r"/\1_self_attention_layer_norm/", name)
 
 
+def _reader(config: T5Config) -> str | None:
+    """The layer of the decoder whose input is the output of a shorter encoder; None if there are as many layers."""
+    layers = config.num_encoder_layers
+    return None if layers == config.num_decoder_layers else f"layers_{layers}"
+
+
 def decoder_params(params: Params) -> Params:
     """The part of an encoder-decoder's tree that a decoder alone has, under the decoder's names."""
     flat: Mapping[str, Any] = flatten_dict(params, sep="/")
-    return unflatten_dict({origin(name): leaf for name, leaf in flat.items() if origin(name) in flat}, sep="/")
+    names = [name for name in flat if not name.startswith("encoder/") and "cross_attention" not in name]
+    own = {re.sub("^decoder_(?=token_embedder/)", "", name): flat[name] for name in names}
+    return unflatten_dict(
+        {name: leaf for name, leaf in own.items() if "encoder_decoder_attention" not in name}, sep="/"
+    )
 
 
-def adapt_decoder(decoder: Params, like: Params, config: T5Config) -> Params:
+def adapt_decoder(decoder: Params, like: Params, config: T5Config, cross_attention_factor: float = 1.0) -> Params:
     """The parameters of an encoder-decoder, made from a decoder's; each has the sharding of its counterpart in `like`.
 
-    In T5's tables of relative positions, an encoder's bucket gets the mean of the decoder's values for its distances,
-    the same behind and ahead.
+    cross_attention_factor: what cross attention adds to the decoder's states is multiplied by it, but for the layer
+    that reads a shorter encoder as its own input. In T5's tables of relative positions, an encoder's bucket gets the
+    mean of the decoder's values for its distances, the same behind and ahead.
     """
     flat, to_both_directions = flatten_dict(decoder, sep="/"), _bucket_means(config)
+    last = (
+        "encoder_decoder_attention/out/kernel"
+        if config.layer_norms == "pre"
+        else "post_cross_attention_layer_norm/scale"
+    )
+    own_input = f"decoder/{_reader(config)}/"
 
     def leaf(name: str, counterpart: Any) -> jax.Array:
-        array = flat[origin(name)]
+        array = flat[origin(name, config)]
         if name.startswith("encoder/") and name.endswith(_TABLE):
             array = jnp.dot(array, to_both_directions, precision=jax.lax.Precision.HIGHEST)
+        if name.endswith(last) and not name.startswith(own_input):
+            array = array * jnp.asarray(cross_attention_factor, array.dtype)
         # a copy, because an update donates the arrays of parameters
         return jax.device_put(jnp.array(array, copy=True), counterpart.sharding)
 
@@ -75,12 +101,12 @@ def adapt_decoder(decoder: Params, like: Params, config: T5Config) -> Params:
     return unflatten_dict(leaves, sep="/")
 
 
-def origins(params: Params) -> dict[str, str]:
+def origins(params: Params, config: T5Config) -> dict[str, str]:
     """For `make check`: parts of an encoder-decoder -> the parts of the decoder, of another name, that begin them."""
     parts = {}
     for name in flatten_dict(params, sep="/"):
-        if origin(name) != name:
-            pair = (re.sub(r"layers_\d+", "layers_*", each) for each in (name, origin(name)))
+        if (begins_as := origin(name, config)) != name:
+            pair = (re.sub(r"layers_\d+", "layers_*", each) for each in (name, begins_as))
             ours, theirs = ("/".join(each.split("/")[: 3 if "layers" in each else 2]) for each in pair)
             parts[ours] = theirs
     return parts

@@ -75,7 +75,8 @@ def _load(built: Assembly) -> InitialState:
             params, meta = checkpointer.restore_params(step, _stored(expected, initial))
             origin = _origin(initial.checkpoint, meta, step, {"params": params})
             if initial.adapt_decoder:
-                params = adaptation.adapt_decoder(params, expected, experiment.model.config)
+                factor = initial.cross_attention_factor
+                params = adaptation.adapt_decoder(params, expected, experiment.model.config, factor)
             state = built.state_of(params)
         else:
             state, _, meta = checkpointer.restore(step, built.abstract_state)

@@ -83,7 +83,7 @@ def test_an_encoder_sees_distances_as_the_decoder_sees_those_behind() -> None:
 
 def test_what_is_listed() -> None:
     model = EncoderDecoderModel(T5Config(**SIZES))
-    assert origins(model.abstract_params()) == {
+    assert origins(model.abstract_params(), model.config) == {
         "decoder/layers_*/encoder_decoder_attention": "decoder/layers_*/self_attention",
         "decoder/layers_*/pre_cross_attention_layer_norm": "decoder/layers_*/pre_self_attention_layer_norm",
         "encoder/encoder_norm": "decoder/decoder_norm",

@@ -20,19 +20,23 @@ class InitialCheckpoint:
     reset_optimizer: take the parameters alone. False: take the optimiser as well, with its own step, which its learning
     rate and its decays follow; the steps of the run count from 0 in any case. same_vocabulary: refuse a
     checkpoint that was trained with another vocabulary than the task has. adapt_decoder: the checkpoint is of a decoder
-    alone, and the new model an encoder-decoder (`t5xpg.models.adaptation`). Raises UserError for invalid values.
+    alone, and the new model an encoder-decoder (`t5xpg.models.adaptation`). cross_attention_factor: of what its cross
+    attention adds at first. Raises UserError for invalid values.
     """
 
     checkpoint: str
     reset_optimizer: bool = True
     same_vocabulary: bool = True
     adapt_decoder: bool = False
+    cross_attention_factor: float = 1.0
 
     def __post_init__(self) -> None:
         if not isinstance(self.checkpoint, str) or not self.checkpoint.strip():
             raise UserError(f"INITIAL_CHECKPOINT is {self.checkpoint!r}: expected the name or the folder of a run.")
         if self.adapt_decoder and not self.reset_optimizer:
             raise UserError("ADAPT_DECODER takes parameters alone: it does not go with RESET_OPTIMIZER=False.")
+        if self.cross_attention_factor != 1.0 and not self.adapt_decoder:
+            raise UserError("CROSS_ATTENTION_FACTOR is of the cross attention that ADAPT_DECODER=True makes.")
 
 
 @dataclass(frozen=True)
