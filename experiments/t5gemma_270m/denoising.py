@@ -14,7 +14,7 @@ import t5xpg.tasks  # noqa: F401  registers the task of the text
 from t5xpg.data.objectives.span_corruption import whole_word_spans
 
 NOISE_DENSITY = 0.25  # share of the words of a text
-_TEXT = seqio.TaskRegistry.get("pydocs_span_corruption_pydocs_gemma3")
+_TEXT = "pydocs_span_corruption_pydocs_gemma3"
 
 
 def whole_text(example: Mapping[str, Any], first_sentinel: int) -> dict[str, Any]:
@@ -43,9 +43,11 @@ def denoise(dataset: tf.data.Dataset, sequence_length: Mapping[str, int], output
     return dataset.filter(lambda example: tf.size(example["targets"]) < sequence_length["targets"])
 
 
-seqio.TaskRegistry.add(
-    "pydocs_denoising_gemma3",
-    source=_TEXT.source,
-    preprocessors=[*_TEXT.preprocessors[:-2], denoise, seqio.preprocessors.append_eos_after_trim],
-    output_features=_TEXT.output_features,
-)
+if _TEXT in seqio.TaskRegistry.names():  # where the vocabulary has been made
+    of_text = seqio.TaskRegistry.get(_TEXT)
+    seqio.TaskRegistry.add(
+        "pydocs_denoising_gemma3",
+        source=of_text.source,
+        preprocessors=[*of_text.preprocessors[:-2], denoise, seqio.preprocessors.append_eos_after_trim],
+        output_features=of_text.output_features,
+    )

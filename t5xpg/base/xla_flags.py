@@ -36,6 +36,12 @@ def set_xla_flags() -> None:
 
     Flags that the user has set stay. A processor's row goes together: it is left out if one of its flags is set.
     """
+    if flags := _flags():
+        os.environ["XLA_FLAGS"] = flags
+
+
+def _flags() -> str:
+    """XLA_FLAGS with those that `set_xla_flags` adds."""
     from importlib import metadata  # not needed to start
 
     flags, jaxlib = os.environ.get("XLA_FLAGS", ""), metadata.version("jaxlib")
@@ -43,8 +49,7 @@ def set_xla_flags() -> None:
     added_flags = [] if any(flag.partition("=")[0] in flags for flag in row) else [*row]
     if jaxlib in _GPU_JAXLIBS and any(map(importlib.util.find_spec, _CUDA_PLUGINS)):
         added_flags += [f"--{name}=false" for name in _GPU_OPTIONS if name not in flags]
-    if added_flags:
-        os.environ["XLA_FLAGS"] = " ".join([flags, *added_flags]).strip()
+    return " ".join([flags, *added_flags]).strip()
 
 
 def cpu_flags() -> tuple[str, ...]:
@@ -68,7 +73,7 @@ def describe_products(dtype: str) -> str:
     row = next((instruction for instruction, _ in CPU_FLAGS if instruction in instructions), None)
     if dtype == "bfloat16" and instructions and "avx512_bf16" not in instructions:
         return "bfloat16, which this processor computes in float32: float32 is as fast (DTYPE = 'float32')"
-    if f"--{_ONEDNN}=true" in os.environ.get("XLA_FLAGS", ""):
+    if f"--{_ONEDNN}=true" in _flags():
         return f"{dtype} by oneDNN" + (f" ({row})" if row else "")
     if row and (jaxlib := metadata.version("jaxlib")) not in CPU_JAXLIBS:
         return f"{dtype}, as jaxlib {jaxlib} computes them: which flags it gains by is not known"

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict
 
-from t5xpg.models.adaptation import adapt_decoder, check_adaptable, decoder_params, origins
+from t5xpg.models.adaptation import adapt_decoder, check_adaptable, decoder_params, origin, origins
 from t5xpg.models.config import T5Config
 from t5xpg.models.decoder_only import DecoderOnlyModel
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
@@ -66,6 +66,24 @@ def test_every_stack_is_the_decoder(case: str) -> None:
             assert kernels[0] is not kernels[1]
 
 
+@pytest.mark.parametrize(
+    ("case", "weakened"),
+    [("t5_1_1", "encoder_decoder_attention/out/kernel"), ("t5gemma", "post_cross_attention_layer_norm/scale")],
+)
+def test_a_shorter_encoder_gives_what_the_next_layer_of_the_decoder_reads(case: str, weakened: str) -> None:
+    _, decoder, model, _ = both(case)
+    shorter = EncoderDecoderModel(replace(model.config, num_encoder_layers=1))
+    check_adaptable(shorter)
+    params = flatten_dict(adapt_decoder(decoder, shorter.abstract_params(), shorter.config, 0.25), sep="/")
+    assert params.keys() == flatten_dict(shorter.abstract_params(), sep="/").keys()
+    reads = params["decoder/layers_1/pre_self_attention_layer_norm/scale"]
+    np.testing.assert_array_equal(params["encoder/encoder_norm/scale"], reads)
+    for name in ("encoder_decoder_attention/out/kernel", "post_cross_attention_layer_norm/scale"):
+        for layer, factor in (("layers_0", 0.25 if name == weakened else 1.0), ("layers_1", 1.0)):
+            if (ours := f"decoder/{layer}/{name}") in params:
+                np.testing.assert_array_equal(params[ours], factor * params[origin(ours, shorter.config)], ours)
+
+
 def test_an_encoder_sees_distances_as_the_decoder_sees_those_behind() -> None:
     _, decoder, model, params = both("t5_1_1")
     behind = decoder["decoder"]["relpos_bias"]["rel_embedding"]
@@ -99,6 +117,7 @@ def test_what_cannot_begin_so() -> None:
     for kind, setting, named in (
         (SharedEncoderDecoderModel, {}, "EncoderDecoderModel"),
         (EncoderDecoderModel, {"num_encoder_layers": 3}, "num_encoder_layers"),
+        (EncoderDecoderModel, {"num_encoder_layers": 1, "scan_layers": True}, "SCAN_LAYERS"),
         (EncoderDecoderModel, {"encoder_sizes": EncoderSizes(mlp_dim=9)}, "EncoderSizes.mlp_dim"),
     ):
         with refused(named):

@@ -47,3 +47,6 @@ def test_what_is_not_there() -> None:
             find_checkpoint(named)
     with refused("INITIAL_CHECKPOINT is ' '"):
         InitialCheckpoint(" ")
+    for factor, adapts in ((0.5, False), (-1.0, True), (float("nan"), True)):
+        with refused("CROSS_ATTENTION_FACTOR"):
+            InitialCheckpoint("pretrained", adapt_decoder=adapts, cross_attention_factor=factor)

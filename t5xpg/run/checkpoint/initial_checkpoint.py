@@ -35,8 +35,12 @@ class InitialCheckpoint:
             raise UserError(f"INITIAL_CHECKPOINT is {self.checkpoint!r}: expected the name or the folder of a run.")
         if self.adapt_decoder and not self.reset_optimizer:
             raise UserError("ADAPT_DECODER takes parameters alone: it does not go with RESET_OPTIMIZER=False.")
-        if self.cross_attention_factor != 1.0 and not self.adapt_decoder:
-            raise UserError("CROSS_ATTENTION_FACTOR is of the cross attention that ADAPT_DECODER=True makes.")
+        if not 0 <= self.cross_attention_factor <= 1:
+            raise UserError(
+                f"CROSS_ATTENTION_FACTOR is {self.cross_attention_factor!r}: expected a number from 0 to 1."
+            )
+        if self.cross_attention_factor != 1 and not self.adapt_decoder:
+            raise UserError("CROSS_ATTENTION_FACTOR is for ADAPT_DECODER=True, which makes cross attention.")
 
 
 @dataclass(frozen=True)
