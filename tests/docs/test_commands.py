@@ -67,7 +67,7 @@ TRIED_ELSEWHERE = (
     r"make (watch .*|site SERVE=1|runs (REMOVE|GC)=.*)",  # the first two end with Ctrl-C
     r"make (import|eval|infer|vocab) .*(=path/to/|google/byt5-small|EXP=(byt5_small|t5_small)\b|gemma).*",
     r"make export (.* (OUTPUT|PUSH)=.*|EXP=mine FORMAT=peft)",
-    r".*(EXP=(byt5_small_wikitext_gpu|t5_1_1_base_c4)\b|DATASET=c4\b|TASK=c4_).*",
+    r".*(EXP=(byt5_small_wikitext_gpu|t5_1_1_base_c4)\b|DATASET=c4\b|TASK=c4_|\bt5gemma_270m\b).*",
     r".*make (train|infer|export) EXP=(answers_lora|student)\b.*",
     r".* (RUN=answers_prompt|OUTPUT=(beams|samples)\.jsonl) .*",
     r".*(\bCOORDINATOR=|\bENGINE=t5x\b|LOGGER=|gin_file=my_logger\.gin|\bs3://).*",
