@@ -1,7 +1,7 @@
 """The task `pydocs_denoising_gemma3`: texts with masked words as inputs, and the whole texts as targets.
 
 T5's "BERT-style" objective (Raffel et al. 2020, table 3), with whole words. A decoder that was trained to write text
-continues it here; what it can't know from the words before, the encoder has to tell.
+continues it here; what it cannot know from the words before, the encoder has to tell.
 """
 
 from collections.abc import Mapping
@@ -12,6 +12,7 @@ import tensorflow as tf
 
 import t5xpg.tasks  # noqa: F401  registers the task of the text
 from t5xpg.data.objectives.span_corruption import whole_word_spans
+from t5xpg.data.vocab.seqio_vocabularies import from_seqio
 
 NOISE_DENSITY = 0.25  # share of the words of a text
 _TEXT = "pydocs_span_corruption_pydocs_gemma3"
@@ -35,7 +36,8 @@ def whole_text(example: Mapping[str, Any], first_sentinel: int) -> dict[str, Any
 def denoise(dataset: tf.data.Dataset, sequence_length: Mapping[str, int], output_features: Mapping[str, Any]) -> Any:
     """Masks words of the texts ("targets"); those whose text is too long with its end are left out."""
     vocabulary = output_features["targets"].vocabulary
-    first_sentinel = vocabulary.vocab_size - 100  # the sentinels of this vocabulary are its last hundred pieces
+    ids = from_seqio(vocabulary)
+    first_sentinel = ids.sentinel_id(ids.num_sentinels - 1)
     # any number of masked words fits
     lengths = {"inputs": sequence_length["inputs"], "targets": 2 * sequence_length["inputs"]}
     dataset = whole_word_spans(dataset, lengths, output_features, noise_density=NOISE_DENSITY)

@@ -1,7 +1,7 @@
 """Counts the masked words of held-out text that runs of Gemma's vocabulary fill in, each text with one of them.
 
-    .venv/bin/python experiments/t5gemma_270m/masked_words.py gemma3_270m t5gemma_270m
-    .venv/bin/python experiments/t5gemma_270m/masked_words.py gemma3_270m t5gemma_270m --text wikitext-2/test.txt
+    PYTHONPATH=. .venv/bin/python experiments/t5gemma_270m/masked_words.py gemma3_270m t5gemma_270m
+    PYTHONPATH=. .venv/bin/python experiments/t5gemma_270m/masked_words.py gemma3_270m t5gemma_270m --text FILE
 
 A decoder alone reads the text before the word. An encoder-decoder's encoder reads the whole text, with a sentinel for
 the word, and its decoder continues the text before it. A word counts if greedy decoding would write it, and then end

@@ -115,7 +115,8 @@ class Data:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """A vocabulary, trained on an export or copied from the file `tokenizer`. published: the address of that file."""
+    """A vocabulary, trained on an export or copied from the file `tokenizer`. published: the address of that file, or a
+    sentence that says how to make it."""
 
     dataset: str
     size: int | None = None
@@ -168,7 +169,8 @@ class Vocabulary:
         """Raise UserError, with what to type, where it cannot be made because its file has not been fetched."""
         if self.tokenizer is not None and not Path(self.tokenizer).is_file():
             command = shlex.join(["curl", "-L", "-o", self.tokenizer, self.published or ""])
-            fetch = f" To fetch it, type: {command}" if self.published else ""
+            is_address = (self.published or "").startswith(("http://", "https://"))
+            fetch = f" To fetch it, type: {command}" if is_address else f" {self.published}" if self.published else ""
             raise UserError(
                 f"The vocabulary {self.name_in_tasks} is copied from a file: there is no file {self.tokenizer}.{fetch}"
             )

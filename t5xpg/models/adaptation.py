@@ -36,18 +36,20 @@ def check_adaptable(model: Model) -> None:
     if others := _ENCODERS_OWN & set(model.config.beyond_t5):
         names = " and no ".join(map(setting_name, sorted(others)))
         raise UserError(f"ADAPT_DECODER: the encoder begins as the decoder's layers, which have no {names}.")
-    layers = model.config.num_encoder_layers, model.config.num_decoder_layers
-    if layers[0] > layers[1] or (layers[0] < layers[1] and model.config.scan_layers):
+    config = model.config
+    layers = config.num_encoder_layers, config.num_decoder_layers
+    needs_all = config.scan_layers or config.layer_norms == "post"
+    if layers[0] > layers[1] or (layers[0] < layers[1] and needs_all):
         raise UserError(
             f"ADAPT_DECODER: each layer of the encoder begins as one of the decoder, and there are {layers[0]} and "
             f"{layers[1]}: set num_decoder_layers to that of the checkpoint, and num_encoder_layers to no more (with "
-            "SCAN_LAYERS to as many)."
+            "SCAN_LAYERS, or layer_norms = 'post', to as many)."
         )
 
 
 def origin(name: str, config: T5Config) -> str:
     """The decoder's parameter from which this one is initialised; both names as "decoder/layers_0/mlp/wo/kernel"."""
-    if name == "encoder/encoder_norm/scale" and (reader := _reader(config)) and config.layer_norms != "post":
+    if name == "encoder/encoder_norm/scale" and (reader := _reader(config)):
         return f"decoder/{reader}/pre_self_attention_layer_norm/scale"
     name = name.removeprefix("decoder_") if name.startswith("decoder_token_embedder/") else name
     if name.startswith("encoder/"):
@@ -63,14 +65,10 @@ def _reader(config: T5Config) -> str | None:
     return None if layers == config.num_decoder_layers else f"layers_{layers}"
 
 
-def decoder_params(params: Params) -> Params:
+def decoder_params(params: Params, config: T5Config) -> Params:
     """The part of an encoder-decoder's tree that a decoder alone has, under the decoder's names."""
     flat: Mapping[str, Any] = flatten_dict(params, sep="/")
-    names = [name for name in flat if not name.startswith("encoder/") and "cross_attention" not in name]
-    own = {re.sub("^decoder_(?=token_embedder/)", "", name): flat[name] for name in names}
-    return unflatten_dict(
-        {name: leaf for name, leaf in own.items() if "encoder_decoder_attention" not in name}, sep="/"
-    )
+    return unflatten_dict({name: leaf for name, leaf in flat.items() if origin(name, config) == name}, sep="/")
 
 
 def adapt_decoder(decoder: Params, like: Params, config: T5Config, cross_attention_factor: float = 1.0) -> Params:
@@ -81,11 +79,8 @@ def adapt_decoder(decoder: Params, like: Params, config: T5Config, cross_attenti
     mean of the decoder's values for its distances, the same behind and ahead.
     """
     flat, to_both_directions = flatten_dict(decoder, sep="/"), _bucket_means(config)
-    last = (
-        "encoder_decoder_attention/out/kernel"
-        if config.layer_norms == "pre"
-        else "post_cross_attention_layer_norm/scale"
-    )
+    has_norm_behind = config.layer_norms != "pre"
+    last = "post_cross_attention_layer_norm/scale" if has_norm_behind else "encoder_decoder_attention/out/kernel"
     own_input = f"decoder/{_reader(config)}/"
 
     def leaf(name: str, counterpart: Any) -> jax.Array:
@@ -106,7 +101,8 @@ def origins(params: Params, config: T5Config) -> dict[str, str]:
     parts = {}
     for name in flatten_dict(params, sep="/"):
         if (begins_as := origin(name, config)) != name:
-            pair = (re.sub(r"layers_\d+", "layers_*", each) for each in (name, begins_as))
+            is_in_layer = "layers_" in name  # or begins as a part of one layer
+            pair = (re.sub(r"layers_\d+", "layers_*", each) if is_in_layer else each for each in (name, begins_as))
             ours, theirs = ("/".join(each.split("/")[: 3 if "layers" in each else 2]) for each in pair)
             parts[ours] = theirs
     return parts

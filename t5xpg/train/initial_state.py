@@ -72,7 +72,7 @@ def _load(built: Assembly) -> InitialState:
         require_fit(SavedStep(saved_step.run, step), experiment, built.abstract_state)
         if initial.reset_optimizer:
             expected = _initial_params(built.abstract_state, experiment)
-            params, meta = checkpointer.restore_params(step, _stored(expected, initial))
+            params, meta = checkpointer.restore_params(step, _stored(expected, experiment))
             origin = _origin(initial.checkpoint, meta, step, {"params": params})
             if initial.adapt_decoder:
                 factor = initial.cross_attention_factor
@@ -191,7 +191,7 @@ def require_fit(saved_step: SavedStep, experiment: Experiment, abstract: TrainSt
     assert initial is not None
     if initial.adapt_decoder:
         adaptation.check_adaptable(experiment.model)
-    expected = {"params": _stored(_initial_params(abstract, experiment), initial)}
+    expected = {"params": _stored(_initial_params(abstract, experiment), experiment)}
     if not initial.reset_optimizer:
         expected["optimizer"] = items.optimizer_tree(abstract)
     return _require_arrays(saved_step, experiment.base_model, expected, initial)
@@ -240,9 +240,11 @@ def _require_arrays(
     raise UserError("\n".join([*lines, *(advice or ["Use the model that it was trained with."])]))
 
 
-def _stored(params: Params, initial: InitialCheckpoint) -> Params:
-    """The part of `params` that the checkpoint holds: with ADAPT_DECODER the decoder alone."""
-    return adaptation.decoder_params(params) if initial.adapt_decoder else params
+def _stored(params: Params, experiment: Experiment) -> Params:
+    """The part of `params` that the initial checkpoint holds: with ADAPT_DECODER the decoder alone."""
+    assert experiment.initial is not None
+    adapts = experiment.initial.adapt_decoder
+    return adaptation.decoder_params(params, experiment.model.config) if adapts else params
 
 
 def _other_settings(meta: Mapping[str, Any], model: Model, initial: InitialCheckpoint | None) -> list[str]:

@@ -23,20 +23,23 @@ from tests.refusals import assert_named, refused
 from tests.workplace import sentences
 
 # The file that is missing of each experiment whose text or vocabulary is made of files that its user has to fetch, or
-# that begins as another run; and what to type.
+# that begins as another run; and what to type. By experiment, the words of each problem.
 OF_FILES = {
-    "code_prefix_lm": ("runs/code_lm", "RUN=code_lm"),
-    "t5gemma_270m": ("runs/gemma3_270m", "runs/gemma3_270m/tokenizer/spiece.model"),
-    "t5_1_1_base_c4": ("spiece.model", "curl -L -o spiece.model https://"),
-    "java_csharp": ("java_csharp/train.java-cs.txt.java", "make data "),
-    "multi30k_bpe": ("multi30k_bpe/train.en", "make data "),
-    "distillation_tiny": ("multi30k_bpe/train.en", "make data "),
-    "adapters_tiny": ("multi30k_bpe/four.train.source", "make data "),
-    "nb_nn": ("nb_nn/nb_nn_train.tsv.gz", "make data "),
-    "scan_length": ("scan/train.tsv", "splits.py"),
-    "title_retrieval": ("titles/train.tsv", "titles.py"),
-    "translate_ende": ("multi30k/train.en.gz", "make data DATASET=multi30k FIELDS=inputs=en,targets=de FILES="),
-    "norwegian_t5_tiny": ("norwegian/train.txt", "make data "),
+    "code_prefix_lm": [("runs/code_lm", "RUN=code_lm")],
+    "t5gemma_270m": [
+        ("runs/gemma3_270m/tokenizer/spiece.model", "make import CHECKPOINT=gemma-3-270m-q4_k_m.gguf NAME=gemma3_270m"),
+        ("INITIAL_CHECKPOINT", "runs/gemma3_270m"),
+    ],
+    "t5_1_1_base_c4": [("spiece.model", "curl -L -o spiece.model https://")],
+    "java_csharp": [("java_csharp/train.java-cs.txt.java", "make data ")],
+    "multi30k_bpe": [("multi30k_bpe/train.en", "make data ")],
+    "distillation_tiny": [("multi30k_bpe/train.en", "make data ")],
+    "adapters_tiny": [("multi30k_bpe/four.train.source", "make data ")],
+    "nb_nn": [("nb_nn/nb_nn_train.tsv.gz", "make data ")],
+    "scan_length": [("scan/train.tsv", "splits.py")],
+    "title_retrieval": [("titles/train.tsv", "titles.py")],
+    "translate_ende": [("multi30k/train.en.gz", "make data DATASET=multi30k FIELDS=inputs=en,targets=de FILES=")],
+    "norwegian_t5_tiny": [("norwegian/train.txt", "make data ")],
 }
 
 
@@ -65,8 +68,8 @@ def test_every_experiment_can_be_trained_or_names_a_file(name: str, capsys: pyte
     code = checks.check(name, [], [], None, devices.find_device("h200"))
     problems = re.findall(r"^\w+ +NO +(.*)$", capsys.readouterr().out, re.MULTILINE)
     if code:
-        assert problems
-        assert_named("\n".join(problems), OF_FILES[name])
+        for problem, words in zip(problems, OF_FILES[name], strict=True):
+            assert_named(problem, words)
     else:
         assert problems == []
         assert name not in OF_FILES

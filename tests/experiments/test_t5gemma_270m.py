@@ -1,5 +1,6 @@
 """The task of experiments/t5gemma_270m, and its masked words against decoding token by token."""
 
+import re
 from typing import Any
 
 import jax
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 
 from t5xpg.data.tasks.task_names import BYTES
+from t5xpg.data.vocab.seqio_vocabularies import to_seqio
 from t5xpg.models.config import T5Config
 from t5xpg.models.decoder_only import DecoderOnlyModel
 from t5xpg.models.encoder_decoder import EncoderDecoderModel
@@ -29,22 +31,22 @@ def written(model: Model, params: Any, before: list[int], source: list[int]) -> 
     return word
 
 
-@pytest.mark.parametrize("kind", [EncoderDecoderModel, DecoderOnlyModel])
-def test_a_word_counts_if_greedy_decoding_writes_it(kind: type[Model]) -> None:
+@pytest.mark.parametrize(("kind", "shift"), [(EncoderDecoderModel, 0), (EncoderDecoderModel, 1), (DecoderOnlyModel, 0)])
+def test_a_word_counts_if_greedy_decoding_writes_it(kind: type[Model], shift: int) -> None:
     model: Any = kind(T5Config(**{**SIZES, "vocab_size": BYTES.size}))
-    params = model.init(jax.random.key(0))
-    draw, asked, expected = np.random.default_rng(0), [], []
-    for number in range(11):
-        before, behind = (draw.integers(35, 120, size).tolist() for size in draw.integers(1, 30, 2))
-        word = written(model, params, before, [*before, BYTES.sentinel_id(0), *behind, BYTES.eos_id])
-        whole, right = word[:3], len(word) <= 3
-        if number % 4 == 3:  # its beginning, or nothing of it
-            whole, right = [*word[:2], BYTES.encode("a")[0]], word == [*word[:2], BYTES.encode("a")[0]]
-        if whole:
-            asked.append(masked_words.Example(before, whole, behind))
-            expected.append(right)
+    params, draw = model.init(jax.random.key(0)), np.random.default_rng(0)
+    texts = [[draw.integers(35, 120, size).tolist() for size in draw.integers(1, 30, 2)] for _ in range(11)]
+    asked, expected = [], []
+    for number, (before, behind) in enumerate(texts):
+        read = texts[number - shift]
+        word = written(model, params, before, [*read[0], BYTES.sentinel_id(0), *read[1], BYTES.eos_id])
+        other = BYTES.encode("a")[0]
+        asked.append(
+            masked_words.Example(before, [*word[:2], other] if number % 4 == 3 else word[:3] or [other], behind)
+        )
+        expected.append(asked[-1].word == word)
     assert {True, False} <= set(expected)
-    assert masked_words.hits(model, params, BYTES, asked).tolist() == expected
+    assert masked_words.hits(model, params, BYTES, asked, shift=shift).tolist() == expected
 
 
 def test_the_blank_of_an_example_is_one_word() -> None:
@@ -61,11 +63,23 @@ def test_the_blank_of_an_example_is_one_word() -> None:
         assert not parts[0].endswith(" ")
 
 
-def test_whole_texts_come_back_from_masked_words() -> None:
-    tf = pytest.importorskip("tensorflow")
-    denoising = pytest.importorskip("experiments.t5gemma_270m.denoising")
-    spans, first = [99, 5, 6, 98, 7], 90
-    example = {"inputs": tf.constant([3, 99, 4, 98]), "targets": tf.constant(spans)}
-    found = denoising.whole_text(example, first)
-    assert found["inputs"].numpy().tolist() == [3, 99, 4, 98]
-    assert found["targets"].numpy().tolist() == [3, 5, 6, 4, 7]
+def test_targets_are_the_texts_whose_words_are_masked() -> None:
+    import seqio
+    import tensorflow as tf
+
+    from experiments.t5gemma_270m.denoising import denoise, whole_text
+
+    example = {"inputs": tf.constant([3, 99, 4, 98]), "targets": tf.constant([99, 5, 6, 98, 7])}
+    assert whole_text(example, 90)["targets"].numpy().tolist() == [3, 5, 6, 4, 7]
+
+    features = {"inputs": seqio.Feature(to_seqio(BYTES)), "targets": seqio.Feature(to_seqio(BYTES))}
+    text = "".join(f"some words {number} and others, " for number in range(40))
+    dataset = tf.data.Dataset.from_tensors({"targets": tf.constant(BYTES.encode(text), tf.int32)})
+    found = list(denoise(dataset, {"inputs": 64, "targets": 80}, features).as_numpy_iterator())
+    assert found
+    for one in found:
+        inputs, targets = (BYTES.decode(one[name].tolist()) for name in ("inputs", "targets"))
+        assert targets in text
+        kept = re.split(r"<extra_id_\d+>", inputs)
+        assert len(kept) > 1
+        assert re.fullmatch(r"[\w ]+".join(map(re.escape, kept)), targets)

@@ -48,7 +48,7 @@ def test_every_stack_is_the_decoder(case: str) -> None:
     assert jax.tree.map(np.shape, params) == jax.tree.map(np.shape, model.abstract_params())
     for name, leaf in flatten_dict(decoder, sep="/").items():
         np.testing.assert_array_equal(leaf, flatten_dict(params, sep="/")[name], name)
-    assert jax.tree.structure(decoder_params(params)) == jax.tree.structure(decoder)
+    assert jax.tree.structure(decoder_params(params, model.config)) == jax.tree.structure(decoder)
     # over one position there is nothing to see ahead: the encoder gives what the decoder makes its logits of
     tokens = np.arange(3, 9, dtype=np.int32)[:, None]
     batch = {"decoder_input_tokens": tokens, "decoder_target_tokens": tokens}
@@ -78,6 +78,9 @@ def test_a_shorter_encoder_gives_what_the_next_layer_of_the_decoder_reads(case: 
     assert params.keys() == flatten_dict(shorter.abstract_params(), sep="/").keys()
     reads = params["decoder/layers_1/pre_self_attention_layer_norm/scale"]
     np.testing.assert_array_equal(params["encoder/encoder_norm/scale"], reads)
+    assert origins(shorter.abstract_params(), shorter.config)["encoder/encoder_norm"] == (
+        "decoder/layers_1/pre_self_attention_layer_norm"
+    )
     for name in ("encoder_decoder_attention/out/kernel", "post_cross_attention_layer_norm/scale"):
         for layer, factor in (("layers_0", 0.25 if name == weakened else 1.0), ("layers_1", 1.0)):
             if (ours := f"decoder/{layer}/{name}") in params:
@@ -118,6 +121,7 @@ def test_what_cannot_begin_so() -> None:
         (SharedEncoderDecoderModel, {}, "EncoderDecoderModel"),
         (EncoderDecoderModel, {"num_encoder_layers": 3}, "num_encoder_layers"),
         (EncoderDecoderModel, {"num_encoder_layers": 1, "scan_layers": True}, "SCAN_LAYERS"),
+        (EncoderDecoderModel, {"num_encoder_layers": 1, "layer_norms": "post"}, "layer_norms"),
         (EncoderDecoderModel, {"encoder_sizes": EncoderSizes(mlp_dim=9)}, "EncoderSizes.mlp_dim"),
     ):
         with refused(named):

@@ -51,6 +51,13 @@ def test_loss_gradients_and_metrics_are_those_of_all_logits(monkeypatch, setting
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5), jax.jit(by_chunks)(params)[1], expected)
 
 
+def test_a_chunk_is_no_smaller_than_what_it_costs_to_read_the_embedding():
+    assert chunk_length(8, 114, 32128, 512) == 32
+    assert chunk_length(16, 128, 262144, 640) == 16, "256 tokens"
+    assert chunk_length(4, 128, 262144, 640) is None, "fewer logits than numbers of the embedding"
+    assert chunk_length(8, 128, 262144, 640) == 32
+
+
 def test_no_array_of_all_logits_is_in_the_program():
     config = LossConfig()
     B, T, D, V = 8, 1024, 16, 1 << 15
